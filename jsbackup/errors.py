@@ -1,0 +1,177 @@
+"""Every error jsbackup raises on purpose, and the exit code that belongs to it.
+
+    JsBackupError                          1  failed
+    ├── UsageError                         2  usage or configuration
+    ├── IncompleteError                    3  finished, but something is missing
+    ├── RepositoryNotFound                10  no repository there
+    ├── RepositoryLocked                  11  locked
+    ├── KeyUnavailable                    12  wrong or missing key
+    ├── UnsupportedError                  13  format or feature not supported
+    │   └── UnknownArchiveFormat              the first decoded bytes are of no archive we know
+    ├── IntegrityError                    14  stored or received bytes are not what they should be
+    │   ├── FormatError                       bytes that break the rules of their format
+    │   └── DigestMismatch                    well-formed bytes with another content
+    ├── PlanRefused                       15  plan refused, or the target cannot be met
+    ├── TargetConflict                    16  conflict at the target: exists, limits, subject overlap
+    ├── PolicyBreach                      17  policy breach (`status`)
+    ├── NatsError                         20  NATS unreachable or not allowed
+    │   ├── NatsTimeout                       no answer in time
+    │   ├── NatsPermissionDenied              the server does not allow the subject
+    │   ├── ApiError                          JetStream answered with an error
+    │   └── TransferError                     a snapshot or restore transfer failed; may be tried again
+    ├── StoreError                        21  storage unreachable or not allowed
+    │   ├── ObjectNotFound                    no object of that key
+    │   └── ObjectExists                      create-only put found another object under the key
+    └── Interrupted                      130  stopped by the user, state safe
+
+Codes are a contract that users script against (the README lists them): they never change meaning. Messages are lower
+case without a full stop and name what happened and to what; `hint` is a full sentence that says what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ApiError",
+    "DigestMismatch",
+    "FormatError",
+    "IncompleteError",
+    "IntegrityError",
+    "Interrupted",
+    "JsBackupError",
+    "KeyUnavailable",
+    "NatsError",
+    "NatsPermissionDenied",
+    "NatsTimeout",
+    "ObjectExists",
+    "ObjectNotFound",
+    "PlanRefused",
+    "PolicyBreach",
+    "RepositoryLocked",
+    "RepositoryNotFound",
+    "StoreError",
+    "TargetConflict",
+    "TransferError",
+    "UnknownArchiveFormat",
+    "UnsupportedError",
+    "UsageError",
+]
+
+
+class JsBackupError(Exception):
+    """Base of all errors raised on purpose. `message` says what happened, `hint` what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(JsBackupError):
+    exit_code = 2
+
+
+class IncompleteError(JsBackupError):
+    exit_code = 3
+
+
+class RepositoryNotFound(JsBackupError):
+    exit_code = 10
+
+
+class RepositoryLocked(JsBackupError):
+    exit_code = 11
+
+
+class KeyUnavailable(JsBackupError):
+    exit_code = 12
+
+
+class UnsupportedError(JsBackupError):
+    exit_code = 13
+
+
+class UnknownArchiveFormat(UnsupportedError):
+    """The decoded stream starts with bytes of no archive format we know; `prefix` holds them."""
+
+    def __init__(self, prefix: bytes) -> None:
+        super().__init__(f"unknown archive format (starts with {prefix[:8]!r})")
+        self.prefix = prefix
+
+
+class IntegrityError(JsBackupError):
+    exit_code = 14
+
+
+class FormatError(IntegrityError):
+    """Bytes break the rules of their format: truncated, damaged, hostile or foreign."""
+
+
+class DigestMismatch(IntegrityError):
+    """Well-formed content that is not the content it should be."""
+
+
+class PlanRefused(JsBackupError):
+    exit_code = 15
+
+
+class TargetConflict(JsBackupError):
+    exit_code = 16
+
+
+class PolicyBreach(JsBackupError):
+    exit_code = 17
+
+
+class NatsError(JsBackupError):
+    exit_code = 20
+
+
+class NatsTimeout(NatsError):
+    pass
+
+
+class NatsPermissionDenied(NatsError):
+    pass
+
+
+class ApiError(NatsError):
+    """JetStream's own error response. `code` is HTTP-like, `err_code` JetStream's five-digit one (0 if absent)."""
+
+    def __init__(self, message: str, *, code: int, err_code: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.err_code = err_code
+
+
+class TransferError(NatsError):
+    """A snapshot or restore transfer broke. `retry` says whether starting it again can help."""
+
+    def __init__(self, message: str, *, retry: bool = True, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry = retry
+
+
+class StoreError(JsBackupError):
+    exit_code = 21
+
+
+class ObjectNotFound(StoreError):
+    """No object under `key`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no such object: {key}")
+        self.key = key
+
+
+class ObjectExists(StoreError):
+    """A create-only put found an object under `key`."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object exists already: {key}")
+        self.key = key
+
+
+class Interrupted(JsBackupError):
+    exit_code = 130

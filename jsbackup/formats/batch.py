@@ -1,0 +1,122 @@
+"""The one currency: a message batch is an Arrow `RecordBatch` of `BATCH_SCHEMA`, from the wire to the repository.
+
+Rows are messages in strictly rising `sequence`; a gap is a deleted message. `headers` is null for a message without a
+header block and otherwise the block byte for byte (`NATS/1.0\\r\\n…\\r\\n\\r\\n`). Subjects that are not UTF-8 (the server
+does not insist) make a batch of `BINARY_SUBJECT_SCHEMA` instead, which has the same layout in memory.
+
+`Columns` is the same thing as bare buffers: what the kernels produce and consume, so that they know nothing of Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+__all__ = ["BATCH_SCHEMA", "BINARY_SUBJECT_SCHEMA", "Columns", "batch_from_columns", "columns_from_batch"]
+
+
+def _schema(subject: pa.DataType) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("sequence", pa.int64(), nullable=False),
+            pa.field("timestamp_ns", pa.int64(), nullable=False),
+            pa.field("subject", subject, nullable=False),
+            pa.field("headers", pa.binary(), nullable=True),
+            pa.field("data", pa.binary(), nullable=False),
+        ]
+    )
+
+
+BATCH_SCHEMA = _schema(pa.string())
+BINARY_SUBJECT_SCHEMA = _schema(pa.binary())
+
+
+class Columns(NamedTuple):
+    """A batch as buffers in Arrow's layout (little endian): what kernels fill and read.
+
+    `sequences` and `timestamps` hold `count` int64 each; each `*_offsets` holds `count + 1` int32 (the first need not
+    be 0 when it comes from a sliced batch), pointing into the buffer beside it. `header_validity` is an Arrow validity
+    bitmap with bit 0 for row 0, or None if every row has headers; a row without its bit has no header block.
+    """
+
+    count: int
+    sequences: bytes | memoryview
+    timestamps: bytes | memoryview
+    subject_offsets: bytes | memoryview
+    subjects: bytes | memoryview
+    header_validity: bytes | memoryview | None
+    header_offsets: bytes | memoryview
+    headers: bytes | memoryview
+    data_offsets: bytes | memoryview
+    data: bytes | memoryview
+
+
+def batch_from_columns(columns: Columns) -> pa.RecordBatch:
+    """Wrap buffers as a batch, without copying them. Subjects that are not UTF-8 yield `BINARY_SUBJECT_SCHEMA`."""
+    count = columns.count
+
+    def var(kind: pa.DataType, validity: object, offsets: object, data: object) -> pa.Array:
+        valid = None if validity is None else pa.py_buffer(validity)
+        return pa.Array.from_buffers(kind, count, [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    def fixed(data: object) -> pa.Array:
+        return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(data)])
+
+    schema = BATCH_SCHEMA
+    subject = var(pa.string(), None, columns.subject_offsets, columns.subjects)
+    try:
+        subject.validate(full=True)
+    except pa.ArrowInvalid:
+        schema = BINARY_SUBJECT_SCHEMA
+        subject = var(pa.binary(), None, columns.subject_offsets, columns.subjects)
+    return pa.RecordBatch.from_arrays(
+        [
+            fixed(columns.sequences),
+            fixed(columns.timestamps),
+            subject,
+            var(pa.binary(), columns.header_validity, columns.header_offsets, columns.headers),
+            var(pa.binary(), None, columns.data_offsets, columns.data),
+        ],
+        schema=schema,
+    )
+
+
+def columns_from_batch(batch: pa.RecordBatch) -> Columns:
+    """Expose a batch's buffers. A slice is honoured; only a validity bitmap that starts inside a byte is copied."""
+    count = batch.num_rows
+    sequence, timestamp, subject, headers, data = (batch.column(i) for i in range(5))
+
+    def fixed(array: pa.Array) -> memoryview:
+        return memoryview(array.buffers()[1])[array.offset * 8 : (array.offset + count) * 8]
+
+    def var(array: pa.Array) -> tuple[memoryview, memoryview]:
+        _, offsets, values = array.buffers()
+        if count == 0:
+            return memoryview(bytes(4)), memoryview(b"")
+        view = memoryview(offsets)[array.offset * 4 : (array.offset + count + 1) * 4]
+        return view, memoryview(values) if values is not None else memoryview(b"")
+
+    validity: bytes | memoryview | None = None
+    if headers.null_count:
+        bitmap = headers.buffers()[0]
+        if headers.offset % 8 == 0:
+            validity = memoryview(bitmap)[headers.offset // 8 :]
+        else:
+            whole = int.from_bytes(memoryview(bitmap), "little") >> headers.offset
+            validity = (whole & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
+    subject_offsets, subjects = var(subject)
+    header_offsets, header_bytes = var(headers)
+    data_offsets, data_bytes = var(data)
+    return Columns(
+        count,
+        fixed(sequence),
+        fixed(timestamp),
+        subject_offsets,
+        subjects,
+        validity,
+        header_offsets,
+        header_bytes,
+        data_offsets,
+        data_bytes,
+    )
