@@ -1,0 +1,36 @@
+"""What is visible is what is meant to be: every module's `__all__` is sorted, complete and importable."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import jsbackup
+
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(jsbackup.__path__, "jsbackup.")
+    if not name.endswith(("__main__", "_kernels"))
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_names_what_exists_in_order(name: str) -> None:
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", [])
+    assert list(exported) == sorted(exported), f"{name}.__all__ is not sorted"
+    assert all(hasattr(module, item) for item in exported)
+
+
+def test_the_package_is_typed() -> None:
+    from importlib.resources import files
+
+    assert files("jsbackup").joinpath("py.typed").is_file()
+
+
+def test_the_version_is_the_projects() -> None:
+    from importlib.metadata import version
+
+    assert version("jsbackup") == jsbackup.__version__
