@@ -1,0 +1,37 @@
+"""Fixtures of all tests: real servers, started on demand and ended with the test that asked for them.
+
+Tests are plain functions and run their coroutines with `asyncio.run` themselves. What a test needs and the machine
+lacks makes it skip, with the reason; under CI (`CI=true`) it fails instead, so that nothing is skipped there unnoticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.servers import NatsCluster, NatsServer
+
+
+@pytest.fixture
+def nats_server() -> Iterator[Callable[..., NatsServer]]:
+    """`nats_server(version, **options)` → a running NatsServer; any number of them in one test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(version: str, **options: Any) -> NatsServer:
+            return stack.enter_context(NatsServer(version, **options))
+
+        yield start
+
+
+@pytest.fixture
+def nats_cluster() -> Iterator[Callable[..., NatsCluster]]:
+    """`nats_cluster(version, size, **options)` → a running NatsCluster with a meta leader."""
+    with contextlib.ExitStack() as stack:
+
+        def start(version: str, size: int = 3, **options: Any) -> NatsCluster:
+            return stack.enter_context(NatsCluster(version, size, **options))
+
+        yield start
