@@ -1,0 +1,84 @@
+"""The one place that chooses between the compiled kernel and its pure-Python twin.
+
+The compiled one is used where it can be imported. Call kernels as attributes of this module (`kernels.decode_entries`),
+so that `use` takes effect. Nobody is served something else than they asked for: a quiet fallback would turn a benchmark
+or a test into one of the other kernel.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
+
+from jsbackup.errors import UnsupportedError
+from jsbackup.formats import _kernels_py
+from jsbackup.formats._kernels_py import MAX_ENTRY_BYTES, MAX_RECORD_BYTES, MAX_TAKE_BYTES, STREAM_DIGEST_KEY
+
+__all__ = [
+    "MAX_ENTRY_BYTES",
+    "MAX_RECORD_BYTES",
+    "MAX_TAKE_BYTES",
+    "STREAM_DIGEST_KEY",
+    "HighwayHash",
+    "active",
+    "decode_entries",
+    "decode_records",
+    "encode_entries",
+    "encode_records",
+    "s2_decode_block",
+    "skip_index_subjects",
+    "sum_digest",
+    "use",
+]
+
+HighwayHash = _kernels_py.HighwayHash
+decode_entries = _kernels_py.decode_entries
+decode_records = _kernels_py.decode_records
+encode_entries = _kernels_py.encode_entries
+encode_records = _kernels_py.encode_records
+s2_decode_block = _kernels_py.s2_decode_block
+skip_index_subjects = _kernels_py.skip_index_subjects
+sum_digest = _kernels_py.sum_digest
+
+_FUNCTIONS = (
+    "HighwayHash",
+    "decode_entries",
+    "decode_records",
+    "encode_entries",
+    "encode_records",
+    "s2_decode_block",
+    "skip_index_subjects",
+    "sum_digest",
+)
+_active = "python"
+
+
+def _compiled() -> ModuleType | None:
+    try:
+        return import_module("jsbackup.formats._kernels")
+    except ImportError:
+        return None
+
+
+def use(name: Literal["compiled", "python"]) -> None:
+    """Use this kernel from now on, in the whole process. Raises `UnsupportedError` if it cannot be had."""
+    global _active
+    module = _kernels_py if name == "python" else _compiled() if name == "compiled" else None
+    if module is None:
+        raise UnsupportedError(
+            f"kernel not available: {name}",
+            hint="Install a C compiler and jsbackup again, or use the kernel called python.",
+        )
+    for function in _FUNCTIONS:
+        globals()[function] = getattr(module, function)
+    _active = name
+
+
+def active() -> str:
+    """The kernel in use: `compiled` or `python`."""
+    return _active
+
+
+if _compiled() is not None:
+    use("compiled")
