@@ -1,0 +1,5 @@
+"""`python -m jsbackup`."""
+
+from jsbackup.cli.main import main
+
+main()

@@ -1,0 +1,103 @@
+"""Which server release each config field needs, and how a config is fitted to a target.
+
+Read from nats-server's `StreamConfig`, `ConsumerConfig` and `jetstream_versioning.go` (2.10 to 2.15). A server older
+than 2.12 ignores fields that it does not know, silently; 2.12 and newer refuse them. So a field beyond the target's
+release is left out where it says nothing (its default), and refused where it means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsbackup.model import JsonObject
+
+__all__ = ["Lacking", "Version", "fit_consumer", "fit_stream", "lacking_for_consumer", "lacking_for_stream"]
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A field of a config whose feature the target lacks, and the release that brought it."""
+
+    field: str
+    since: Version
+
+    def __str__(self) -> str:
+        return f"{self.field} needs nats-server {'.'.join(map(str, self.since))}"
+
+
+def _set(value: Any) -> bool:
+    """Whether a value says something: not absent, false, zero, empty, nor Go's zero time."""
+    return bool(value) and value != "0001-01-01T00:00:00Z"
+
+
+def _beyond(*defaults: str) -> Callable[[Any], bool]:
+    return lambda value: _set(value) and value not in defaults
+
+
+# field -> (first release, whether the value uses the feature). Fields not listed are as old as 2.10.
+_STREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
+    "allow_msg_ttl": ((2, 11), _set),
+    "subject_delete_marker_ttl": ((2, 11), _set),
+    "allow_msg_counter": ((2, 12), _set),
+    "allow_atomic": ((2, 12), _set),
+    "allow_msg_schedules": ((2, 12), _set),
+    "persist_mode": ((2, 12), _beyond("default")),
+    "allow_batched": ((2, 14), _set),
+}
+_CONSUMER: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
+    "pause_until": ((2, 11), _set),
+    "priority_groups": ((2, 11), _set),
+    "priority_policy": ((2, 11), _beyond("none")),
+    "priority_timeout": ((2, 11), _set),
+}
+# Values of old fields that came later: (field, value) -> first release.
+_CONSUMER_VALUES: Mapping[tuple[str, str], Version] = {
+    ("priority_policy", "prioritized"): (2, 12),
+    ("ack_policy", "flow_control"): (2, 14),
+}
+
+
+def _too_new(
+    config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]
+) -> Iterator[Lacking]:
+    for name, (since, used) in table.items():
+        if since > target[: len(since)] and used(config.get(name)):
+            yield Lacking(name, since)
+
+
+def lacking_for_stream(config: JsonObject, target: Version) -> list[Lacking]:
+    """What a stream's config asks of a target of this version that it does not have."""
+    return list(_too_new(config, target, _STREAM))
+
+
+def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
+    """What a consumer's config asks of a target of this version that it does not have."""
+    found = list(_too_new(config, target, _CONSUMER))
+    for (name, value), since in _CONSUMER_VALUES.items():
+        if config.get(name) == value and since > target[: len(since)] and all(f.field != name for f in found):
+            found.append(Lacking(f"{name} {value}", since))
+    return found
+
+
+def _fit(config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]) -> JsonObject:
+    fitted = {k: v for k, v in config.items() if k not in table or table[k][0] <= target[: len(table[k][0])]}
+    # The server writes its own version and API level into the metadata; sent elsewhere they would be false.
+    metadata = {k: v for k, v in (config.get("metadata") or {}).items() if not k.startswith("_nats.")}
+    fitted.pop("metadata", None)
+    if metadata:
+        fitted["metadata"] = metadata
+    return fitted
+
+
+def fit_stream(config: JsonObject, target: Version) -> JsonObject:
+    """The stream config to send to a target: without fields it does not know and without the server's own metadata."""
+    return _fit(config, target, _STREAM)
+
+
+def fit_consumer(config: JsonObject, target: Version) -> JsonObject:
+    """The consumer config to send to a target; as `fit_stream`."""
+    return _fit(config, target, _CONSUMER)

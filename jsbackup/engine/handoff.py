@@ -1,0 +1,148 @@
+"""Bounded hand-over of bytes between the event loop and one worker thread, in either direction.
+
+The loop speaks NATS; decoding, compressing and storing block, so they run in a thread. Both queues here are bounded
+by bytes, not items, because that is what bounds the memory of the process. Neither side ever blocks the loop.
+
+`Intake`: loop → thread (backup). The loop never waits to put: the NATS window bounds what can arrive, and the loop
+decides by `queued_bytes` when to acknowledge, which is what lets more arrive.
+`Outlet`: thread → loop (restore). The thread waits while the loop has enough.
+
+Either side may `abort`; the other then raises what it was aborted with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+__all__ = ["Intake", "Outlet"]
+
+
+class Intake:
+    """Chunks from the loop to a worker thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ready = threading.Condition()
+        self._chunks: deque[bytes] = deque()
+        self._queued = 0
+        self._closed = False
+        self._error: BaseException | None = None
+        self._taken = asyncio.Event()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes offered and not yet taken."""
+        return self._queued
+
+    def offer(self, chunk: bytes) -> None:
+        """Loop side: hand over a chunk. Never waits."""
+        with self._ready:
+            self._chunks.append(chunk)
+            self._queued += len(chunk)
+            self._ready.notify()
+
+    def close(self) -> None:
+        """Loop side: no more chunks; the thread sees the end after the last one."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify()
+
+    def abort(self, error: BaseException) -> None:
+        """Loop side: the thread's next `take` raises `error`; what is queued is dropped."""
+        with self._ready:
+            self._error = error
+            self._chunks.clear()
+            self._queued = 0
+            self._ready.notify()
+
+    def take(self) -> bytes | None:
+        """Thread side: the next chunk, or None at the end. Waits."""
+        with self._ready:
+            while not self._chunks:
+                if self._error is not None:
+                    raise self._error
+                if self._closed:
+                    return None
+                self._ready.wait()
+            chunk = self._chunks.popleft()
+            self._queued -= len(chunk)
+        self._loop.call_soon_threadsafe(self._taken.set)
+        return chunk
+
+    async def wait_taken(self, timeout_seconds: float) -> bool:
+        """Loop side: wait until the thread takes a chunk. False if it took none in time."""
+        self._taken.clear()
+        try:
+            await asyncio.wait_for(self._taken.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+class Outlet:
+    """Chunks from a worker thread to the loop, at most `limit_bytes` of them (or one, if that is bigger)."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit_bytes
+        self._room = threading.Condition()
+        self._chunks: deque[bytes] = deque()
+        self._queued = 0
+        self._closed = False
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def put(self, chunk: bytes) -> None:
+        """Thread side: hand over a chunk; waits while the loop has enough."""
+        with self._room:
+            while self._queued and self._queued + len(chunk) > self._limit and self._error is None:
+                self._room.wait()
+            if self._error is not None:
+                raise self._error
+            self._chunks.append(chunk)
+            self._queued += len(chunk)
+        self._wake()
+
+    def close(self) -> None:
+        """Thread side: no more chunks."""
+        with self._room:
+            self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def abort(self, error: BaseException) -> None:
+        """Loop side: the thread's next `put` raises `error`."""
+        with self._room:
+            self._error = error
+            self._chunks.clear()
+            self._queued = 0
+            self._room.notify()
+
+    def _filled(self) -> bool:
+        return self._closed or self._queued >= self._limit // 2
+
+    async def next(self) -> bytes | None:
+        """Loop side: the next chunk, or None at the end. Waits."""
+        while True:
+            self._changed.clear()
+            with self._room:
+                if self._chunks:
+                    chunk = self._chunks.popleft()
+                    self._queued -= len(chunk)
+                    self._room.notify()
+                    return chunk
+                if self._closed:
+                    return None
+            await self._changed.wait()
+
+    async def wait_filled(self) -> None:
+        """Loop side: wait until the thread is ahead by half the limit, or has given all there is."""
+        while not self._filled():
+            self._changed.clear()
+            if self._filled():
+                return
+            await self._changed.wait()
