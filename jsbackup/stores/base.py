@@ -1,0 +1,127 @@
+"""A store: named bytes, and nothing about what they mean.
+
+    put      create-only: an object appears whole under its key, or not at all, and is never replaced
+    get      the whole object
+    get_range  a part of it
+    head     its size and age
+    list     all objects whose key starts with a prefix, in order
+    delete   idempotent
+
+Rules for both sides. Stores are synchronous and may be used from several threads at once. When `put` returns, the
+object survives a power cut. A listing shows every object whose `put` has returned, and none that is unfinished. Nothing
+here retries but `RetryingStore`. Absence is `ObjectNotFound`, everything else that stands between the caller and the
+bytes is another `StoreError`: nothing is answered with None, and "unreadable" is never taken for "absent".
+
+**Keys** are ASCII, at most 512 bytes (an S3 key has 1024, and a prefix goes before ours), parts separated by `/`. A
+part has 1 to 255 bytes (what file systems take) from `A–Z a–z 0–9 . _ - %` and does not start with a dot: `..` cannot
+be written, and a store may keep files of its own under hidden names. No key may continue another (`a` and `a/b`): where
+keys are files, that is a file and a folder of one name. Keys are checked on the way in (`StoreError`) and on what a
+listing gives: a foreign file whose name cannot be a key is not an object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from jsbackup.errors import StoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "MAX_KEY_BYTES",
+    "MAX_PART_BYTES",
+    "ObjectInfo",
+    "Store",
+    "check_key",
+    "check_prefix",
+    "check_range",
+    "is_key",
+]
+
+MAX_KEY_BYTES = 512
+MAX_PART_BYTES = 255
+
+_PART = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254}")
+_PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object without its bytes. `modified_seconds` is Unix time of the put by the store's own clock."""
+
+    key: str
+    size: int
+    modified_seconds: float
+
+
+class Store(Protocol):
+    """The contract; `tests/stores/test_contract.py` holds every store to it."""
+
+    @property
+    def location(self) -> str:
+        """Where the store is, for messages. Holds no secrets."""
+
+    def put(self, key: str, data: Buffer) -> None:
+        """Store `data` under a new key; the buffer is not kept.
+
+        Raises:
+            ObjectExists: there is an object under the key; it was left alone. Whether that is as good as done is for
+                the caller to say.
+        """
+
+    def get(self, key: str) -> bytes:
+        """The whole object, however large: ask for a range where the size is not known to be harmless.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+        """
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """`length` bytes (at least 1) from `offset` on; fewer only where the object ends, none past its end.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+        """
+
+    def head(self, key: str) -> ObjectInfo:
+        """Raises `ObjectNotFound` if there is no such object."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Every object whose key starts with `prefix`, in ascending order of keys. Empty if there is none."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object. Removing what is absent succeeds: a repeated delete cannot tell (nor can S3)."""
+
+    def is_temporary(self, error: StoreError) -> bool:
+        """Whether `error`, raised by this store, may go away if the same is done again a little later."""
+
+
+def is_key(key: str) -> bool:
+    """Whether `key` obeys the rules."""
+    return len(key) <= MAX_KEY_BYTES and all(_PART.fullmatch(part) for part in key.split("/"))
+
+
+def check_key(key: str) -> str:
+    """Give `key` back, or raise `StoreError`."""
+    if not is_key(key):
+        raise StoreError(f"not a valid object key: {key[:MAX_KEY_BYTES]!r}")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Give back `prefix`, the start of some key, or raise `StoreError`."""
+    *folders, tail = prefix.split("/")
+    whole = all(_PART.fullmatch(part) for part in folders) and _PREFIX_TAIL.fullmatch(tail)
+    if len(prefix) > MAX_KEY_BYTES or not whole:
+        raise StoreError(f"not a valid key prefix: {prefix[:MAX_KEY_BYTES]!r}")
+    return prefix
+
+
+def check_range(key: str, offset: int, length: int) -> None:
+    """Raise `StoreError` unless this is a range that every store can read."""
+    if offset < 0 or length < 1:
+        raise StoreError(f"not a valid range of {key}: {length} bytes from {offset}")

@@ -1,0 +1,258 @@
+"""A folder as a store: one file per object, at the path that the key spells.
+
+A file appears whole or not at all: it is written under a temporary name in the hidden folder `.incoming` beside the
+objects, flushed to the disk (fsync), linked to its final name, and the folder is flushed. A hard link never replaces an
+existing name, so the put is create-only and atomic also between hosts on NFS; where a file system knows no hard links
+(FAT, some network shares) `renameat2(RENAME_NOREPLACE)` does the same, and where that is missing too the put fails.
+Folders are made with mode 0700, files with 0600.
+
+Below the root, symbolic links are not followed, neither for reading nor writing nor listing: each folder of a path is
+opened from its parent's descriptor. (The root itself may be one; it is the user's own word.)
+
+Leftovers of killed processes are removed at the first put: a temporary file that is older than an hour and on which no
+process holds a lock. Whoever writes one holds an flock on it, which the kernel drops with the process; age alone would
+hit a sleeping writer, and the lock alone one that has not taken it yet. On doubt they stay.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
+from jsbackup.stores import posix
+from jsbackup.stores.base import MAX_KEY_BYTES, ObjectInfo, check_key, check_prefix, check_range, is_key
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["LocalStore"]
+
+_INCOMING = ".incoming"
+_LEFTOVER_SECONDS = 3600
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO in the place of an object must not hang its reader.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LocalStore:
+    """Objects as files below `root`, which the first put creates (but not its parents: they may be a missing mount)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._counter = itertools.count()
+        self._swept = False
+        self._settled: set[tuple[str, ...]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return str(self._root).encode("utf-8", "backslashreplace").decode()
+
+    def put(self, key: str, data: Buffer) -> None:
+        *folders, name = check_key(key).split("/")
+        view = memoryview(data).cast("B")
+        with (
+            posix.explained(f"cannot store {key} in {self.location}"),
+            posix.closing(self._make_root()) as root,
+            posix.closing(self._make_folders(root, folders)) as folder,
+            posix.closing(self._incoming(root)) as incoming,
+        ):
+            # A look first spares writing it all for nothing; the link is what decides.
+            created = not posix.exists(folder, name) and self._create_object(incoming, folder, name, view)
+            # Also when it exists: its writer may have been killed between link and flush, and the caller relies on it.
+            posix.fsync(folder)
+        if not created:
+            raise ObjectExists(key)
+
+    def get(self, key: str) -> bytes:
+        with self._open(key) as (file, info):
+            return posix.read_at(file, 0, info.st_size)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(key, offset, length)
+        with self._open(key) as (file, info):
+            return posix.read_at(file, offset, min(length, max(0, info.st_size - offset)))
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._open(key) as (_, info):
+            return ObjectInfo(key, info.st_size, info.st_mtime)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        folders = prefix.split("/")[:-1]
+        return self._walk(folders, prefix)
+
+    def delete(self, key: str) -> None:
+        *folders, name = check_key(key).split("/")
+        with (
+            posix.explained(f"cannot delete {key} in {self.location}"),
+            suppress(FileNotFoundError),
+            posix.closing(self._open_folder(folders)) as folder,
+        ):
+            os.unlink(name, dir_fd=folder)
+            posix.fsync(folder)
+
+    def is_temporary(self, error: StoreError) -> bool:
+        return posix.is_temporary(error)
+
+    # --- folders ---
+
+    def _open_folder(self, folders: Sequence[str]) -> int:
+        folder = os.open(self._root, _FOLDER_FLAGS)
+        for part in folders:
+            with posix.closing(folder):
+                folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+        return folder
+
+    def _make_root(self) -> int:
+        try:
+            return os.open(self._root, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                self._root.mkdir(mode=0o700)
+            with posix.closing(os.open(self._root.parent, _FOLDER_FLAGS)) as parent:
+                posix.fsync(parent)
+            return os.open(self._root, _FOLDER_FLAGS)
+
+    def _make_folders(self, root: int, folders: Sequence[str]) -> int:
+        """Open the folder below `root`, making what is missing. Every name on the way is on the disk afterwards."""
+        folder = os.dup(root)
+        for depth, part in enumerate(folders, 1):
+            path = tuple(folders[:depth])
+            with posix.closing(folder):
+                missing = not posix.exists(folder, part)
+                if missing:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=folder)
+                if missing or path not in self._settled:
+                    # Also one that exists: its maker may have been killed before the flush.
+                    posix.fsync(folder)
+                    self._settled.add(path)
+                folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+        return folder
+
+    # --- writing ---
+
+    def _incoming(self, root: int) -> int:
+        with suppress(FileExistsError):
+            os.mkdir(_INCOMING, 0o700, dir_fd=root)
+        incoming = os.open(_INCOMING, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=root)
+        with self._lock:
+            sweep, self._swept = not self._swept, True
+        if sweep:
+            self._sweep(incoming)
+        return incoming
+
+    def _create_object(self, incoming: int, folder: int, name: str, view: memoryview) -> bool:
+        temporary = self._write(incoming, view)
+        try:
+            return posix.link_new(incoming, temporary, folder, name)
+        finally:
+            # Gone already after a rename. If it cannot be removed now, it is an old leftover one day.
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=incoming)
+
+    def _create(self, incoming: int) -> tuple[str, int]:
+        while True:
+            # Another host on a shared file system may have our process id: the file system decides, we count on.
+            name = f"{os.getpid()}-{next(self._counter)}"
+            with suppress(FileExistsError):
+                return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=incoming)
+
+    def _write(self, incoming: int, view: memoryview) -> str:
+        name, file = self._create(incoming)
+        with posix.closing(file):
+            try:
+                with suppress(OSError):  # a file system without locks: then nobody sweeps there either
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                written = 0
+                while written < len(view):
+                    written += os.write(file, view[written:])
+                posix.fsync(file)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=incoming)
+                raise
+        return name
+
+    def _sweep(self, incoming: int) -> None:
+        """Remove leftovers. "Now" is what the file system stamps on a new file: its clock, not this host's."""
+        with suppress(OSError):
+            name, file = self._create(incoming)
+            with posix.closing(file):
+                now = os.fstat(file).st_mtime
+                os.unlink(name, dir_fd=incoming)
+            with os.scandir(incoming) as entries:
+                names = [entry.name for entry in entries]
+            for name in names:
+                with suppress(OSError):
+                    self._sweep_one(incoming, name, now)
+
+    @staticmethod
+    def _sweep_one(incoming: int, name: str, now: float) -> None:
+        with posix.closing(os.open(name, _READ_FLAGS, dir_fd=incoming)) as file:
+            info = os.fstat(file)
+            if stat.S_ISREG(info.st_mode) and now - info.st_mtime > _LEFTOVER_SECONDS:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(name, dir_fd=incoming)
+
+    # --- reading ---
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[tuple[int, os.stat_result]]:
+        *folders, name = check_key(key).split("/")
+        with posix.explained(f"cannot read {key} in {self.location}"):
+            try:
+                with posix.closing(self._open_folder(folders)) as folder:
+                    file = os.open(name, _READ_FLAGS, dir_fd=folder)
+            except FileNotFoundError:
+                raise ObjectNotFound(key) from None
+            with posix.closing(file):
+                info = os.fstat(file)
+                if stat.S_ISDIR(info.st_mode):
+                    raise ObjectNotFound(key)
+                if not stat.S_ISREG(info.st_mode):
+                    raise StoreError(f"cannot read {key}: not a regular file")
+                yield file, info
+
+    def _walk(self, folders: Sequence[str], prefix: str) -> Iterator[ObjectInfo]:
+        base = "".join(f"{part}/" for part in folders)
+        if len(base) > MAX_KEY_BYTES:
+            return
+        for key, info in self._entries(folders, base):
+            if stat.S_ISDIR(info.st_mode):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._walk(key.split("/")[:-1], prefix)
+            elif not key.startswith(prefix):
+                continue
+            elif not stat.S_ISREG(info.st_mode):
+                # Passing it over would make objects look absent that somebody moved elsewhere.
+                raise StoreError(f"cannot list {key}: a symbolic link or another special file, which is not followed")
+            elif is_key(key):
+                yield ObjectInfo(key, info.st_size, info.st_mtime)
+
+    def _entries(self, folders: Sequence[str], base: str) -> Sequence[tuple[str, os.stat_result]]:
+        entries = []
+        with (
+            posix.explained(f"cannot list {self.location}/{base}"),
+            suppress(FileNotFoundError),
+            posix.closing(self._open_folder(folders)) as folder,
+            os.scandir(folder) as scan,
+        ):
+            for entry in scan:
+                if is_key(entry.name):
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        info = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
+                        # With its slash a folder sorts where its keys do: `a-b` before `a/c`.
+                        entries.append((base + entry.name + "/" * stat.S_ISDIR(info.st_mode), info))
+        return sorted(entries, key=itemgetter(0))

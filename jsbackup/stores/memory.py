@@ -1,0 +1,73 @@
+"""A store in memory: the reference for the contract, for tests and dry runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
+from jsbackup.stores.base import ObjectInfo, check_key, check_prefix, check_range
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["MemoryStore"]
+
+
+def _epoch() -> float:
+    return 0.0
+
+
+class MemoryStore:
+    """Objects in a dict. `clock` gives Unix seconds; without one every object dates from 1970."""
+
+    def __init__(self, clock: Callable[[], float] = _epoch) -> None:
+        self._clock = clock
+        self._objects: dict[str, tuple[bytes, float]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def location(self) -> str:
+        return "memory:"
+
+    def put(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        copy = bytes(data)
+        with self._lock:
+            if key in self._objects:
+                raise ObjectExists(key)
+            self._objects[key] = (copy, self._clock())
+
+    def get(self, key: str) -> bytes:
+        return self._find(key)[0]
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        check_range(key, offset, length)
+        return self._find(key)[0][offset : offset + length]
+
+    def head(self, key: str) -> ObjectInfo:
+        data, modified = self._find(key)
+        return ObjectInfo(key, len(data), modified)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        with self._lock:
+            found = [ObjectInfo(k, len(d), m) for k, (d, m) in self._objects.items() if k.startswith(prefix)]
+        return iter(sorted(found, key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._lock:
+            self._objects.pop(key, None)
+
+    def is_temporary(self, error: StoreError) -> bool:
+        return False
+
+    def _find(self, key: str) -> tuple[bytes, float]:
+        check_key(key)
+        with self._lock:
+            try:
+                return self._objects[key]
+            except KeyError:
+                raise ObjectNotFound(key) from None

@@ -1,0 +1,63 @@
+"""Text → store: the one table of schemes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.stores.base import Store
+from jsbackup.stores.local import LocalStore
+from jsbackup.stores.memory import MemoryStore
+
+__all__ = ["open_store"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=://)|(memory)(?=:)")
+
+
+def open_store(location: str) -> Store:
+    """The store at `location`: a path, `file:///absolute/path`, or `memory:` (a new, empty one; for tests).
+
+    Nothing is touched: a folder that does not exist is an empty store until the first put. The result does not retry;
+    wrap it in `RetryingStore`.
+
+    Raises:
+        UsageError: the location is empty or does not follow its scheme.
+        UnsupportedError: another scheme.
+    """
+    if not location or "\0" in location:
+        raise UsageError("a repository location is a path or a URL, not an empty text or one with NUL in it")
+    match = _SCHEME.match(location)
+    if match is None:
+        return LocalStore(Path(location))
+    # Only the scheme is repeated in messages: the rest may hold a password.
+    scheme = (match[1] or match[2]).lower()
+    opener = _OPENERS.get(scheme)
+    if opener is None:
+        hint = f"Known locations are a path, {', '.join(f'{known}:' for known in _OPENERS)}."
+        if scheme == "s3":
+            hint = "S3 comes with a later release; mount the bucket or use a folder until then. " + hint
+        raise UnsupportedError(f"no store for locations that start with {scheme}:", hint=hint)
+    return opener(location)
+
+
+def _file(location: str) -> Store:
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        raise UsageError("a file location is written file:///absolute/path") from None
+    path = unquote_to_bytes(parts.path)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not path or b"\0" in path:
+        raise UsageError("a file location is written file:///absolute/path")
+    return LocalStore(Path(path.decode("utf-8", "surrogateescape")))
+
+
+def _memory(location: str) -> Store:
+    if location != "memory:":
+        raise UsageError("the memory location is written memory:")
+    return MemoryStore()
+
+
+_OPENERS: dict[str, Callable[[str], Store]] = {"file": _file, "memory": _memory}

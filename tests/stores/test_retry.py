@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.stores.retry import DEFAULT_DELAYS_SECONDS, RetryingStore
+from tests.harness.stores import Fault, FaultStore
+
+
+class Bench:
+    """A retrying store over one that goes wrong at its operations `at` … `at + times - 1`."""
+
+    def __init__(self, fault: Fault, at: int = 1, times: int = 1) -> None:
+        self.memory = MemoryStore()
+        self.faulty = FaultStore(self.memory, fault, at=at, times=times)
+        self.slept: list[float] = []
+        self.store = RetryingStore(self.faulty, sleep=self.slept.append, delays=(1.0, 2.0, 3.0))
+
+
+def test_what_works_is_done_once() -> None:
+    bench = Bench(Fault.FAIL, at=99)
+    bench.store.put("a", b"1")
+    assert bench.store.get("a") == b"1"
+    assert bench.faulty.log == [("put", "a"), ("get", "a")]
+    assert bench.slept == []
+
+
+def test_each_operation_is_tried_again_after_each_delay() -> None:
+    bench = Bench(Fault.FAIL, times=3)
+    bench.store.put("a", b"1")
+    assert bench.slept == [1.0, 2.0, 3.0]
+    for use in (
+        lambda store: store.get("a"),
+        lambda store: store.get_range("a", 0, 1),
+        lambda store: store.head("a"),
+        lambda store: list(store.list()),
+        lambda store: store.delete("a"),
+    ):
+        bench = Bench(Fault.FAIL, times=2)
+        bench.memory.put("a", b"1")
+        use(bench.store)
+        assert bench.slept == [1.0, 2.0]
+        assert bench.faulty.operations == 3
+
+
+def test_what_never_works_fails_with_the_last_error() -> None:
+    bench = Bench(Fault.FAIL, times=4)
+    with pytest.raises(StoreError, match="injected: get a failed"):
+        bench.store.get("a")
+    assert bench.faulty.operations == 4
+    assert bench.slept == [1.0, 2.0, 3.0]
+
+
+def test_absence_and_presence_are_answers_and_not_retried() -> None:
+    bench = Bench(Fault.FAIL, at=99)
+    bench.memory.put("a", b"1")
+    with pytest.raises(ObjectNotFound):
+        bench.store.get("b")
+    with pytest.raises(ObjectExists):
+        bench.store.put("a", b"1")
+    assert bench.slept == []
+
+
+def test_an_error_that_stays_is_not_retried() -> None:
+    bench = Bench(Fault.FAIL, at=99)
+    with pytest.raises(StoreError, match="not a valid object key"):
+        bench.store.get("..")
+    assert bench.slept == []
+
+
+def test_a_put_whose_answer_was_lost_succeeds() -> None:
+    bench = Bench(Fault.LOSE_ANSWER)
+    bench.store.put("a", bytearray(b"data"))
+    assert bench.memory.get("a") == b"data"
+    assert [operation for operation, _ in bench.faulty.log] == ["put", "put", "get_range"]
+
+
+@pytest.mark.parametrize("theirs", [b"", b"dat", b"datA", b"data and more"])
+def test_a_repeated_put_does_not_take_another_object_for_its_own(theirs: bytes) -> None:
+    bench = Bench(Fault.FAIL)
+    bench.memory.put("a", theirs)
+    with pytest.raises(ObjectExists):
+        bench.store.put("a", b"data")
+    assert bench.memory.get("a") == theirs
+
+
+def test_a_delete_whose_answer_was_lost_succeeds() -> None:
+    bench = Bench(Fault.LOSE_ANSWER)
+    bench.memory.put("a", b"")
+    bench.store.delete("a")
+    assert list(bench.memory.list()) == []
+
+
+def test_a_broken_listing_goes_on_where_it_broke() -> None:
+    bench = Bench(Fault.LOSE_ANSWER, times=2)
+    for number in range(10):
+        bench.memory.put(f"k/{number}", b"")
+    assert [info.key for info in bench.store.list("k/")] == [f"k/{number}" for number in range(10)]
+    assert bench.slept == [1.0, 2.0]
+
+
+def test_a_kill_is_never_caught() -> None:
+    bench = Bench(Fault.KILL_BEFORE)
+    with pytest.raises(BaseException) as caught:
+        bench.store.put("a", b"")
+    assert not isinstance(caught.value, Exception)
+    assert bench.slept == []
+
+
+def test_retrying_stores_do_not_multiply() -> None:
+    bench = Bench(Fault.FAIL, times=99)
+    outer = RetryingStore(bench.store, sleep=bench.slept.append, delays=(1.0, 2.0, 3.0))
+    with pytest.raises(StoreError):
+        outer.get("a")
+    assert bench.faulty.operations == 4
+
+
+def test_the_default_delays_stay_under_a_minute() -> None:
+    assert 10 < sum(DEFAULT_DELAYS_SECONDS) < 60

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.stores.local import LocalStore
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.stores.url import open_store
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/var/backups", "/var/backups"),
+        ("file:///var/backups", "/var/backups"),
+        ("FILE:///var/backups", "/var/backups"),
+        ("file://localhost/var/back%20ups", "/var/back ups"),
+        ("/odd: name/x", "/odd: name/x"),
+        ("/größe", "/größe"),
+        ("file:///gr%C3%B6%C3%9Fe", "/größe"),
+    ],
+)
+def test_a_path_or_file_url_is_a_folder(location: str, path: str) -> None:
+    store = open_store(location)
+    assert isinstance(store, LocalStore)
+    assert store.location == path
+
+
+@pytest.mark.parametrize("location", ["repo", "./repo", "a:b", "memory", "c:/x"])
+def test_a_relative_path_is_below_the_working_folder(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store(location).location == str(tmp_path / location)
+
+
+def test_opening_touches_nothing(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "repo"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_memory_store_is_new() -> None:
+    first, second = open_store("memory:"), open_store("memory:")
+    assert isinstance(first, MemoryStore)
+    first.put("a", b"")
+    assert list(second.list()) == []
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/prefix", "S3://bucket", "sftp://user:hunter2@host/path", "x+y://"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(location: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        open_store(location)
+    assert caught.value.exit_code == 13
+    assert caught.value.hint is not None
+    assert "a path, file:, memory:" in caught.value.hint
+    assert "hunter2" not in caught.value.message + caught.value.hint
+
+
+def test_s3_says_that_it_is_not_there_yet() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        open_store("s3://bucket")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("S3 comes with a later release")
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", "a\0b", "file://host/path", "file://", "file:///a?b", "file:///a#b", "file:///a%00b", "file://[", "memory:x"],
+)
+def test_a_location_that_makes_no_sense_is_a_usage_error(location: str) -> None:
+    with pytest.raises(UsageError):
+        open_store(location)
