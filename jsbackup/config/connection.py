@@ -1,0 +1,356 @@
+"""Layers of options into one connection: what wins, what contradicts what, and what has to be there.
+
+    command line  >  environment (NATS_*)  >  context: --context, else NATS_CONTEXT, else the selected one
+
+As in the nats CLI each field is decided by itself, so `--server` or `NATS_URL` beside a context replaces its URL and
+keeps its credentials. Of several ways to log in, the one from the highest layer counts; within a layer the order is
+login in the URL, user and password, creds, nkey, JWT and seed (the CLI uses that order alone, and so lets a user name
+in a context win over `--creds`; here the option wins). A token is sent besides whichever it is. A user without a
+password, outside a context, is a token. Two ways to log in on one command line are refused.
+
+For the second server of a command (`--to-…`) neither the environment nor the selected context counts: a target is
+only ever what was named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from jsbackup.config.contexts import read_context, selected_context
+from jsbackup.config.options import ConnectionOptions, environment_options
+from jsbackup.config.secrets import (
+    Secret,
+    check_jwt,
+    check_seed,
+    expand_path,
+    parse_creds,
+    parse_seed,
+    resolve_reference,
+    resolve_secret,
+    shown,
+)
+from jsbackup.config.values import parse_duration
+from jsbackup.errors import UsageError
+
+__all__ = [
+    "Connection",
+    "Login",
+    "Nkey",
+    "Server",
+    "Tls",
+    "UserJwt",
+    "UserPassword",
+    "source_connection",
+    "target_connection",
+]
+
+DEFAULT_SERVER: Final = "nats://127.0.0.1:4222"
+DEFAULT_PORT: Final = 4222
+DEFAULT_TIMEOUT_SECONDS: Final = 5.0  # the nats CLI's
+MAX_TIMEOUT_SECONDS: Final = 3600.0
+
+_TOKEN_TEXT = re.compile(r"[^\s.*>]+")
+_SUBJECT_TEXT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class UserPassword:
+    user: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Nkey:
+    """Log in by signing with this seed; the server knows the public key."""
+
+    seed: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class UserJwt:
+    """Log in with a JWT, and a signature by its seed; without a seed it is a bearer JWT."""
+
+    jwt: Secret
+    seed: Secret | None
+
+
+Login = UserPassword | Nkey | UserJwt
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One address. A login or token in its URL belongs to it alone and replaces the connection's. `str` has neither."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    login: UserPassword | None = None
+    token: Secret | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """`required`: never speak without TLS, even if the server would. `first`: handshake before its greeting."""
+
+    required: bool = False
+    first: bool = False
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Everything needed to connect, checked. Prints without secrets."""
+
+    servers: tuple[Server, ...]
+    login: Login | None = None
+    token: Secret | None = None
+    tls: Tls = Tls()
+    js_domain: str | None = None
+    js_api_prefix: str | None = None
+    inbox_prefix: str = "_INBOX"
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    context: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The servers as a comma list, without credentials: for people and manifests."""
+        return ",".join(map(str, self.servers))
+
+    @property
+    def api_prefix(self) -> str:
+        """What subjects of the JetStream API start with: `$JS.API`, `$JS.<domain>.API`, or as configured."""
+        if self.js_api_prefix is not None:
+            return self.js_api_prefix
+        return f"$JS.{self.js_domain}.API" if self.js_domain is not None else "$JS.API"
+
+
+def source_connection(options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
+    """The connection of a command: its options over the environment over a context. Raises UsageError."""
+    variables = environment_options(environ)
+    name = options.context or variables.context or selected_context(environ)
+    return _connection(options, variables, name, environ)
+
+
+def target_connection(options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
+    """The second connection of a command, from its own options only; `environ` serves paths and `env://`."""
+    if not (options.server or options.context):
+        raise UsageError("the target server is not named", hint="Give --to-server or --to-context.")
+    return _connection(options, ConnectionOptions(), options.context or None, environ)
+
+
+def _connection(
+    options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
+) -> Connection:
+    _refuse_two_logins(options)
+    context = read_context(name, environ) if name else ConnectionOptions()
+    layers = (options, variables, context)
+    if _first(layers, "socks_proxy"):
+        raise UsageError("a SOCKS proxy is not supported", hint="Unset NATS_SOCKS_PROXY.")
+    servers = _servers(_first(layers, "server") or DEFAULT_SERVER)
+    way, outranks_url = _way_to_log_in(layers)
+    if outranks_url:
+        servers = tuple(Server(server.host, server.port, server.tls) for server in servers)
+    needed = not all(server.login or server.token for server in servers)
+    domain, prefix = _domain_or_prefix(layers)
+    return Connection(
+        servers=servers,
+        login=_login(way, layers, environ) if needed else None,
+        token=_token(layers, environ),
+        tls=_tls(layers, servers, environ),
+        js_domain=domain,
+        js_api_prefix=prefix,
+        inbox_prefix=_subject(_first(layers, "inbox_prefix") or "_INBOX", "inbox prefix"),
+        timeout_seconds=_timeout(_first(layers, "timeout")),
+        context=name or None,
+    )
+
+
+def _first(layers: Sequence[ConnectionOptions], field: str) -> str | None:
+    """The field's text in the highest layer that has it."""
+    return next((value for layer in layers if (value := getattr(layer, field))), None)
+
+
+def _rank(layers: Sequence[ConnectionOptions], *names: str) -> int | None:
+    """The index of the highest layer with one of the fields."""
+    return next((index for index, layer in enumerate(layers) if any(getattr(layer, name) for name in names)), None)
+
+
+# ------------------------------------------------------------------------------------------------------- servers
+
+
+def _servers(text: str) -> tuple[Server, ...]:
+    servers = tuple(_server(part.strip()) for part in text.split(",") if part.strip())
+    if not servers:
+        raise UsageError("the list of servers is empty")
+    return servers
+
+
+def _server(text: str) -> Server:
+    hint = "Write it as nats://host:4222 or tls://host:4222; in a password, percent-encode : / ? # @ and %."
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # not chained: it may quote the URL with its password
+        raise UsageError("a server URL cannot be understood", hint=hint) from None
+    if parts.scheme in ("ws", "wss"):
+        raise UsageError("WebSocket URLs are not supported", hint=hint)
+    if parts.scheme not in ("nats", "tls"):
+        raise UsageError(f"a server URL has the unknown scheme {parts.scheme!r}", hint=hint)
+    if not host or any(character.isspace() or not character.isprintable() for character in host):
+        raise UsageError("a server URL names no host", hint=hint)
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise UsageError(f"the URL of server {host} has more than a host and a port", hint=hint)
+    login, token = None, None
+    if parts.username is not None:
+        user = unquote(parts.username)
+        if parts.password is not None:
+            login = UserPassword(user, Secret(unquote(parts.password)))
+        elif user:
+            token = Secret(user)
+    return Server(host, DEFAULT_PORT if port is None else port, parts.scheme == "tls", login, token)
+
+
+# --------------------------------------------------------------------------------------------------------- login
+
+
+def _refuse_two_logins(options: ConnectionOptions) -> None:
+    ways = {
+        "--user": options.user,
+        "--creds": options.creds,
+        "--nkey": options.nkey,
+        "--jwt": options.jwt,
+    }
+    given = [option for option, value in ways.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} are different ways to log in", hint="Give one of them.")
+
+
+def _way_to_log_in(layers: Sequence[ConnectionOptions]) -> tuple[str | None, bool]:
+    """The field that names the login, and whether it counts for servers with a login in their URL as well."""
+    ranks = {
+        "user": _rank(layers, "user", "password") if _user_with_password(layers) else None,
+        "creds": _rank(layers, "creds"),
+        "nkey": _rank(layers, "nkey"),
+        "jwt": _rank(layers, "jwt"),
+    }
+    present = [(rank, order, way) for order, (way, rank) in enumerate(ranks.items()) if rank is not None]
+    if not present:
+        if _first(layers, "password") and not _first(layers, "user"):
+            raise UsageError("there is a password but no user")
+        if _first(layers, "seed"):
+            raise UsageError("there is a user seed but no user JWT")
+        return None, False
+    rank, _, way = min(present)
+    url_rank = _rank(layers, "server")
+    return way, url_rank is not None and rank < url_rank
+
+
+def _login(way: str | None, layers: Sequence[ConnectionOptions], environ: Mapping[str, str]) -> Login | None:
+    match way:
+        case "user":
+            user, password = _first(layers, "user"), _first(layers, "password")
+            return UserPassword(user or "", resolve_secret(password or "", "password", environ))
+        case "creds":
+            jwt, seed = parse_creds(_reference(layers, "creds", "credentials file", environ), "credentials file")
+            return UserJwt(jwt, seed)
+        case "nkey":
+            return Nkey(parse_seed(_reference(layers, "nkey", "nkey file", environ), "nkey file"))
+        case "jwt":
+            jwt = check_jwt(resolve_secret(_first(layers, "jwt") or "", "user JWT", environ).reveal(), "user JWT")
+            seed_text = _first(layers, "seed")
+            if seed_text is None:
+                return UserJwt(jwt, None)
+            return UserJwt(jwt, check_seed(resolve_secret(seed_text, "user seed", environ).reveal(), "user seed"))
+        case _:
+            return None
+
+
+def _reference(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> str:
+    return resolve_reference(_first(layers, field) or "", what, environ)
+
+
+def _user_with_password(layers: Sequence[ConnectionOptions]) -> bool:
+    """Whether there is a user that is not a token: it has a password, or stands in a context (where "" may be one)."""
+    rank = _rank(layers, "user")
+    return rank is not None and (rank == len(layers) - 1 or _first(layers[:-1], "password") is not None)
+
+
+def _token(layers: Sequence[ConnectionOptions], environ: Mapping[str, str]) -> Secret | None:
+    text = _first(layers, "token")
+    if text is None and not _user_with_password(layers):
+        text = _first(layers[:-1], "user")
+    return None if text is None else resolve_secret(text, "token", environ)
+
+
+# --------------------------------------------------------------------------------------------- TLS and JetStream
+
+
+def _tls(layers: Sequence[ConnectionOptions], servers: tuple[Server, ...], environ: Mapping[str, str]) -> Tls:
+    cert = _tls_file(layers, "tls_cert", "TLS certificate", environ)
+    key = _tls_file(layers, "tls_key", "TLS key", environ)
+    ca = _tls_file(layers, "tls_ca", "TLS certificate authority", environ)
+    if (cert is None) != (key is None):
+        raise UsageError("a TLS client certificate needs its key, and a key its certificate", hint="Give both.")
+    first = next((layer.tls_first for layer in layers if layer.tls_first is not None), False)
+    required = first or cert is not None or ca is not None or any(server.tls for server in servers)
+    return Tls(required, first, ca, cert, key)
+
+
+def _tls_file(layers: Sequence[ConnectionOptions], field: str, what: str, environ: Mapping[str, str]) -> Path | None:
+    text = _first(layers, field)
+    if text is None:
+        return None
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme.lower() != "file":
+        raise UsageError(f"the {what} has to be a file, not a reference of the kind {scheme}://")
+    path = expand_path(rest if separator else text, environ)
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot read the {what} {shown(str(path))}: {error.strerror or error}") from error
+    return path
+
+
+def _domain_or_prefix(layers: Sequence[ConnectionOptions]) -> tuple[str | None, str | None]:
+    """Domain and prefix say the same thing twice: the highest layer with either decides, and must not have both."""
+    for layer in layers:
+        if layer.js_domain and layer.js_api_prefix:
+            raise UsageError(
+                "a JetStream domain and a JetStream API prefix exclude each other", hint="Give one of them."
+            )
+        if layer.js_domain:
+            if not _TOKEN_TEXT.fullmatch(layer.js_domain):
+                raise UsageError(f"not a JetStream domain: {layer.js_domain!r}")
+            return layer.js_domain, None
+        if layer.js_api_prefix:
+            return None, _subject(layer.js_api_prefix.removesuffix("."), "JetStream API prefix")
+    return None, None
+
+
+def _subject(text: str, what: str) -> str:
+    if not _SUBJECT_TEXT.fullmatch(text):
+        raise UsageError(
+            f"not a usable {what}: {text!r}", hint="It is a subject without wildcards and without a final dot."
+        )
+    return text
+
+
+def _timeout(text: str | None) -> float:
+    if text is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    seconds = parse_duration(text)
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise UsageError(f"the timeout {text!r} is not between nothing and an hour")
+    return seconds

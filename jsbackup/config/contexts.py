@@ -1,0 +1,103 @@
+"""The nats CLI's contexts, as read from disk: one layer of connection options under a name.
+
+A context is `context/<name>.json` below `$XDG_CONFIG_HOME/nats` (or `~/.config/nats`); `context.txt` beside that folder
+holds the name of the selected one. A name that ends in `.json` and is an existing file is that file, as in the CLI.
+Unknown keys are ignored: the CLI adds some with each release. The keys that change *where* one connects, and that
+jsbackup cannot honour (SOCKS proxy, `nsc`, Windows certificate store), are refused instead: to connect without them
+would be to connect to something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jsbackup.config.options import ConnectionOptions
+from jsbackup.config.secrets import home, read_file_if_there
+from jsbackup.errors import UsageError
+
+__all__ = ["read_context", "selected_context"]
+
+# Key of the context file -> field of ConnectionOptions.
+_TEXT_KEYS: Final = {
+    "url": "server",
+    "user": "user",
+    "password": "password",
+    "token": "token",
+    "creds": "creds",
+    "nkey": "nkey",
+    "user_jwt": "jwt",
+    "user_seed": "seed",
+    "cert": "tls_cert",
+    "key": "tls_key",
+    "ca": "tls_ca",
+    "jetstream_domain": "js_domain",
+    "jetstream_api_prefix": "js_api_prefix",
+    "inbox_prefix": "inbox_prefix",
+}
+_UNSUPPORTED_KEYS: Final = {
+    "socks_proxy": "a SOCKS proxy",
+    "nsc": "a look-up with nsc",
+    "windows_cert_store": "the Windows certificate store",
+}
+
+
+def selected_context(environ: Mapping[str, str]) -> str | None:
+    """The name in `context.txt`, or None if no context is selected. Raises UsageError if the file cannot be read."""
+    text = read_file_if_there(_folder(environ) / "context.txt", "file of the selected context")
+    return (text or "").strip() or None
+
+
+def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
+    """Reads one context. Raises UsageError if it is missing, is not JSON, or asks for what is not supported."""
+    path = _path(name, environ)
+    text = read_file_if_there(path, "nats context")
+    if text is None:
+        known = sorted(found.stem for found in path.parent.glob("*.json"))
+        raise UsageError(
+            f"there is no nats context {name!r} in {path.parent}",
+            hint=f"Known contexts: {', '.join(known)}." if known else "Make one with: nats context add NAME.",
+        )
+    document = _document(text, name)
+    for key, meaning in _UNSUPPORTED_KEYS.items():
+        if document.get(key):
+            raise UsageError(f"nats context {name!r} uses {meaning} ({key!r}), which jsbackup does not support")
+    texts = {field: _text(document, key, name) for key, field in _TEXT_KEYS.items()}
+    tls_first = document.get("tls_first")
+    if tls_first is not None and not isinstance(tls_first, bool):
+        raise UsageError(f"'tls_first' in nats context {name!r} is neither true nor false")
+    return ConnectionOptions(tls_first=tls_first or None, **texts)
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    configured = environ.get("XDG_CONFIG_HOME")
+    return (Path(configured) if configured else home(environ) / ".config") / "nats"
+
+
+def _path(name: str, environ: Mapping[str, str]) -> Path:
+    if name.endswith(".json") and (path := Path(name)).is_file():
+        return path
+    if not name or ".." in name or any(character in "/\\\0" for character in name):
+        raise UsageError(
+            f"not a name of a nats context: {name!r}", hint="Give a name, or the path of an existing .json file."
+        )
+    return _folder(environ) / "context" / f"{name}.json"
+
+
+def _document(text: str, name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # not chained: a JSONDecodeError carries the file, passwords and all
+        raise UsageError(f"nats context {name!r} is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"nats context {name!r} is not a JSON object")
+    return document
+
+
+def _text(document: dict[str, Any], key: str, name: str) -> str | None:
+    value = document.get(key)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{key!r} in nats context {name!r} is not a text")
+    return value or None

@@ -1,0 +1,59 @@
+"""One layer of connection options: the command line, the environment, or a nats context.
+
+All values are texts as the user wrote them; `jsbackup.config.connection` puts layers together and checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+__all__ = ["ConnectionOptions", "environment_options"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConnectionOptions:
+    """What one source says about a connection; None (and an empty text) is "nothing". Its repr names fields only."""
+
+    context: str | None = None
+    server: str | None = None  # URL, or a comma list of them
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    creds: str | None = None
+    nkey: str | None = None
+    jwt: str | None = None
+    seed: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_first: bool | None = None
+    js_domain: str | None = None
+    js_api_prefix: str | None = None
+    inbox_prefix: str | None = None
+    timeout: str | None = None
+    socks_proxy: str | None = None
+
+    def __repr__(self) -> str:
+        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, "")]
+        return f"ConnectionOptions({', '.join(given)})"
+
+
+def environment_options(environ: Mapping[str, str]) -> ConnectionOptions:
+    """The layer that the nats CLI's environment variables make."""
+    return ConnectionOptions(
+        context=environ.get("NATS_CONTEXT"),
+        server=environ.get("NATS_URL"),
+        user=environ.get("NATS_USER"),
+        password=environ.get("NATS_PASSWORD"),
+        token=environ.get("NATS_TOKEN"),
+        creds=environ.get("NATS_CREDS"),
+        nkey=environ.get("NATS_NKEY"),
+        jwt=environ.get("NATS_JWT"),
+        seed=environ.get("NATS_SEED"),
+        tls_cert=environ.get("NATS_CERT"),
+        tls_key=environ.get("NATS_KEY"),
+        tls_ca=environ.get("NATS_CA"),
+        timeout=environ.get("NATS_TIMEOUT"),
+        socks_proxy=environ.get("NATS_SOCKS_PROXY"),
+    )

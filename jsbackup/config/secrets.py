@@ -1,0 +1,239 @@
+"""Secrets: a type that does not print what it holds, and the ways a nats CLI context refers to one.
+
+A reference is a file name (`~` and `$VAR` expand), `file://PATH`, `env://NAME` or `data:;base64,TEXT`. The nats CLI
+also knows `op://` (1Password) and `nsc://`; both start another program, which this tool does not, and it says so.
+A reference may *be* the secret (`data:`), and people do paste a seed where a file name belongs, so no message here
+repeats one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import pwd
+import re
+from collections.abc import Mapping
+from os import getuid
+from pathlib import Path
+from typing import Final, NoReturn, Self
+
+from jsbackup.errors import UsageError
+
+__all__ = [
+    "Secret",
+    "check_jwt",
+    "check_seed",
+    "expand_path",
+    "home",
+    "parse_creds",
+    "parse_seed",
+    "read_file",
+    "read_file_if_there",
+    "resolve_reference",
+    "resolve_secret",
+    "shown",
+]
+
+# Credentials are some hundred bytes, certificate bundles some hundred KiB.
+FILE_LIMIT_BYTES: Final = 4 << 20
+
+_SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
+_LOOKS_SECRET = re.compile(r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:", re.ASCII | re.IGNORECASE)
+_JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
+_SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
+# The first 16 bits of a user's seed: 18 << 3 says seed, 20 << 3 says user (https://github.com/nats-io/nkeys, README).
+_USER_SEED_PREFIX = bytes([(18 << 3) | (20 << 3) >> 5, ((20 << 3) & 31) << 3])
+
+
+class Secret:
+    """Holds a secret and never shows it: not by repr, str or format, not in a pickle. `reveal()` is the one way out."""
+
+    __slots__ = ("_value",)
+    _value: str
+
+    def __init__(self, value: str) -> None:
+        object.__setattr__(self, "_value", value)
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._value.encode(), other._value.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a secret does not change")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+
+def expand_path(text: str, environ: Mapping[str, str]) -> Path:
+    """Expands `$VAR`, `${VAR}` and a leading `~`. Raises UsageError for a variable that is not set.
+
+    The nats CLI turns an unset variable into nothing, and so `$HOEM/x.creds` into `/x.creds`.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] if match[1] is not None else match[2]
+        if name not in environ:
+            raise UsageError(f"the file name {shown(text)} names the variable {name}, which is not set")
+        return environ[name]
+
+    path = _VARIABLE.sub(value, text)
+    if "\0" in path:
+        raise UsageError("a file name with a zero byte in it")
+    if path == "~" or path.startswith("~/"):
+        return home(environ) / path[2:]
+    return Path(path)
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """The user's home directory: `HOME`, or what the user database says."""
+    if environ.get("HOME"):
+        return Path(environ["HOME"])
+    try:
+        return Path(pwd.getpwuid(getuid()).pw_dir)
+    except KeyError as error:
+        raise UsageError("the home directory is unknown", hint="Set HOME.") from error
+
+
+def shown(text: str) -> str:
+    """A file name for a message, or a phrase in its place if it looks like a secret given by mistake."""
+    return "(hidden: it looks like a secret, not like a file name)" if _LOOKS_SECRET.match(text.strip()) else text
+
+
+def read_file(path: Path, what: str) -> str:
+    """Reads a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file"."""
+    text = read_file_if_there(path, what)
+    if text is None:
+        raise UsageError(f"the {what} {shown(str(path))} does not exist")
+    return text
+
+
+def read_file_if_there(path: Path, what: str) -> str | None:
+    """As `read_file`, but None for a file that does not exist."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # not chained: the name of a file may be a secret given by mistake
+        reason = error.strerror if isinstance(error, OSError) else "not a usable name"
+        raise UsageError(f"cannot read the {what} {shown(str(path))}: {reason}") from None
+    if len(content) > FILE_LIMIT_BYTES:
+        raise UsageError(f"the {what} {shown(str(path))} is larger than {FILE_LIMIT_BYTES >> 20} MiB")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the {what} {shown(str(path))} is not a text file") from error
+
+
+def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> str:
+    """The text behind a reference to a file (`creds`, `nkey`); without a scheme a file name. Raises UsageError."""
+    found = _by_scheme(reference, what, environ)
+    return read_file(expand_path(reference, environ), what) if found is None else found
+
+
+def resolve_secret(reference: str, what: str, environ: Mapping[str, str]) -> Secret:
+    """The secret behind a password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
+    found = _by_scheme(reference, what, environ)
+    return Secret(reference if found is None else found.rstrip("\r\n"))
+
+
+def _by_scheme(reference: str, what: str, environ: Mapping[str, str]) -> str | None:
+    match = _SCHEME.match(reference)
+    scheme = (match[1] or match[2]).lower() if match else ""
+    rest = reference[match.end() :] if match else ""
+    match scheme:
+        case "file":
+            return read_file(expand_path(rest, environ), what)
+        case "env":
+            if not environ.get(rest):
+                raise UsageError(f"the {what} is to come from the environment variable {rest!r}, which is not set")
+            return environ[rest]
+        case "data":
+            return _inline(rest, what)
+        case "op" | "nsc":
+            raise UsageError(
+                f"the {what} is an {scheme}:// reference, which jsbackup cannot look up",
+                hint="Give a file, or put the secret into an environment variable and write env://NAME.",
+            )
+        case _:
+            return None
+
+
+def _inline(rest: str, what: str) -> str:
+    header, comma, payload = rest.partition(",")
+    if not comma or "base64" not in (part.strip() for part in header.split(";")):
+        raise UsageError(f"the {what} is a data: reference without ;base64", hint="Write it as data:;base64,TEXT.")
+    try:
+        return base64.b64decode(payload, validate=True).decode()
+    except ValueError:  # not chained: a UnicodeDecodeError carries the bytes it could not decode
+        raise UsageError(f"the {what} is a data: reference that does not hold base64 text") from None
+
+
+def parse_creds(text: str, what: str) -> tuple[Secret, Secret]:
+    """A credentials file (a user JWT and a seed between BEGIN and END lines) → JWT, seed. Raises UsageError."""
+    jwt, seed = _block(text, "NATS USER JWT"), _block(text, "USER NKEY SEED")
+    if jwt is None or seed is None:
+        raise UsageError(
+            f"the {what} does not hold a user JWT and a seed",
+            hint="A credentials file, as nsc and the nats CLI write it, has a BEGIN line for each.",
+        )
+    return check_jwt(jwt, what), check_seed(seed, what)
+
+
+def parse_seed(text: str, what: str) -> Secret:
+    """An nkey file: a user seed on a line of its own, or between BEGIN and END lines. Raises UsageError."""
+    if (seed := _block(text, "USER NKEY SEED")) is not None:
+        return check_seed(seed, what)
+    for line in text.split():
+        if line.startswith("S"):
+            return check_seed(line, what)
+    raise UsageError(f"the {what} does not hold a seed", hint="The seed of a user starts with SU.")
+
+
+def _block(text: str, label: str) -> str | None:
+    """The first line that is not empty after the line that says BEGIN and the label."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if f"BEGIN {label}-" in line:
+            return next((content.strip() for content in lines if content.strip()), None)
+    return None
+
+
+def check_jwt(jwt: str, what: str) -> Secret:
+    """Checks the outer form of a JWT. Raises UsageError."""
+    if not _JWT.fullmatch(jwt):
+        raise UsageError(f"the {what} does not hold a JWT", hint="A JWT is three base64url texts with dots between.")
+    return Secret(jwt)
+
+
+def check_seed(seed: str, what: str) -> Secret:
+    """Checks form, role and CRC-16 of a user's seed. Raises UsageError."""
+    if not _SEED.fullmatch(seed):
+        raise UsageError(f"the {what} does not hold a user's seed", hint="It has 58 characters and starts with SU.")
+    raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    # 290 bits of text hold 288 of content: 2 of prefix, 32 of key, 2 of CRC-16/XMODEM, little endian.
+    if raw[:2] != _USER_SEED_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+        raise UsageError(f"the {what} holds a damaged seed")
+    return Secret(seed)

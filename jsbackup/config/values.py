@@ -1,0 +1,137 @@
+"""Text into values: sizes, durations, times, booleans, globs. Pure functions; bad text is a UsageError that names it.
+
+Sizes are IEC: `64MiB`, `64M` and `64MB` all mean 64 · 2²⁰ bytes, as in the nats CLI. Durations are written as in Go,
+with days and weeks added (`90s`, `1h30m`, `7d`). Times are RFC 3339 with a zone, because a restore "until 14:00" must
+not depend on where it is typed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fnmatch
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from jsbackup.errors import UsageError
+
+__all__ = ["Glob", "parse_bool", "parse_duration", "parse_glob", "parse_size", "parse_time"]
+
+_INT64_MAX = 2**63 - 1
+
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?) ?(?:([KMGTPE])(?:I?B)?|B)?", re.ASCII | re.IGNORECASE)
+_SIZE_POWERS = {letter: 1024**power for power, letter in enumerate("KMGTPE", start=1)}
+
+_DURATION_PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|μs|ms|s|m|h|d|w)", re.ASCII)
+_DURATION_SECONDS = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),  # U+00B5, as Go prints it
+    "μs": Fraction(1, 10**6),  # U+03BC, as a Greek keyboard types it
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+    "w": Fraction(7 * 86400),
+}
+# A hundred years: longer is a slip of the hand, and sums with today's date stay within every date type.
+_DURATION_MAX_SECONDS = 100 * 365 * 86400
+
+_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def parse_size(text: str) -> int:
+    """`"64MiB"`, `"8M"`, `"1.5 GiB"`, `"4096"` → bytes. Raises UsageError, also past 2⁶³-1 and for half bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"not a size: {text!r}", hint="Write bytes, or a number with a unit such as 64MiB or 2GiB.")
+    size = Fraction(match[1]) * _SIZE_POWERS.get((match[2] or "").upper(), 1)
+    if size.denominator != 1:
+        raise UsageError(f"not a whole number of bytes: {text!r}")
+    if size > _INT64_MAX:
+        raise UsageError(f"size is too large: {text!r}")
+    return int(size)
+
+
+def parse_duration(text: str) -> float:
+    """`"90s"`, `"1h30m"`, `"7d"` → seconds. Raises UsageError; a bare number has no unit and is refused, except 0."""
+    stripped = text.strip()
+    if stripped == "0":
+        return 0.0
+    seconds, position = Fraction(0), 0
+    while position < len(stripped) and (part := _DURATION_PART.match(stripped, position)):
+        seconds += Fraction(part[1]) * _DURATION_SECONDS[part[2]]
+        position = part.end()
+    if position == 0 or position != len(stripped):
+        raise UsageError(f"not a duration: {text!r}", hint="Write a number with a unit: 500ms, 90s, 15m, 24h, 7d, 2w.")
+    if seconds > _DURATION_MAX_SECONDS:
+        raise UsageError(f"duration is too long: {text!r}")
+    return float(seconds)
+
+
+def parse_time(text: str) -> int:
+    """RFC 3339 (`"2026-11-21T01:45:00.5Z"`, `"…+02:00"`) → nanoseconds since the Unix epoch. Raises UsageError."""
+    match = _TIME.fullmatch(text.strip())
+    hint = "Write it as 2026-11-21T01:45:00Z, or with an offset such as +02:00 in place of the Z."
+    if match is None:
+        raise UsageError(f"not an RFC 3339 time: {text!r}", hint=hint)
+    year, month, day, hour, minute, second = (int(group) for group in match.groups()[:6])
+    try:
+        local = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
+    except ValueError as error:
+        raise UsageError(f"no such time: {text!r} ({error})", hint=hint) from error
+    offset_minutes = 0
+    if match[8] is None:
+        if int(match[10]) > 23 or int(match[11]) > 59:
+            raise UsageError(f"no such time: {text!r} (offset out of range)", hint=hint)
+        offset_minutes = (int(match[10]) * 60 + int(match[11])) * (-1 if match[9] == "-" else 1)
+    elapsed = local - _EPOCH
+    seconds = elapsed.days * 86400 + elapsed.seconds - offset_minutes * 60
+    nanoseconds = seconds * 10**9 + int((match[7] or "0").ljust(9, "0"))
+    if not -_INT64_MAX <= nanoseconds <= _INT64_MAX:
+        raise UsageError(f"time is out of range: {text!r}", hint="NATS keeps times from 1678 to 2262.")
+    return nanoseconds
+
+
+def parse_bool(text: str) -> bool:
+    """`true/yes/on/1` and `false/no/off/0`, in any case. Raises UsageError."""
+    try:
+        return _BOOLEANS[text.strip().lower()]
+    except KeyError:
+        raise UsageError(f"neither true nor false: {text!r}", hint="Write true or false.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A pattern for stream names: `*`, `?` and `[abc]` as in a shell, case-sensitive. A name always matches itself."""
+
+    pattern: str
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it names one stream, which therefore has to exist."""
+        return not any(character in self.pattern for character in "*?[")
+
+    def matches(self, name: str) -> bool:
+        return name == self.pattern or fnmatch.fnmatchcase(name, self.pattern)
+
+
+def parse_glob(text: str) -> Glob:
+    """A stream name or a pattern of them. Raises UsageError for what can be no stream name, such as a subject."""
+    if not text:
+        raise UsageError("an empty stream name", hint="Name a stream, or give a pattern such as 'ORDERS*'.")
+    if any(character in "./\\>" or character.isspace() for character in text):
+        raise UsageError(
+            f"no stream can be named {text!r}",
+            hint="Streams are chosen by name or by a pattern of names such as 'ORDERS*', not by subject.",
+        )
+    return Glob(text)

@@ -1,0 +1,238 @@
+"""Secrets do not print, and references to them are followed or refused without repeating them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import pickle
+import secrets as random
+from pathlib import Path
+
+import nkeys
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsbackup.config.secrets import (
+    Secret,
+    check_seed,
+    expand_path,
+    parse_creds,
+    parse_seed,
+    read_file,
+    resolve_reference,
+    resolve_secret,
+)
+from jsbackup.errors import UsageError
+
+PLANTED = "s3cr3t-hunter2"
+
+
+def new_seed(prefix: int = nkeys.PREFIX_BYTE_USER) -> str:
+    seed: bytes = nkeys.encode_seed(random.token_bytes(32), prefix)
+    return seed.decode()
+
+
+def creds_text(jwt: str, seed: str) -> str:
+    return (
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        "************************* IMPORTANT *************************\nNKEY Seed printed below is a secret.\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n\n***\n"
+    )
+
+
+def test_a_secret_is_seen_only_when_revealed() -> None:
+    secret = Secret(PLANTED)
+    assert secret.reveal() == PLANTED
+    for text in (
+        repr(secret),
+        str(secret),
+        f"{secret}",
+        f"{secret!r:>40}",
+        f"{secret}",
+        repr([secret]),
+        str({1: secret}),
+    ):
+        assert PLANTED not in text
+    assert not hasattr(secret, "__dict__")
+
+
+def test_a_secret_cannot_be_pickled_or_changed_and_copies_to_itself() -> None:
+    secret = Secret(PLANTED)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError):
+            pickle.dumps(secret, protocol)
+    with pytest.raises(AttributeError):
+        secret._value = "other"
+    assert copy.copy(secret) is secret
+    assert copy.deepcopy([secret])[0] is secret
+
+
+def test_secrets_compare_by_what_they_hold() -> None:
+    assert Secret("a") == Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert len({Secret("a"), Secret("a"), Secret("ü")}) == 2
+
+
+def test_paths_expand_home_and_variables(tmp_path: Path) -> None:
+    environ = {"HOME": "/home/ann", "KEYS": "/run/keys", "N": "1"}
+    assert expand_path("~/x.creds", environ) == Path("/home/ann/x.creds")
+    assert expand_path("~", environ) == Path("/home/ann")
+    assert expand_path("$KEYS/${N}.nk", environ) == Path("/run/keys/1.nk")
+    assert expand_path("a~b/~c", environ) == Path("a~b/~c")
+
+
+def test_a_variable_that_is_not_set_is_an_error_not_nothing() -> None:
+    with pytest.raises(UsageError, match="names the variable HOEM, which is not set"):
+        expand_path("$HOEM/x.creds", {"HOME": "/home/ann"})
+
+
+def test_a_reference_is_a_file_unless_it_has_a_scheme(tmp_path: Path) -> None:
+    file = tmp_path / "my:odd.creds"
+    file.write_text("content")
+    environ = {"D": str(tmp_path), "VALUE": "from the environment"}
+    assert resolve_reference(str(file), "creds", {}) == "content"
+    assert resolve_reference("$D/my:odd.creds", "creds", environ) == "content"
+    assert resolve_reference(f"file://{file}", "creds", {}) == "content"
+    assert resolve_reference("FILE://$D/my:odd.creds", "creds", environ) == "content"
+    assert resolve_reference("env://VALUE", "creds", environ) == "from the environment"
+    assert resolve_reference("data:;base64,Y29udGVudA==", "creds", {}) == "content"
+    assert resolve_reference("data:text/plain;base64,Y29udGVudA==", "creds", {}) == "content"
+
+
+def test_a_password_is_itself_unless_it_has_a_scheme(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(PLANTED + "\r\n")
+    assert resolve_secret("a:b$HOME~", "password", {}).reveal() == "a:b$HOME~"
+    assert resolve_secret(f"file://{file}", "password", {}).reveal() == PLANTED
+    assert resolve_secret("env://P", "password", {"P": PLANTED}).reveal() == PLANTED
+    assert resolve_secret("data:;base64,YWJj", "password", {}).reveal() == "abc"
+
+
+@pytest.mark.parametrize("reference", ["op://vault/item/field", "nsc://operator/account/user", "OP://vault/item"])
+def test_schemes_that_start_programs_are_refused_clearly(reference: str) -> None:
+    for resolve in (resolve_reference, resolve_secret):
+        with pytest.raises(UsageError, match=r"(op|nsc):// reference, which jsbackup cannot look up") as caught:
+            resolve(reference, "credentials file", {})
+        assert caught.value.hint is not None
+        assert "env://NAME" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        f"data:,{PLANTED}",
+        f"data:;base64{PLANTED}",
+        f"data:;base64,{PLANTED}!",
+        "data:;base64,/w==",
+        "env://",
+        "env://NO",
+    ],
+)
+def test_broken_references_are_refused_without_being_repeated(reference: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve_reference(reference, "credentials file", {})
+    _assert_hidden(caught.value, PLANTED)
+
+
+def test_a_seed_given_as_a_file_name_is_not_repeated() -> None:
+    seed = new_seed()
+    with pytest.raises(UsageError, match="looks like a secret") as caught:
+        resolve_reference(seed, "nkey file", {})
+    _assert_hidden(caught.value, seed)
+
+
+def test_a_jwt_given_as_a_file_name_is_not_repeated() -> None:
+    jwt = "eyJ0eXAi." + "a" * 5000 + ".c2ln"
+    with pytest.raises(UsageError, match="looks like a secret") as caught:
+        resolve_reference(jwt, "credentials file", {})
+    _assert_hidden(caught.value, jwt)
+
+
+def test_files_are_bounded_text_and_errors_name_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nkey file .*absent does not exist"):
+        read_file(tmp_path / "absent", "nkey file")
+    with pytest.raises(UsageError, match="cannot read the nkey file"):
+        read_file(tmp_path, "nkey file")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not a text file"):
+        read_file(binary, "nkey file")
+    with pytest.raises(UsageError, match="is larger than 4 MiB"):
+        read_file(Path("/dev/zero"), "nkey file")
+
+
+def test_a_credentials_file_yields_jwt_and_seed() -> None:
+    seed = new_seed()
+    for newline in ("\n", "\r\n"):
+        jwt, parsed = parse_creds(creds_text("eyJ0.eyJh.c2ln", seed).replace("\n", newline), "credentials file")
+        assert (jwt.reveal(), parsed.reveal()) == ("eyJ0.eyJh.c2ln", seed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-----BEGIN NATS USER JWT-----",
+        "-----BEGIN NATS USER JWT-----\na.b.c\n-----BEGIN USER NKEY SEED-----\n",
+        creds_text("not-a-jwt", new_seed()),
+        creds_text("a.b.c", "SU" + PLANTED),
+        creds_text("a.b.c", new_seed(nkeys.PREFIX_BYTE_ACCOUNT)),
+        "-" * 100_000,
+    ],
+)
+def test_what_is_no_credentials_file_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_creds(text, "credentials file")
+    _assert_hidden(caught.value, PLANTED)
+
+
+def test_an_nkey_file_is_a_seed_bare_or_decorated() -> None:
+    seed = new_seed()
+    assert parse_seed(f"\n  {seed}\n", "nkey file").reveal() == seed
+    assert parse_seed(creds_text("a.b.c", seed), "nkey file").reveal() == seed
+    with pytest.raises(UsageError, match="does not hold a seed"):
+        parse_seed("UABC", "nkey file")
+
+
+def test_a_seed_with_a_slip_in_it_is_refused_before_any_server_sees_it() -> None:
+    seed = new_seed()
+    assert check_seed(seed, "nkey file").reveal() == seed
+    for position in range(len(seed) - 1):  # the last character has two bits that mean nothing
+        wrong = "Q" if seed[position] != "Q" else "R"
+        damaged = seed[:position] + wrong + seed[position + 1 :]
+        with pytest.raises(UsageError) as caught:
+            check_seed(damaged, "nkey file")
+        _assert_hidden(caught.value, damaged)
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_every_user_seed_of_nkeys_passes_and_no_other_role_does(raw: bytes) -> None:
+    assert check_seed(nkeys.encode_seed(raw, nkeys.PREFIX_BYTE_USER).decode(), "seed")
+    for role in (
+        nkeys.PREFIX_BYTE_ACCOUNT,
+        nkeys.PREFIX_BYTE_OPERATOR,
+        nkeys.PREFIX_BYTE_SERVER,
+        nkeys.PREFIX_BYTE_CLUSTER,
+    ):
+        with pytest.raises(UsageError):
+            check_seed(nkeys.encode_seed(raw, role).decode(), "seed")
+
+
+@given(st.text(max_size=60), st.binary(max_size=60))
+def test_any_text_is_a_secret_or_a_usage_error(text: str, raw: bytes) -> None:
+    for candidate in (text, f"data:;base64,{text}", "data:;base64," + base64.b64encode(raw).decode(), f"env://{text}"):
+        with contextlib.suppress(UsageError):
+            resolve_secret(candidate, "password", {})
+    for parse in (parse_creds, parse_seed, check_seed):
+        with pytest.raises(UsageError):
+            parse(text, "file")
+
+
+def _assert_hidden(error: BaseException, secret: str) -> None:
+    """No part of the error or of what it was raised from holds the secret."""
+    seen: BaseException | None = error
+    while seen is not None:
+        assert secret not in repr(seen) + str(seen) + str(getattr(seen, "hint", ""))
+        seen = seen.__cause__
