@@ -91,7 +91,7 @@ def s2_decode_block(block: Buffer, max_size: int) -> bytes:
     source = _bytes_of(block)
     end = len(source)
     size, at = _uvarint(source, 0, "s2 block")
-    if at == 0 or size > 0xFFFFFFFF:
+    if at == 0 or at > 5 or size > 0xFFFFFFFF:
         raise FormatError("s2 block: bad length")
     if size > max_size:
         raise FormatError(f"s2 block: {size} bytes declared, {max_size} allowed")
@@ -528,7 +528,10 @@ def decode_records(
     end = len(view)
     if not 0 <= offset <= end:
         raise ValueError("offset is outside the block")
-    hidden = memoryview(deleted).cast("B").cast("Q")
+    packed = _bytes_of(deleted)
+    if len(packed) % 8:
+        raise ValueError("deleted sequences have 8 bytes each")
+    hidden = packed.cast("Q")
     limit = min(max_bytes, MAX_TAKE_BYTES)
     if len(key) != 32:
         raise ValueError("a HighwayHash key has 32 bytes")
@@ -595,6 +598,7 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
         raise ValueError("row is outside the batch")
     if len(key) != 32:
         raise ValueError("a HighwayHash key has 32 bytes")
+    limit = min(max_bytes, MAX_TAKE_BYTES)
     out = bytearray()
     first = row
     last = 0
@@ -609,7 +613,7 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
         length = _RECORD_EMPTY + len(subject) + len(headers) + len(data) + (4 if headers else 0)
         if length > MAX_RECORD_BYTES:
             raise FormatError(f"message batch: the message in row {row} is too large for a message block")
-        if row > first and len(out) + length > max_bytes:
+        if row > first and len(out) + length > limit:
             break
         flagged = length | (1 << 31 if headers else 0)
         start = len(out)
