@@ -1,0 +1,145 @@
+"""The JetStream API as plain JSON over nats-py core requests, and a wire of its own for exact bytes.
+
+Nothing here knows jsbackup, and nothing goes through nats-py's own JetStream classes: those drop fields that they do
+not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+
+JSON = dict[str, Any]
+
+_STALL_SECONDS = 20.0
+
+
+class Refused(Exception):
+    """JetStream answered with an error."""
+
+    def __init__(self, subject: str, error: JSON) -> None:
+        super().__init__(f"{subject}: {error.get('description')} ({error.get('err_code')})")
+        self.code: int = error.get("code", 0)
+        self.err_code: int = error.get("err_code", 0)
+        self.description: str = error.get("description", "")
+
+
+async def connect(url: str) -> Client:
+    """A nats-py connection that does not reconnect: a server that is gone fails the test at once."""
+    client = Client()
+    await client.connect(servers=url.split(","), allow_reconnect=False, max_outstanding_pings=10)
+    return client
+
+
+async def call(
+    nc: Client, subject: str, request: JSON | None = None, *, prefix: str = "$JS.API", seconds: float = 10
+) -> JSON:
+    """One API request below `prefix`. Raises Refused with the server's error."""
+    payload = b"" if request is None else json.dumps(request).encode()
+    message = await nc.request(f"{prefix}.{subject}", payload, timeout=seconds)
+    answer: JSON = json.loads(message.data)
+    if error := answer.get("error"):
+        raise Refused(subject, error)
+    return answer
+
+
+async def paged(nc: Client, subject: str, field: str, *, prefix: str = "$JS.API") -> list[Any]:
+    """All items of a list answer, page by page up to the reported total."""
+    items: list[Any] = []
+    while True:
+        answer = await call(nc, subject, {"offset": len(items)}, prefix=prefix)
+        page = answer.get(field) or []
+        items += page
+        if not page or len(items) >= answer["total"]:
+            return items
+
+
+def headers(*pairs: tuple[str, str]) -> bytes:
+    """A header block of these lines, in this order, repeated names kept."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in pairs)
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer as the wire carried it; `header_block` is empty where there was none."""
+
+    header_block: bytes
+    data: bytes
+
+
+class Wire:
+    """A connection of its own that sends and receives exact bytes: any subject, any header block, any payload.
+
+    nats-py builds and parses header blocks itself, and so cannot repeat a header, write an empty block or a subject
+    that is not UTF-8. Requests are pipelined: `send` queues one, `replies` waits for all of them.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._inbox = f"_INBOX.wire{id(self):x}"
+        self._sent = 0
+        self._taken = 0
+        self._replies: dict[int, Reply] = {}
+
+    @classmethod
+    async def open(cls, url: str) -> Wire:
+        """Connects to the first server of a comma list; user and password of the URL are used."""
+        parts = urlsplit(url.split(",")[0])
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 20)
+        wire = cls(reader, writer)
+        await reader.readline()
+        options: JSON = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+        if parts.username:
+            options |= {"user": parts.username, "pass": parts.password}
+        writer.write(f"CONNECT {json.dumps(options)}\r\nSUB {wire._inbox}.* 1\r\nPING\r\n".encode())
+        while (line := await reader.readline()) != b"PONG\r\n":
+            if not line or line.startswith(b"-ERR"):
+                raise ConnectionError(line.decode())
+        return wire
+
+    async def send(self, subject: str | bytes, data: bytes = b"", header_block: bytes | None = None) -> None:
+        """Queues one request; `header_block` is the whole block with its `NATS/1.0` line and its final empty line."""
+        raw = subject.encode() if isinstance(subject, str) else subject
+        inbox = f" {self._inbox}.{self._sent} ".encode()
+        self._sent += 1
+        if header_block is None:
+            self._writer.write(b"PUB " + raw + inbox + b"%d\r\n" % len(data) + data + b"\r\n")
+        else:
+            sizes = b"%d %d\r\n" % (len(header_block), len(header_block) + len(data))
+            self._writer.write(b"HPUB " + raw + inbox + sizes + header_block + data + b"\r\n")
+        # A bound on what is under way: servers drop what overruns their queues.
+        await self._receive(until=self._sent - 256)
+
+    async def replies(self) -> list[Reply]:
+        """All replies since the last call, in the order of sending."""
+        await self._receive(until=self._sent)
+        answers = [self._replies[number] for number in range(self._taken, self._sent)]
+        self._replies.clear()
+        self._taken = self._sent
+        return answers
+
+    async def _receive(self, until: int) -> None:
+        await self._writer.drain()
+        while self._taken + len(self._replies) < until:
+            line = await asyncio.wait_for(self._reader.readline(), _STALL_SECONDS)
+            words = line.split()
+            if not line or words[0] == b"-ERR":
+                raise ConnectionError(line.decode() or "closed by the server")
+            if words[0] == b"PING":
+                self._writer.write(b"PONG\r\n")
+            elif words[0] in (b"MSG", b"HMSG"):
+                body = await asyncio.wait_for(self._reader.readexactly(int(words[-1]) + 2), _STALL_SECONDS)
+                header_size = int(words[-2]) if words[0] == b"HMSG" else 0
+                number = int(words[1].rpartition(b".")[2])
+                self._replies[number] = Reply(body[:header_size], body[header_size:-2])
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
