@@ -1,0 +1,111 @@
+"""Two digests of messages, both over the canonical archive-v2 encoding, so both from one encoding pass.
+
+**Segment digest**: SHA-256 over the encodings of a run of messages, back to back. It names content: equal messages have
+equal digests whichever server they came from and whichever version of a Parquet library stored them.
+
+**Stream digest**: the sum modulo 2^256 of HighwayHash-256 over each message's encoding, keyed with the 32 bytes
+`jsbackup stream digest, version1`; hash and sum are 32-byte little-endian integers, written as the hex of these bytes.
+It adds up over segments and tasks, does not depend on where segments are cut, and a message can be taken out again. No
+messages have the digest of 64 zeros. It is a fingerprint; against an attacker only SHA-256 and signatures count.
+
+Canonical encoding of a message: uvarint subject length, zigzag varint timestamp in ns, uvarint sequence, uvarint header
+size, uvarint payload size, subject, header block, payload; every varint as short as possible. A message without headers
+and one with an empty header block encode alike, as they do for the server. **Raw bytes** are bytes of this encoding, in
+manifests and everywhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from jsbackup.errors import FormatError
+from jsbackup.formats import kernels
+from jsbackup.formats.batch import columns_from_batch
+
+__all__ = ["Digester", "EncodedRows", "MessageBatch", "StreamDigest", "encode_rows"]
+
+MessageBatch: TypeAlias = pa.RecordBatch
+"""`BATCH_SCHEMA` or `BINARY_SUBJECT_SCHEMA`; a name for layers that do not import Arrow themselves."""
+
+_SIZE = 32
+_MODULUS = 1 << 256
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDigest:
+    """A stream digest as a value: add what comes, subtract what goes."""
+
+    total: bytes = bytes(_SIZE)
+
+    @classmethod
+    def from_hex(cls, text: str) -> StreamDigest:
+        """Raises `FormatError` for anything but 64 lower-case hex digits."""
+        if len(text) != 2 * _SIZE or not set(text) <= set("0123456789abcdef"):
+            raise FormatError(f"not a stream digest: {text[:80]!r}")
+        return cls(bytes.fromhex(text))
+
+    @property
+    def hex(self) -> str:
+        return self.total.hex()
+
+    def __add__(self, other: StreamDigest) -> StreamDigest:
+        return self._from_int(self._int() + other._int())
+
+    def __sub__(self, other: StreamDigest) -> StreamDigest:
+        return self._from_int(self._int() - other._int())
+
+    def _int(self) -> int:
+        return int.from_bytes(self.total, "little")
+
+    @classmethod
+    def _from_int(cls, value: int) -> StreamDigest:
+        return cls((value % _MODULUS).to_bytes(_SIZE, "little"))
+
+
+class EncodedRows(NamedTuple):
+    """Messages in canonical encoding, and where each ends."""
+
+    encoded: bytes
+    ends: memoryview[int]
+
+    @property
+    def size(self) -> int:
+        return len(self.encoded)
+
+
+def encode_rows(batch: MessageBatch) -> EncodedRows:
+    """Encode a batch. Raises `FormatError` if sequences do not rise from at least 1 or a message is too large."""
+    encoded, ends = kernels.encode_entries(columns_from_batch(batch))
+    return EncodedRows(encoded, memoryview(ends).cast("q"))
+
+
+class Digester:
+    """Both digests of the messages fed so far, with their number and raw bytes."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._total = bytes(_SIZE)
+        self.messages = 0
+        self.raw_bytes = 0
+
+    def update(self, batch: MessageBatch) -> None:
+        self.update_rows(encode_rows(batch))
+
+    def update_rows(self, rows: EncodedRows) -> None:
+        self._sha256.update(rows.encoded)
+        self._total = kernels.sum_digest(rows.encoded, rows.ends, self._total)
+        self.messages += len(rows.ends)
+        self.raw_bytes += rows.size
+
+    @property
+    def segment_digest(self) -> str:
+        """SHA-256 in hex."""
+        return self._sha256.hexdigest()
+
+    @property
+    def stream_digest(self) -> StreamDigest:
+        return StreamDigest(self._total)
