@@ -1,0 +1,206 @@
+"""What an archive holds, piece by piece, and the JSON pieces that both formats share.
+
+A reader gives items in this order: `StreamMeta`; then message batches (`pyarrow.RecordBatch`, see `batch.py`) and
+`ArchivedConsumer`s, batches first in v1 and consumers first in v2; and from `finish()` the `ArchiveEnd`. Memory is
+bounded by the largest piece, not by the archive.
+
+JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine digits of a second, and
+`0001-01-01T00:00:00Z` is "no time" (0 here).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from jsbackup.errors import FormatError
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "BATCH_BYTES",
+    "ArchiveEnd",
+    "ArchiveItem",
+    "ArchiveReader",
+    "IndexState",
+    "StreamMeta",
+    "asset_name_is_sound",
+    "integer",
+    "json_object",
+    "ns_from_rfc3339",
+    "rfc3339_from_ns",
+    "state_from_json",
+    "state_to_json",
+]
+
+# A batch holds about this much: large enough that Python's share of the work vanishes, small enough to hold several.
+BATCH_BYTES = 4 << 20
+
+# The server's bounds (JSMaxNameLen, isValidAssetName).
+MAX_NAME_BYTES = 255
+_NO_NAME = re.compile(r"[\x00 \t\r\n\f.*>/\\]")
+
+MAX_U64 = (1 << 64) - 1
+# The server's own bound on sequences: the two high bits are flags in its records.
+MAX_SEQUENCE = (1 << 62) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMeta:
+    """Which stream this is. v1 has config and `created` (RFC 3339), v2 has neither but the state."""
+
+    config: JsonObject | None = None
+    created: str | None = None
+    state: StreamState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """The stream as `index.db` describes it, written after the last block was read, and what it no longer has.
+
+    `removed` are the sequences that were given as messages and are deleted by `index.db`.
+    """
+
+    version: int
+    messages: int
+    bytes: int
+    first_seq: int
+    first_ns: int
+    last_seq: int
+    last_ns: int
+    removed: SequenceSet = field(default_factory=SequenceSet)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveEnd:
+    """What only the end of an archive tells.
+
+    `messages` were given, from `first_given` to `last_given` (0 and 0 if none). `last_seq` is the highest sequence that
+    the archive proves to have been used, by a message or by the trace of a deletion. `tombstoned` (v1) are the
+    sequences that were given as messages although a later record deletes them; `index` is None where the archive has no
+    `index.db` (v2 never has). `late_deletions` turns both into what to take out again.
+    """
+
+    format: Literal["v1", "v2"]
+    messages: int
+    first_given: int
+    last_given: int
+    last_seq: int
+    tombstoned: SequenceSet = field(default_factory=SequenceSet)
+    index: IndexState | None = None
+
+
+ArchiveItem: TypeAlias = StreamMeta | pa.RecordBatch | ArchivedConsumer
+
+
+class ArchiveReader(Protocol):
+    """Decoded bytes in, items out. `feed` takes the bytes at once; items are made as they are asked for."""
+
+    def feed(self, data: Buffer) -> Iterator[ArchiveItem]: ...
+
+    def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]: ...
+
+
+def json_object(data: Buffer, what: str) -> JsonObject:
+    """Parse a JSON object; whatever is wrong with it, the error is `FormatError` and names `what`."""
+    try:
+        value = json.loads(bytes(data), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError, JSONDecodeError and int()'s digit limit too
+        raise FormatError(f"{what}: not JSON") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{what}: not a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def asset_name_is_sound(name: str) -> bool:
+    """Whether this can be a stream's or a consumer's name: part of a path, of a subject and of a hash key."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= MAX_NAME_BYTES and not _NO_NAME.search(name)
+
+
+def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> int:
+    """The whole number from 0 to `maximum` under `key`, 0 if it is absent or null, as Go reads it."""
+    number = value.get(key)
+    if number is None:
+        return 0
+    if type(number) is not int or not 0 <= number <= maximum:
+        raise FormatError(f"{what}: bad {key}")
+    return number
+
+
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TIME = "0001-01-01T00:00:00Z"
+
+
+def ns_from_rfc3339(text: object, what: str) -> int:
+    """Nanoseconds since the epoch; 0 for Go's zero time and for nothing. `FormatError` for anything else."""
+    if text is None or text == _NO_TIME:
+        return 0
+    found = _RFC3339.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise FormatError(f"{what}: bad time")
+    try:
+        whole = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")) - _EPOCH
+    except (ValueError, OverflowError) as error:
+        raise FormatError(f"{what}: bad time") from error
+    ns = (whole.days * 86400 + whole.seconds) * 1_000_000_000 + int((found[2] or "0").ljust(9, "0"))
+    if not -(1 << 63) <= ns < 1 << 63:
+        raise FormatError(f"{what}: bad time")
+    return ns
+
+
+def rfc3339_from_ns(ns: int) -> str:
+    """The opposite of `ns_from_rfc3339`, with as many digits as it takes."""
+    if ns == 0:
+        return _NO_TIME
+    seconds, fraction = divmod(ns, 1_000_000_000)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    digits = f"{fraction:09d}".rstrip("0")
+    return f"{text}.{digits}Z" if digits else f"{text}Z"
+
+
+def state_from_json(value: JsonObject, what: str) -> StreamState:
+    """A `StreamState` as JetStream writes it (nats-server `server/store.go`). `FormatError` if it is not one."""
+    return StreamState(
+        messages=integer(value, "messages", what),
+        bytes=integer(value, "bytes", what),
+        first_seq=integer(value, "first_seq", what),
+        first_ns=ns_from_rfc3339(value.get("first_ts"), what),
+        last_seq=integer(value, "last_seq", what),
+        last_ns=ns_from_rfc3339(value.get("last_ts"), what),
+        consumers=integer(value, "consumer_count", what),
+        deleted=integer(value, "num_deleted", what),
+    )
+
+
+def state_to_json(state: StreamState) -> JsonObject:
+    """The opposite of `state_from_json`."""
+    value: JsonObject = {
+        "messages": state.messages,
+        "bytes": state.bytes,
+        "first_seq": state.first_seq,
+        "first_ts": rfc3339_from_ns(state.first_ns),
+        "last_seq": state.last_seq,
+        "last_ts": rfc3339_from_ns(state.last_ns),
+        "consumer_count": state.consumers,
+    }
+    if state.deleted:
+        value["num_deleted"] = state.deleted
+    return value

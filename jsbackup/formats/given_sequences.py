@@ -1,0 +1,101 @@
+"""Which sequences a reader has given as messages, kept small: deletions come late in an archive of format v1.
+
+A batch without gaps costs a few numbers, one with gaps a byte or two for each message more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import sub
+from typing import Literal, NamedTuple
+
+__all__ = ["GivenSequences"]
+
+# Later records speak about sequences close to each other, so that a few unpacked runs serve nearly all questions.
+_UNPACKED_RUNS = 4
+
+
+def _narrowest(value: int) -> Literal["B", "H", "I", "Q"]:
+    return "B" if value < 1 << 8 else "H" if value < 1 << 16 else "I" if value < 1 << 32 else "Q"
+
+
+class _Run(NamedTuple):
+    first: int
+    last: int
+    steps: array[int] | None  # from each sequence to the next; None if all are 1
+
+
+class GivenSequences:
+    """A growing, sorted set of sequences. `append` takes runs in rising order only."""
+
+    __slots__ = ("_count", "_firsts", "_runs", "_unpacked")
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+        self._firsts: list[int] = []
+        self._unpacked: dict[int, array[int]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def first(self) -> int:
+        """The lowest member, 0 if there is none."""
+        return self._firsts[0] if self._firsts else 0
+
+    @property
+    def last(self) -> int:
+        """The highest member, 0 if there is none."""
+        return self._runs[-1].last if self._runs else 0
+
+    def append(self, sequences: memoryview) -> None:
+        """Add a run of rising sequences (int64), all above `last`."""
+        if not sequences:
+            return
+        first, last, count = sequences[0], sequences[-1], len(sequences)
+        steps = None
+        if last - first + 1 != count:
+            whole = array("Q", map(sub, sequences[1:], sequences))
+            steps = array(_narrowest(max(whole)), whole)
+        self._runs.append(_Run(first, last, steps))
+        self._firsts.append(first)
+        self._count += count
+
+    def within(self, first: int, last: int) -> array[int]:
+        """The members from `first` to `last`, both included, rising."""
+        found = array("Q")
+        at = max(0, bisect_right(self._firsts, first) - 1)
+        while at < len(self._runs) and self._runs[at].first <= last:
+            run = self._runs[at]
+            if run.last >= first:
+                if run.steps is None:
+                    found.extend(range(max(first, run.first), min(last, run.last) + 1))
+                else:
+                    members = self._unpack(at)
+                    found.extend(members[bisect_left(members, first) : bisect_right(members, last)])
+            at += 1
+        return found
+
+    def intersection(self, sequences: set[int]) -> set[int]:
+        """The members among `sequences`."""
+        found: set[int] = set()
+        if sequences:
+            low, high = min(sequences), max(sequences)
+            for at, run in enumerate(self._runs):
+                if run.last >= low and run.first <= high:
+                    members = range(run.first, run.last + 1) if run.steps is None else self._unpack(at)
+                    found.update(sequences.intersection(members))
+        return found
+
+    def _unpack(self, at: int) -> array[int]:
+        members = self._unpacked.get(at)
+        if members is None:
+            run = self._runs[at]
+            members = array("Q", accumulate(run.steps or (), initial=run.first))
+            if len(self._unpacked) >= _UNPACKED_RUNS:
+                del self._unpacked[next(iter(self._unpacked))]
+            self._unpacked[at] = members
+        return members
