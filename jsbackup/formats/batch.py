@@ -40,7 +40,7 @@ class Columns(NamedTuple):
     bitmap with bit 0 for row 0, or None if every row has headers; a row without its bit has no header block.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     sequences: bytes | memoryview
     timestamps: bytes | memoryview
     subject_offsets: bytes | memoryview

@@ -1,0 +1,270 @@
+"""Capture: one stream's snapshot, from the request to a proved end, into a sink of message batches.
+
+The loop receives chunks, a worker thread decodes and stores them. An acknowledgement is flow-control credit and
+nothing else: it is sent when a chunk has been admitted to the hand-over queue, whose size is bounded. When the sink
+is slower than the server, credit is not simply withheld, because the server gives up after 5 s (2 s before 2.12.5)
+without any: a trickle of one chunk a second keeps the transfer alive while the sink catches up, at the price of one
+chunk of memory each.
+
+What is proved here: contiguous chunks and a proper end (protocol/snapshot.py), checksums, structure and the archive's
+own end (formats/), and that what came covers what the server reported. Counts need not be equal: messages arrive and
+expire while a snapshot runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from jsbackup.engine.handoff import Intake
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.subscription import Subscription
+from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsTimeout, StoreError
+from jsbackup.formats.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.protocol.events import ChunkReceived, SnapshotStarted
+from jsbackup.protocol.responses import is_unknown_field
+from jsbackup.protocol.snapshot import SnapshotReceiver
+
+__all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
+
+KIB, MIB = 1024, 1024 * 1024
+
+Advance = Callable[[int, int], None]
+"""Told of each piece that was dealt with: bytes, messages."""
+
+
+def _nobody(_bytes: int, _messages: int) -> None:
+    pass
+
+
+class Sink(Protocol):
+    """Where captured messages go. All calls come from one worker thread, one at a time."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Messages, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureLimits:
+    """Sizes in bytes and times in seconds that bound one snapshot."""
+
+    chunk_bytes: int = 128 * KIB
+    window_bytes: int = 8 * MIB
+    queue_bytes: int = 16 * MIB  # admitted at once; above it credit trickles
+    queue_limit_bytes: int = 48 * MIB  # where the trickle ends
+    trickle_seconds: float = 1.0  # less than the 2 s after which servers before 2.12.5 give up
+    request_seconds: float = 15.0
+    check_seconds: float = 3600.0  # with `check` a server before 2.15 answers only after its scan
+    idle_seconds: float = 20.0  # no chunk although credit was given
+    stall_seconds: float = 300.0  # the sink takes nothing
+
+
+@dataclass(slots=True)
+class Capture:
+    """What one snapshot brought. `config` and `state` are what the server reported when it began.
+
+    `end` is None for an opaque capture.
+    """
+
+    config: JsonObject
+    state: StreamState
+    meta: StreamMeta | None = None
+    consumers: list[ArchivedConsumer] = field(default_factory=list)
+    end: ArchiveEnd | None = None
+    received_bytes: int = 0
+
+
+async def capture_snapshot(
+    js: JetStream,
+    stream: str,
+    sink: Sink,
+    *,
+    deleted: SequenceSet,
+    consumers: bool = True,
+    check: bool = False,
+    limits: CaptureLimits | None = None,
+    advance: Advance = _nobody,
+) -> Capture:
+    """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted (they are left out).
+
+    Raises TransferError where another attempt may help, IntegrityError for damage, UnsupportedError for a stream that
+    this server cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError for
+    the rest, and whatever `sink` raises. When it returns or raises, nothing of it runs any more.
+    """
+
+    def decode(intake: Intake, capture: Capture) -> None:
+        decoder = ArchiveDecoder(capture.state.first_seq, deleted)
+
+        def take(items: Iterable[ArchiveItem]) -> None:
+            for item in items:
+                if isinstance(item, pa.RecordBatch):
+                    sink.add(item)
+                    advance(item.nbytes, item.num_rows)
+                elif isinstance(item, ArchivedConsumer):
+                    capture.consumers.append(item)
+                else:
+                    capture.meta = item
+
+        while (chunk := intake.take()) is not None:
+            take(decoder.feed(chunk))
+        items, capture.end = decoder.finish()
+        take(items)
+
+    capture = await _capture(js, stream, decode, limits or CaptureLimits(), consumers=consumers, check=check)
+    _check_coverage(stream, capture)
+    return capture
+
+
+async def capture_opaque(
+    js: JetStream,
+    stream: str,
+    sink: Callable[[bytes], None],
+    *,
+    consumers: bool = True,
+    limits: CaptureLimits | None = None,
+    advance: Advance = _nobody,
+) -> Capture:
+    """Take one snapshot of `stream` as the bytes it is, undecoded: for archive formats newer than this tool."""
+
+    def keep(intake: Intake, _capture: Capture) -> None:
+        while (chunk := intake.take()) is not None:
+            sink(chunk)
+            advance(len(chunk), 0)
+
+    return await _capture(js, stream, keep, limits or CaptureLimits(), consumers=consumers, check=False)
+
+
+async def _capture(
+    js: JetStream,
+    stream: str,
+    work: Callable[[Intake, Capture], None],
+    limits: CaptureLimits,
+    *,
+    consumers: bool,
+    check: bool,
+) -> Capture:
+    inbox = js.link.new_inbox()
+    async with await js.link.subscribe(inbox) as subscription:
+        receiver, started = await _start(js, stream, inbox, limits, consumers=consumers, check=check)
+        if js.link.generation != subscription.generation:
+            receiver.reconnected()
+        capture = Capture(started.config, started.state)
+        await _Transfer(receiver, subscription, limits).run(lambda intake: work(intake, capture))
+        capture.received_bytes = receiver.bytes_received
+    return capture
+
+
+async def _start(
+    js: JetStream, stream: str, inbox: str, limits: CaptureLimits, *, consumers: bool, check: bool
+) -> tuple[SnapshotReceiver, SnapshotStarted]:
+    """Ask for the snapshot. Chunks that overtake the answer wait in the subscription."""
+    seconds = limits.check_seconds if check else max(limits.request_seconds, js.timeout_seconds)
+    for window in (limits.window_bytes, None):
+        receiver = SnapshotReceiver(
+            stream,
+            inbox,
+            chunk_size=limits.chunk_bytes,
+            window_size=window,
+            include_consumers=consumers,
+            check=check,
+        )
+        request = receiver.request(js.prefix)
+        answer = await js.link.request(request.subject, request.payload, seconds)
+        try:
+            started = receiver.receive_response(answer.data)[0]
+        except ApiError as error:
+            # 2.12.0 to 2.12.4 are strict about JSON and do not know window_size yet.
+            if window is not None and is_unknown_field(error, "window_size"):
+                continue
+            raise
+        assert isinstance(started, SnapshotStarted)
+        return receiver, started
+    raise AssertionError
+
+
+class _Transfer:
+    """The loop's side of a running snapshot: receives, hands over, and pays for what was admitted."""
+
+    def __init__(self, receiver: SnapshotReceiver, subscription: Subscription, limits: CaptureLimits) -> None:
+        self._receiver = receiver
+        self._subscription = subscription
+        self._limits = limits
+        self._intake = Intake()
+        self._owed: deque[ChunkReceived] = deque()
+        self._owing = asyncio.Event()
+
+    async def run(self, work: Callable[[Intake], None]) -> None:
+        """Run the transfer with `work` in a thread; raises whatever breaks first, when all of it has ended."""
+        worker = asyncio.get_running_loop().run_in_executor(None, work, self._intake)
+        receiving = asyncio.create_task(self._receive())
+        paying = asyncio.create_task(self._pay())
+        try:
+            await asyncio.wait({worker, receiving, paying}, return_when=asyncio.FIRST_EXCEPTION)
+            for part in (worker, receiving, paying):
+                if part.done():
+                    part.result()
+        finally:
+            receiving.cancel()
+            paying.cancel()
+            self._intake.abort(JsBackupError("the transfer was given up"))
+            # The thread must not outlive the call: it writes to the sink. Its own error, if any, was raised above.
+            with suppress(JsBackupError, asyncio.CancelledError):
+                await asyncio.shield(worker)
+            await asyncio.gather(receiving, paying, return_exceptions=True)
+
+    async def _receive(self) -> None:
+        while not self._receiver.done:
+            try:
+                message = await self._subscription.next(self._limits.idle_seconds)
+            except NatsTimeout:
+                if self._owed:  # we hold the credit back, so the silence is ours
+                    continue
+                self._receiver.timed_out("the next chunk")
+                raise
+            for event in self._receiver.receive(message):
+                if isinstance(event, ChunkReceived):
+                    self._intake.offer(event.data)
+                    self._owed.append(event)
+                    self._owing.set()
+        self._intake.close()
+
+    async def _pay(self) -> None:
+        stalled_since: float | None = None
+        paid_at = time.monotonic()
+        while not self._receiver.done:
+            if not self._owed:
+                self._owing.clear()
+                await self._owing.wait()
+                continue
+            if self._intake.queued_bytes > self._limits.queue_bytes:
+                taken = await self._intake.wait_taken(self._limits.trickle_seconds)
+                now = time.monotonic()
+                stalled_since = None if taken else (stalled_since or now)
+                if stalled_since is not None and now - stalled_since > self._limits.stall_seconds:
+                    raise StoreError(f"the store took no data for {self._limits.stall_seconds:.0f} s")
+                over = self._intake.queued_bytes
+                due = now - paid_at >= self._limits.trickle_seconds
+                if over > self._limits.queue_bytes and not (due and over <= self._limits.queue_limit_bytes):
+                    continue
+            self._receiver.release(self._owed.popleft())
+            for message in self._receiver.to_send():
+                await self._subscription.publish(message.subject, message.payload)
+            paid_at = time.monotonic()
+
+
+def _check_coverage(stream: str, capture: Capture) -> None:
+    """A proper end proves that nothing of the archive is missing; this proves that the archive reaches far enough."""
+    end = capture.end
+    if end is not None and end.last_seq < capture.state.last_seq and end.format == "v1":
+        raise IntegrityError(
+            f"the snapshot of {stream} ends at sequence {end.last_seq}, the server reported {capture.state.last_seq}"
+        )

@@ -1,0 +1,83 @@
+"""What is known of each consumer of a stream: from its snapshot, from the API, and how faithful that is.
+
+Snapshots leave consumers out without saying so: v1 those held in memory and, in a cluster, those that live on other
+nodes; a clustered v2 snapshot rolls consumers with unacknowledged messages back to their ack floor. The inventory by
+the API knows every consumer and its positions, but not which messages are pending. So both are read and the better
+one is kept, with its fidelity, for each consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
+from jsbackup.protocol.info import ConsumerInfo
+
+__all__ = ["KnownConsumer", "clamp", "merge_consumers"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownConsumer:
+    """A consumer with the best state there is, and in `reason` what it lacks ("" if nothing)."""
+
+    consumer: ArchivedConsumer
+    fidelity: Fidelity
+    reason: str = ""
+
+
+def clamp(state: ConsumerState, last_seq: int) -> ConsumerState:
+    """The state cut at the stream's last sequence: a consumer ahead of its stream stops delivering."""
+    return replace(
+        state,
+        delivered=SequencePair(state.delivered.consumer, min(state.delivered.stream, last_seq)),
+        ack_floor=SequencePair(state.ack_floor.consumer, min(state.ack_floor.stream, last_seq)),
+        pending={s: p for s, p in state.pending.items() if s <= last_seq},
+        redelivered={s: n for s, n in state.redelivered.items() if s <= last_seq},
+    )
+
+
+def merge_consumers(
+    archived: Iterable[ArchivedConsumer], inventory: Mapping[str, ConsumerInfo], last_seq: int
+) -> list[KnownConsumer]:
+    """All consumers of a stream in order of their names: those of the archive, completed by the inventory."""
+    known = {c.name: _from_archive(c, inventory.get(c.name), last_seq) for c in archived}
+    for name, info in inventory.items():
+        if name not in known:
+            known[name] = _from_inventory(info, last_seq)
+    return [known[name] for name in sorted(known)]
+
+
+def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_seq: int) -> KnownConsumer:
+    if consumer.state is None:
+        if info is not None:
+            return _from_inventory(info, last_seq)
+        return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "the archive has no state for it")
+    state = clamp(consumer.state, last_seq)
+    created = consumer.created or (info.created if info else None)
+    consumer = replace(consumer, state=state, created=created)
+    rolled_back = (
+        info is not None
+        and info.num_ack_pending > 0
+        and not state.pending
+        and state.delivered == state.ack_floor
+        and info.delivered.consumer > state.delivered.consumer
+    )
+    if rolled_back:
+        return KnownConsumer(
+            consumer, Fidelity.FLOOR, "the cluster's snapshot rolled it back to its ack floor; messages come again"
+        )
+    return KnownConsumer(consumer, Fidelity.EXACT)
+
+
+def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
+    """A consumer that only the API knows. Without unacknowledged messages its two positions are all its state."""
+    exact = info.num_ack_pending == 0 and info.num_redelivered == 0
+    delivered = info.delivered if exact else info.ack_floor
+    state = clamp(ConsumerState(delivered=delivered, ack_floor=info.ack_floor), last_seq)
+    consumer = ArchivedConsumer(name=info.name, config=info.config, state=state, created=info.created)
+    if exact:
+        return KnownConsumer(consumer, Fidelity.EXACT)
+    return KnownConsumer(
+        consumer, Fidelity.FLOOR, "not in the snapshot; the API tells its ack floor only, messages above come again"
+    )

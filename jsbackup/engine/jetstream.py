@@ -1,0 +1,129 @@
+"""The JetStream API over a link: requests of `protocol/api.py` sent, answers decoded, lists read to their end.
+
+A cluster answers "not available" while it elects a leader; those answers, and only those, are asked again here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from jsbackup.engine.link import Link
+from jsbackup.errors import ApiError
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol import api
+from jsbackup.protocol.info import (
+    AccountInfo,
+    ConsumerInfo,
+    StoredMessage,
+    StreamInfo,
+    account_info,
+    consumer_info,
+    stored_message,
+    stream_info,
+)
+from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page
+from jsbackup.protocol.responses import ErrCode, is_temporary
+
+__all__ = ["JetStream"]
+
+T = TypeVar("T")
+
+# A meta or stream election takes a second or two; four tries with these pauses outlast it.
+_PAUSES_SECONDS = (0.25, 1.0, 2.0)
+# A cluster waits up to four seconds for streams and consumers that do not answer before it lists the others.
+_LIST_SECONDS = 15.0
+
+
+class JetStream:
+    """One account's JetStream, seen through `link`. All methods raise ApiError, NatsError or FormatError."""
+
+    def __init__(self, link: Link, prefix: api.ApiPrefix, timeout_seconds: float) -> None:
+        self.link = link
+        self.prefix = prefix
+        self.timeout_seconds = timeout_seconds
+
+    async def ask(self, request: api.Request, timeout_seconds: float | None = None) -> JsonObject:
+        """Send a request and give its decoded answer."""
+        timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        for pause in (*_PAUSES_SECONDS, None):
+            try:
+                return await self.link.api(request, timeout)
+            except ApiError as error:
+                if pause is None or not is_temporary(error):
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError
+
+    async def account(self) -> AccountInfo:
+        return account_info(await self.ask(api.account_info(self.prefix)))
+
+    async def streams(self) -> Listing[StreamInfo]:
+        """All streams of the account, with those that did not answer."""
+        return await self._list(
+            "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
+        )
+
+    async def consumers(self, stream: str) -> Listing[ConsumerInfo]:
+        """All consumers of a stream, with those that did not answer."""
+        return await self._list(
+            f"list of consumers of {stream}",
+            lambda offset: api.consumer_list(self.prefix, stream, offset),
+            lambda document: consumer_list_page(document, stream),
+        )
+
+    async def _list(
+        self, what: str, request: Callable[[int], api.Request], page: Callable[[JsonObject], Page[T]]
+    ) -> Listing[T]:
+        pager: Pager[T] = Pager(what)
+        while (offset := pager.offset) is not None:
+            pager.receive(page(await self.ask(request(offset), max(self.timeout_seconds, _LIST_SECONDS))))
+        return pager.result
+
+    async def stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo:
+        timeout = max(self.timeout_seconds, _LIST_SECONDS) if deleted_details else None
+        request = api.stream_info(self.prefix, name, deleted_details=deleted_details)
+        return stream_info(await self.ask(request, timeout))
+
+    async def find_stream(self, name: str) -> StreamInfo | None:
+        """The stream, or None if JetStream says that there is none."""
+        try:
+            return await self.stream(name)
+        except ApiError as error:
+            if error.err_code == ErrCode.STREAM_NOT_FOUND:
+                return None
+            raise
+
+    async def create_stream(self, config: JsonObject) -> StreamInfo:
+        return stream_info(await self.ask(api.stream_create(self.prefix, config)))
+
+    async def update_stream(self, config: JsonObject) -> StreamInfo:
+        return stream_info(await self.ask(api.stream_update(self.prefix, config)))
+
+    async def delete_stream(self, name: str) -> None:
+        """Remove a stream; that it is gone already is as good."""
+        try:
+            # Removing many blocks takes the server longer than an ordinary answer.
+            await self.ask(api.stream_delete(self.prefix, name), max(self.timeout_seconds, 30.0))
+        except ApiError as error:
+            if error.err_code != ErrCode.STREAM_NOT_FOUND:
+                raise
+
+    async def create_consumer(self, stream: str, config: JsonObject) -> ConsumerInfo:
+        return consumer_info(await self.ask(api.consumer_create(self.prefix, stream, config)))
+
+    async def delete_consumer(self, stream: str, name: str) -> None:
+        await self.ask(api.consumer_delete(self.prefix, stream, name))
+
+    async def message(self, stream: str, sequence: int) -> StoredMessage | None:
+        """The message, or None if it was deleted."""
+        try:
+            return stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
+        except ApiError as error:
+            if error.err_code == ErrCode.NO_MESSAGE_FOUND:
+                return None
+            raise
+
+    def restore_request(self, config: JsonObject, state: StreamState) -> api.Request:
+        return api.stream_restore(self.prefix, config, state)

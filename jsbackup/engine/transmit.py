@@ -1,0 +1,181 @@
+"""Transmit: one archive into a server's restore, chunk by chunk, from a worker thread that makes it.
+
+Chunks are pipelined within a window, on a connection of their own: a target that stores slowly stops reading it. The
+thread works ahead before the restore is asked for, because the server gives up 5 s after its answer, and 5 s after any
+chunk, and tells nobody. Should the thread fall behind nevertheless (a slow store), the chunk in hand is sent byte by
+byte, one every two seconds, until the next one is ready: that keeps the restore alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from jsbackup.engine.handoff import Outlet
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.subscription import Subscription
+from jsbackup.errors import JsBackupError, NatsTimeout
+from jsbackup.protocol.events import RestoreDone
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.restore import RestoreSender
+
+__all__ = ["TransmitLimits", "cut_chunks", "transmit"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TransmitLimits:
+    """Sizes in bytes and times in seconds that bound one restore transfer."""
+
+    ahead_bytes: int = 8 * MIB  # what the thread makes ahead
+    keep_alive_seconds: float = 2.0  # well below the 5 s after which the server gives up
+    request_seconds: float = 30.0  # in a cluster the answer comes when a leader was elected
+    acknowledge_seconds: float = 120.0  # the server takes nothing: its disk, or its own lock
+    # After the end the server checks and indexes everything before it answers: 5 MB/s is a very slow disk.
+    store_seconds: float = 300.0
+    store_bytes_per_second: float = 5e6
+
+
+def cut_chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The bytes of `pieces` as chunks of exactly `size` bytes, the last one as long as it is."""
+    pending = bytearray()
+    for piece in pieces:
+        pending += piece
+        if len(pending) >= size:
+            view = memoryview(pending)
+            whole = len(pending) - len(pending) % size
+            for at in range(0, whole, size):
+                yield bytes(view[at : at + size])
+            view.release()
+            del pending[:whole]
+    if pending:
+        yield bytes(pending)
+
+
+async def transmit(
+    js: JetStream,
+    sender: RestoreSender,
+    make: Callable[[], Iterable[bytes]],
+    limits: TransmitLimits | None = None,
+    on_accepted: Callable[[], None] = lambda: None,
+) -> StreamInfo:
+    """Restore what `make` yields (run in a thread) and give the stream as the server answers it.
+
+    `on_accepted` is called when the server has agreed to the restore: from then on a failure may leave something of
+    the stream behind. Raises TransferError, TargetConflict, ApiError, NatsError, and whatever `make` raises.
+    """
+    return await _Transmission(js, sender, limits or TransmitLimits(), on_accepted).run(make)
+
+
+class _Transmission:
+    def __init__(
+        self, js: JetStream, sender: RestoreSender, limits: TransmitLimits, on_accepted: Callable[[], None]
+    ) -> None:
+        self._js = js
+        self._sender = sender
+        self._limits = limits
+        self._on_accepted = on_accepted
+        self._outlet = Outlet(limits.ahead_bytes)
+        self._inbox = js.link.new_inbox()
+        self._room = asyncio.Event()
+        self._replies = 0
+
+    async def run(self, make: Callable[[], Iterable[bytes]]) -> StreamInfo:
+        def work() -> None:
+            try:
+                for chunk in cut_chunks(make(), self._sender.max_chunk):
+                    self._outlet.put(chunk)
+            finally:
+                self._outlet.close()
+
+        worker = asyncio.get_running_loop().run_in_executor(None, work)
+        tasks: list[asyncio.Task[StreamInfo | None]] = []
+        try:
+            await self._outlet.wait_filled()
+            if worker.done():
+                await worker
+            async with await self._js.link.subscribe(f"{self._inbox}.*") as subscription:
+                await self._open(subscription)
+                receiving = asyncio.create_task(self._receive(subscription))
+                sending = asyncio.create_task(self._send(subscription, worker))
+                tasks = [receiving, sending]
+                await asyncio.wait({worker, receiving, sending}, return_when=asyncio.FIRST_EXCEPTION)
+                for part in (worker, receiving, sending):
+                    if part.done():
+                        part.result()
+                info = await receiving
+                assert info is not None
+                return info
+        finally:
+            self._outlet.abort(JsBackupError("the transfer was given up"))
+            for task in tasks:
+                task.cancel()
+            with suppress(JsBackupError, asyncio.CancelledError):
+                await asyncio.shield(worker)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _open(self, subscription: Subscription) -> None:
+        request = self._sender.request(self._js.prefix)
+        seconds = max(self._limits.request_seconds, self._js.timeout_seconds)
+        answer = await self._js.link.request(request.subject, request.payload, seconds)
+        self._sender.receive_response(answer.data)
+        self._on_accepted()
+        if self._js.link.generation != subscription.generation:
+            self._sender.reconnected()
+
+    async def _send(self, subscription: Subscription, worker: asyncio.Future[None]) -> None:
+        held = await self._outlet.next()
+        while held is not None:
+            following = asyncio.ensure_future(self._outlet.next())
+            try:
+                while len(held) > 1:
+                    done, _ = await asyncio.wait({following}, timeout=self._limits.keep_alive_seconds)
+                    if done:
+                        break
+                    await self._send_chunk(subscription, held[:1])
+                    held = held[1:]
+                await self._send_chunk(subscription, held)
+                held = await following
+            finally:
+                following.cancel()
+        # The end tells the server that the archive is whole, so first hear that the thread got there.
+        await worker
+        self._sender.finish(self._next_reply())
+        await self._publish(subscription)
+
+    async def _send_chunk(self, subscription: Subscription, chunk: bytes) -> None:
+        while self._sender.room < len(chunk):
+            self._room.clear()
+            await self._room.wait()
+        self._sender.send(chunk, self._next_reply())
+        await self._publish(subscription)
+
+    def _next_reply(self) -> str:
+        self._replies += 1
+        return f"{self._inbox}.{self._replies}"
+
+    async def _publish(self, subscription: Subscription) -> None:
+        for message in self._sender.to_send():
+            await subscription.publish(message.subject, message.payload, message.reply)
+
+    async def _receive(self, subscription: Subscription) -> StreamInfo:
+        while True:
+            ending = self._sender.ended
+            if ending:
+                seconds = self._limits.store_seconds + self._sender.bytes_sent / self._limits.store_bytes_per_second
+            else:
+                seconds = self._limits.acknowledge_seconds
+            try:
+                message = await subscription.next(seconds)
+            except NatsTimeout:
+                if not self._sender.unacked_bytes and not self._sender.ended:
+                    continue  # nothing is on its way: it is we who are slow
+                self._sender.timed_out("an acknowledgement" if not ending else "the final answer")
+                raise
+            for event in self._sender.receive(message):
+                if isinstance(event, RestoreDone):
+                    return event.info
+            self._room.set()
