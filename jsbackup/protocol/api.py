@@ -1,0 +1,230 @@
+"""Everything jsbackup asks of JetStream: subjects and JSON bodies.
+
+Each function gives a `Request`: where to send it, its body, and the `type` that a right answer has. Servers from 2.12
+on refuse fields they do not know (strict JSON): bodies carry known fields only and nothing that has its default value.
+Behind a domain or an API prefix only these subjects change; snapshot acks and restore chunks keep `$JS.SNAPSHOT.…`.
+Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of the NATS architecture notes for prefixes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol.fields import dump_object
+from jsbackup.protocol.info import state_to_json
+from jsbackup.protocol.names import check_name, check_subject
+from jsbackup.protocol.responses import TYPE_PREFIX
+
+__all__ = [
+    "ApiPrefix",
+    "Request",
+    "account_info",
+    "consumer_create",
+    "consumer_delete",
+    "consumer_info",
+    "consumer_list",
+    "consumer_names",
+    "message_get",
+    "message_get_last",
+    "message_get_next",
+    "stream_create",
+    "stream_delete",
+    "stream_info",
+    "stream_list",
+    "stream_names",
+    "stream_purge",
+    "stream_restore",
+    "stream_snapshot",
+    "stream_update",
+]
+
+ConsumerAction = Literal["create", "update", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to send, and the `type` of its answer for `responses.decode_response`."""
+
+    subject: str
+    payload: bytes
+    response_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApiPrefix:
+    """What API subjects start with: `$JS.API`, `$JS.<domain>.API`, or the prefix under which an account imports it."""
+
+    text: str = "$JS.API"
+
+    @classmethod
+    def of(cls, domain: str | None = None, api_prefix: str | None = None) -> Self:
+        """From the user's options, at most one of which may be given. UsageError if both are, or one is malformed."""
+        if domain and api_prefix:
+            raise UsageError(
+                "a JetStream domain and an API prefix exclude each other",
+                hint="Give --js-domain or --js-api-prefix, not both; the NATS context may hold the other one.",
+            )
+        if domain:
+            return cls(f"$JS.{check_name('JetStream domain', domain)}.API")
+        if api_prefix:
+            return cls(check_subject("JetStream API prefix", api_prefix.removesuffix(".")))
+        return cls()
+
+    def subject(self, *tokens: str) -> str:
+        return ".".join((self.text, *tokens))
+
+
+def _request(prefix: ApiPrefix, answer: str, tokens: tuple[str, ...], body: JsonObject | None = None) -> Request:
+    payload = dump_object(body, f"request {'.'.join(tokens[:2])}") if body else b""
+    return Request(prefix.subject(*tokens), payload, f"{TYPE_PREFIX}{answer}")
+
+
+def _page(offset: int, subject: str | None = None) -> JsonObject:
+    body: JsonObject = {}
+    if offset:
+        body["offset"] = offset
+    if subject:
+        body["subject"] = subject
+    return body
+
+
+def account_info(prefix: ApiPrefix) -> Request:
+    return _request(prefix, "account_info_response", ("INFO",))
+
+
+def stream_names(prefix: ApiPrefix, offset: int = 0, subject: str | None = None) -> Request:
+    """A page of up to 1024 names from `offset`, of streams that listen to `subject` if given."""
+    return _request(prefix, "stream_names_response", ("STREAM", "NAMES"), _page(offset, subject))
+
+
+def stream_list(prefix: ApiPrefix, offset: int = 0, subject: str | None = None) -> Request:
+    """A page of up to 256 infos from `offset`. In a cluster the answer may take four seconds (missing streams)."""
+    return _request(prefix, "stream_list_response", ("STREAM", "LIST"), _page(offset, subject))
+
+
+def stream_info(
+    prefix: ApiPrefix,
+    stream: str,
+    *,
+    deleted_details: bool = False,
+    subjects_filter: str | None = None,
+    offset: int = 0,
+) -> Request:
+    """`deleted_details` asks for all deleted sequences, `subjects_filter` for counts of 100,000 subjects a page."""
+    body = _page(offset)
+    if deleted_details:
+        body["deleted_details"] = True
+    if subjects_filter:
+        body["subjects_filter"] = subjects_filter
+    return _request(prefix, "stream_info_response", ("STREAM", "INFO", check_name("stream", stream)), body)
+
+
+def stream_create(prefix: ApiPrefix, config: JsonObject) -> Request:
+    return _request(prefix, "stream_create_response", ("STREAM", "CREATE", _name_in(config)), config)
+
+
+def stream_update(prefix: ApiPrefix, config: JsonObject) -> Request:
+    return _request(prefix, "stream_update_response", ("STREAM", "UPDATE", _name_in(config)), config)
+
+
+def stream_delete(prefix: ApiPrefix, stream: str) -> Request:
+    return _request(prefix, "stream_delete_response", ("STREAM", "DELETE", check_name("stream", stream)))
+
+
+def stream_purge(prefix: ApiPrefix, stream: str, *, before: int = 0, subject: str | None = None) -> Request:
+    """Remove all messages, those of `subject`, those with a sequence below `before`, or both."""
+    body: JsonObject = {}
+    if before:
+        body["seq"] = before
+    if subject:
+        body["filter"] = subject
+    return _request(prefix, "stream_purge_response", ("STREAM", "PURGE", check_name("stream", stream)), body)
+
+
+def stream_snapshot(
+    prefix: ApiPrefix,
+    stream: str,
+    deliver_subject: str,
+    *,
+    chunk_size: int,
+    window_size: int | None,
+    include_consumers: bool,
+    check: bool,
+) -> Request:
+    """Ask for a snapshot. `window_size` None leaves the field out: servers before 2.12.5 do not know it.
+
+    2.12.0 to 2.12.4 refuse the whole request for it (10025, see `responses.is_unknown_field`).
+    """
+    body: JsonObject = {
+        "deliver_subject": check_subject("deliver subject", deliver_subject),
+        "chunk_size": chunk_size,
+    }
+    if window_size is not None:
+        body["window_size"] = window_size
+    if not include_consumers:
+        body["no_consumers"] = True
+    if check:
+        body["jsck"] = True
+    return _request(prefix, "stream_snapshot_response", ("STREAM", "SNAPSHOT", check_name("stream", stream)), body)
+
+
+def stream_restore(prefix: ApiPrefix, config: JsonObject, state: StreamState) -> Request:
+    body: JsonObject = {"config": config, "state": state_to_json(state)}
+    return _request(prefix, "stream_restore_response", ("STREAM", "RESTORE", _name_in(config)), body)
+
+
+def message_get(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
+    """The message of that sequence; 10037 if there is none. Streams that are offline do not answer at all."""
+    return _message_get(prefix, stream, {"seq": sequence})
+
+
+def message_get_next(prefix: ApiPrefix, stream: str, sequence: int, subject: str = ">") -> Request:
+    """The first message at or after `sequence` whose subject matches."""
+    return _message_get(prefix, stream, {"seq": sequence, "next_by_subj": subject})
+
+
+def message_get_last(prefix: ApiPrefix, stream: str, subject: str = ">") -> Request:
+    """The last message whose subject matches."""
+    return _message_get(prefix, stream, {"last_by_subj": subject})
+
+
+def _message_get(prefix: ApiPrefix, stream: str, body: JsonObject) -> Request:
+    tokens = ("STREAM", "MSG", "GET", check_name("stream", stream))
+    return _request(prefix, "stream_msg_get_response", tokens, body)
+
+
+def consumer_names(prefix: ApiPrefix, stream: str, offset: int = 0) -> Request:
+    """A page of up to 1024 names."""
+    tokens = ("CONSUMER", "NAMES", check_name("stream", stream))
+    return _request(prefix, "consumer_names_response", tokens, _page(offset))
+
+
+def consumer_list(prefix: ApiPrefix, stream: str, offset: int = 0) -> Request:
+    """A page of up to 256 infos. M: a cluster lists nothing, instead of an error, where there is no such stream."""
+    tokens = ("CONSUMER", "LIST", check_name("stream", stream))
+    return _request(prefix, "consumer_list_response", tokens, _page(offset))
+
+
+def consumer_info(prefix: ApiPrefix, stream: str, consumer: str) -> Request:
+    tokens = ("CONSUMER", "INFO", check_name("stream", stream), check_name("consumer", consumer))
+    return _request(prefix, "consumer_info_response", tokens)
+
+
+def consumer_create(prefix: ApiPrefix, stream: str, config: JsonObject, action: ConsumerAction = "create") -> Request:
+    """Create ("create"), change ("update") or either (""). A consumer without a durable name keeps its `name`."""
+    name = config.get("durable_name") or config.get("name")
+    tokens = ("CONSUMER", "CREATE", check_name("stream", stream), check_name("consumer", str(name or "")))
+    body: JsonObject = {"stream_name": stream, "config": config, "action": action}
+    return _request(prefix, "consumer_create_response", tokens, body)
+
+
+def consumer_delete(prefix: ApiPrefix, stream: str, consumer: str) -> Request:
+    tokens = ("CONSUMER", "DELETE", check_name("stream", stream), check_name("consumer", consumer))
+    return _request(prefix, "consumer_delete_response", tokens)
+
+
+def _name_in(config: JsonObject) -> str:
+    return check_name("stream", str(config.get("name") or ""))

@@ -1,0 +1,54 @@
+"""The status line of a NATS header block, and text from a server made fit for one line of output.
+
+A block is `NATS/1.0[ <three digits>[ <description>]]\\r\\n`, then `Name: value` lines, then an empty line. Servers put
+a status there instead of a payload: 204 at the end of a snapshot, 408 and 500 when it failed, 503 when nobody listens.
+Only the first line is read here; the rest of the block is the business of whoever stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsbackup.errors import FormatError
+
+__all__ = ["NO_RESPONDERS", "Status", "one_line", "parse_status"]
+
+NO_RESPONDERS = 503
+
+_MAGIC = b"NATS/1.0"
+_END = b"\r\n"
+_MAX_STATUS_LINE_BYTES = 4096  # a server error in full is a few hundred; beyond this it is not a status line
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A status and its text, "" where the server gave none."""
+
+    code: int
+    description: str
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.description}".rstrip()
+
+
+def parse_status(headers: bytes) -> Status | None:
+    """The status of a header block; None if the block is empty or carries none. FormatError if it is no block."""
+    if not headers:
+        return None
+    end = headers.find(_END, 0, _MAX_STATUS_LINE_BYTES)
+    if not headers.startswith(_MAGIC) or end < 0:
+        raise FormatError(f"not a NATS header block (starts with {bytes(headers[:16])!r})")
+    line = headers[len(_MAGIC) : end]
+    if not line.strip(b" \t"):
+        return None
+    digits, rest = line[1:4], line[4:]
+    if line[:1] != b" " or len(digits) != 3 or not digits.isdigit() or rest[:1] not in (b"", b" "):
+        raise FormatError(f"not a NATS status line: {bytes(headers[: min(end, 40)])!r}")
+    return Status(int(digits), one_line(rest.decode("utf-8", "replace")))
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """`text` without control characters and line breaks, trimmed, at most `limit` characters: safe to print and log."""
+    clean = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
+    clean = " ".join(clean.split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

@@ -1,0 +1,351 @@
+"""What JetStream reports of accounts, streams and consumers, as frozen values. Shapes: nats-server 2.10 to 2.15.
+
+Configs stay JSON objects as they came. Times are nanoseconds since the epoch, 0 where there is none; `created` is kept
+as text too, since it identifies a stream's incarnation. Subjects that are not UTF-8 arrive with U+FFFD in place of the
+bad bytes: Go's JSON encoder cannot do better.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jsbackup.errors import FormatError
+from jsbackup.model import JsonObject, SequencePair, StreamState
+from jsbackup.protocol.fields import INT64, Fields
+from jsbackup.protocol.headers import one_line
+from jsbackup.protocol.times import format_time
+
+__all__ = [
+    "AccountInfo",
+    "AccountLimits",
+    "ClusterInfo",
+    "ConsumerInfo",
+    "Replica",
+    "SourceInfo",
+    "StoredMessage",
+    "StreamInfo",
+    "Tier",
+    "account_info",
+    "consumer_info",
+    "state_from_json",
+    "state_to_json",
+    "stored_message",
+    "stream_info",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A follower as the leader sees it; `lag` in operations."""
+
+    name: str
+    current: bool
+    offline: bool
+    lag: int
+    active_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Where a stream or consumer lives. `leader` is "" while there is none; a single server leads itself."""
+
+    name: str
+    leader: str
+    replicas: tuple[Replica, ...]
+
+    @property
+    def ready(self) -> bool:
+        """A leader, and every replica current with it."""
+        return bool(self.leader) and all(r.current and not r.offline and r.lag == 0 for r in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """How a mirror or source is doing. `active_ns` is the time since it last heard of its origin, -1 for never."""
+
+    name: str
+    lag: int
+    active_ns: int
+    error: str | None
+    external: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream. `lost` counts damaged messages, `now_ns` is the server's clock when it answered.
+
+    `deleted` holds the deleted sequences in rising order, None where there are some and they were not asked for.
+    `subjects` counts the messages by subject, None unless a filter asked for them and found some.
+    """
+
+    name: str
+    config: JsonObject
+    created: str
+    created_ns: int
+    state: StreamState
+    deleted: tuple[int, ...] | None
+    subjects: Mapping[str, int] | None
+    lost: int
+    domain: str | None
+    cluster: ClusterInfo | None
+    mirror: SourceInfo | None
+    sources: tuple[SourceInfo, ...]
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer and its state in numbers; the pending and redelivered messages themselves are not reported."""
+
+    stream: str
+    name: str
+    config: JsonObject
+    created: str
+    created_ns: int
+    delivered: SequencePair
+    ack_floor: SequencePair
+    num_ack_pending: int
+    num_redelivered: int
+    num_waiting: int
+    num_pending: int
+    cluster: ClusterInfo | None
+    push_bound: bool
+    paused: bool
+    pause_remaining_ns: int
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountLimits:
+    """Limits of an account or one of its tiers, in bytes and counts; -1 is unlimited."""
+
+    max_memory: int
+    max_storage: int
+    max_streams: int
+    max_consumers: int
+    max_ack_pending: int
+    memory_max_stream_bytes: int
+    storage_max_stream_bytes: int
+    max_bytes_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Use and limits of an account or one of its tiers (`R1`, `R3`), in bytes and counts."""
+
+    memory: int
+    storage: int
+    reserved_memory: int
+    reserved_storage: int
+    streams: int
+    consumers: int
+    limits: AccountLimits
+
+
+@dataclass(frozen=True, slots=True)
+class AccountInfo:
+    """An account. Where it has `tiers`, `usage` is their sum and its limits mean nothing. 2.10 has API level 0."""
+
+    usage: Tier
+    tiers: Mapping[str, Tier]
+    domain: str | None
+    api_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message of a stream. `headers` is the raw block, None if it has none."""
+
+    subject: str
+    sequence: int
+    timestamp_ns: int
+    headers: bytes | None
+    data: bytes
+
+
+def state_from_json(value: Fields) -> StreamState:
+    """A stream's state as STREAM.INFO, snapshots and restores carry it. Raises FormatError."""
+    return StreamState(
+        messages=value.number("messages"),
+        bytes=value.number("bytes"),
+        first_seq=value.number("first_seq"),
+        first_ns=value.time_ns("first_ts"),
+        last_seq=value.number("last_seq"),
+        last_ns=value.time_ns("last_ts"),
+        consumers=value.number("consumer_count"),
+        deleted=value.number("num_deleted", 0),
+    )
+
+
+def state_to_json(state: StreamState) -> JsonObject:
+    """The state as a restore request carries it: fields that every server from 2.10 on knows, for strict JSON."""
+    return {
+        "messages": state.messages,
+        "bytes": state.bytes,
+        "first_seq": state.first_seq,
+        "first_ts": format_time(state.first_ns),
+        "last_seq": state.last_seq,
+        "last_ts": format_time(state.last_ns),
+        "consumer_count": state.consumers,
+    }
+
+
+def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
+    """From STREAM.INFO, CREATE, UPDATE, the end of a restore, or an entry of a list. Raises FormatError."""
+    value = Fields(document, where)
+    config = value.fields("config")
+    state = value.fields("state")
+    mirror = value.optional("mirror")
+    lost = state.optional("lost")
+    return StreamInfo(
+        name=config.name("name"),
+        config=config.value,
+        created=value.text("created"),
+        created_ns=value.time_ns("created"),
+        state=state_from_json(state),
+        deleted=state.numbers("deleted") if "deleted" in state.value or not state.value.get("num_deleted") else None,
+        subjects=_subjects(state),
+        lost=0 if lost is None else len(lost.array("msgs")),
+        domain=value.text("domain", "") or None,
+        cluster=_cluster(value),
+        mirror=None if mirror is None else _source(mirror),
+        sources=tuple(_source(Fields(source, f"{where}: sources")) for source in value.array("sources")),
+        now_ns=value.time_ns("ts"),
+    )
+
+
+def _subjects(state: Fields) -> dict[str, int] | None:
+    subjects = state.optional("subjects")
+    return None if subjects is None else {subject: subjects.number(subject) for subject in subjects.value}
+
+
+def _cluster(value: Fields) -> ClusterInfo | None:
+    cluster = value.optional("cluster")
+    if cluster is None:
+        return None
+    replicas = [Fields(replica, f"{cluster.where}: replicas") for replica in cluster.array("replicas")]
+    return ClusterInfo(
+        name=cluster.text("name", ""),
+        leader=cluster.text("leader", ""),
+        replicas=tuple(
+            Replica(
+                name=replica.text("name"),
+                current=replica.flag("current"),
+                offline=replica.flag("offline"),
+                lag=replica.number("lag", 0),
+                active_ns=replica.signed("active", 0),
+            )
+            for replica in replicas
+        ),
+    )
+
+
+def _source(value: Fields) -> SourceInfo:
+    error = value.optional("error")
+    external = value.optional("external")
+    return SourceInfo(
+        name=value.text("name"),
+        lag=value.number("lag", 0),
+        active_ns=value.signed("active", 0),
+        error=None if error is None else one_line(error.text("description", "")) or "no description",
+        external=None if external is None else external.value,
+    )
+
+
+def consumer_info(document: JsonObject, where: str = "consumer info", stream: str = "") -> ConsumerInfo:
+    """From an answer of CONSUMER.INFO, CREATE, or one entry of the list of `stream`'s consumers. Raises FormatError.
+
+    A cluster lists a consumer whose servers are all offline by its config alone, without the names outside of it.
+    """
+    value = Fields(document, where)
+    config = value.fields("config")
+    if value.text("name", ""):
+        name = value.name("name")
+    else:
+        name = config.name("name" if config.value.get("name") else "durable_name")
+    return ConsumerInfo(
+        stream=value.text("stream_name", "") or stream,
+        name=name,
+        config=config.value,
+        created=value.text("created"),
+        created_ns=value.time_ns("created"),
+        delivered=_pair(value.fields("delivered")),
+        ack_floor=_pair(value.fields("ack_floor")),
+        num_ack_pending=value.number("num_ack_pending", 0),
+        num_redelivered=value.number("num_redelivered", 0),
+        num_waiting=value.number("num_waiting", 0),
+        num_pending=value.number("num_pending", 0),
+        cluster=_cluster(value),
+        push_bound=value.flag("push_bound"),
+        paused=value.flag("paused"),
+        pause_remaining_ns=value.signed("pause_remaining", 0),
+        now_ns=value.time_ns("ts"),
+    )
+
+
+def _pair(value: Fields) -> SequencePair:
+    return SequencePair(consumer=value.number("consumer_seq"), stream=value.number("stream_seq"))
+
+
+def account_info(document: JsonObject) -> AccountInfo:
+    """From an answer of INFO. Raises FormatError."""
+    value = Fields(document, "account info")
+    tiers = value.optional("tiers")
+    api = value.optional("api")
+    return AccountInfo(
+        usage=_tier(value),
+        tiers={} if tiers is None else {name: _tier(tiers.fields(name)) for name in tiers.value},
+        domain=value.text("domain", "") or None,
+        api_level=0 if api is None else api.number("level", 0),
+    )
+
+
+def _tier(value: Fields) -> Tier:
+    limits = value.fields("limits")
+    return Tier(
+        memory=value.number("memory"),
+        storage=value.number("storage"),
+        reserved_memory=_reserved(value, "reserved_memory"),
+        reserved_storage=_reserved(value, "reserved_storage"),
+        streams=value.number("streams"),
+        consumers=value.number("consumers"),
+        limits=AccountLimits(
+            max_memory=limits.signed("max_memory"),
+            max_storage=limits.signed("max_storage"),
+            max_streams=limits.signed("max_streams"),
+            max_consumers=limits.signed("max_consumers"),
+            max_ack_pending=limits.signed("max_ack_pending", -1),
+            memory_max_stream_bytes=limits.signed("memory_max_stream_bytes", -1),
+            storage_max_stream_bytes=limits.signed("storage_max_stream_bytes", -1),
+            max_bytes_required=limits.flag("max_bytes_required"),
+        ),
+    )
+
+
+def _reserved(value: Fields, key: str) -> int:
+    # M: 2.10.26 counts a stream without max_bytes as minus one byte once it has been restored, and wraps around.
+    reserved = value.number(key, 0)
+    return 0 if reserved > INT64 else reserved
+
+
+def stored_message(document: JsonObject) -> StoredMessage:
+    """From an answer of STREAM.MSG.GET. Raises FormatError."""
+    value = Fields(document, "stored message").fields("message")
+    headers = _base64(value, "hdrs")
+    return StoredMessage(
+        subject=value.text("subject"),
+        sequence=value.number("seq"),
+        timestamp_ns=value.time_ns("time"),
+        headers=headers or None,
+        data=_base64(value, "data"),
+    )
+
+
+def _base64(value: Fields, key: str) -> bytes:
+    try:
+        return b64decode(value.text(key, ""), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FormatError(f"{value.where}: {key} is not base64") from error

@@ -1,0 +1,54 @@
+"""What may stand in a NATS subject: names of streams and consumers (one token) and whole literal subjects.
+
+The server permits any text without space, tab, CR, LF, form feed, `.`, `*` and `>` (`isValidName` in its
+`jetstream.go`), Unicode and control characters included, in up to 255 bytes of UTF-8 (`JSMaxNameLen`). A token is thus
+whatever stands between two dots, byte for byte. Creating refuses `/` and `\\` as well; that is left to the server.
+"""
+
+from __future__ import annotations
+
+from jsbackup.errors import UsageError
+
+__all__ = ["MAX_NAME_BYTES", "check_name", "check_subject", "is_name", "is_subject"]
+
+MAX_NAME_BYTES = 255
+# Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
+_MAX_SUBJECT_BYTES = 4096
+_SPACE = frozenset(" \t\r\n\f")
+_NOT_IN_A_NAME = _SPACE | frozenset(".*>")
+
+
+def _fits(text: str, limit: int) -> bool:
+    try:
+        return 0 < len(text.encode()) <= limit
+    except UnicodeEncodeError:  # a lone surrogate: nothing that can go over the wire
+        return False
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` can be the name of a stream or a consumer, and so one token of a subject."""
+    return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NAME.isdisjoint(text)
+
+
+def is_subject(text: str) -> bool:
+    """Whether `text` is a subject that can be published to: no empty token, no wildcard, no white space."""
+    if not _fits(text, _MAX_SUBJECT_BYTES) or not _SPACE.isdisjoint(text):
+        return False
+    return not any(token in ("", "*", ">") for token in text.split("."))
+
+
+def check_name(kind: str, text: str) -> str:
+    """`text` itself, if it can name a `kind` ("stream", "consumer", …). UsageError otherwise."""
+    if not is_name(text):
+        raise UsageError(
+            f"not a {kind} name: {text[:80]!r}",
+            hint="Names are one to 255 bytes without spaces, dots and the wildcards * and >.",
+        )
+    return text
+
+
+def check_subject(kind: str, text: str) -> str:
+    """`text` itself, if it is a literal subject. UsageError otherwise."""
+    if not is_subject(text):
+        raise UsageError(f"not a {kind}: {text[:80]!r}", hint="Subjects are tokens joined by dots, without wildcards.")
+    return text

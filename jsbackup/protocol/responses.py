@@ -1,0 +1,155 @@
+"""Answers of the JetStream API: one check of type and error for all of them, and what an error means for the user.
+
+Every answer is a JSON object with a `type`; a failure carries `error: {code, err_code, description}`, and then the type
+may be that of another request (`system_response`, or `stream_create_response` for a restore that broke). Codes and
+texts: `server/errors.json` of nats-server, 2.10 to 2.15, where no code ever changed its meaning.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
+from jsbackup.model import JsonObject
+from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.headers import one_line
+
+__all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field"]
+
+TYPE_PREFIX = "io.nats.jetstream.api.v1."
+
+
+class ErrCode(IntEnum):
+    """JetStream's error codes that jsbackup acts on or explains."""
+
+    RESOURCES_EXCEEDED = 10002
+    CLUSTER_INCOMPLETE = 10004
+    NO_PEERS = 10005
+    CLUSTER_NOT_AVAILABLE = 10008
+    CLUSTER_NOT_LEADER = 10009
+    CONSUMER_NAME_IN_USE = 10013
+    CONSUMER_NOT_FOUND = 10014
+    INSUFFICIENT_RESOURCES = 10023
+    INVALID_JSON = 10025
+    MAX_CONSUMERS = 10026
+    MAX_STREAMS = 10027
+    MEMORY_EXCEEDED = 10028
+    NO_MESSAGE_FOUND = 10037
+    NOT_ENABLED_FOR_ACCOUNT = 10039
+    STORAGE_EXCEEDED = 10047
+    INVALID_CONFIG = 10052
+    STREAM_LIMITS = 10053
+    STREAM_NAME_IN_USE = 10058
+    STREAM_NOT_FOUND = 10059
+    RESTORE_FAILED = 10062
+    SNAPSHOT_FAILED = 10064
+    SUBJECTS_OVERLAP = 10065
+    REPLICAS_NOT_SUPPORTED = 10074
+    NOT_ENABLED = 10076
+    SEALED = 10109
+    MAX_BYTES_REQUIRED = 10113
+    STREAM_OFFLINE = 10118
+    CONSUMER_OFFLINE = 10119
+    NO_LIMITS = 10120
+    MAX_STREAM_BYTES = 10122
+    RESTORE_NAME_IN_USE = 10130
+    CONSUMER_EXISTS = 10148
+    STREAM_OFFLINE_REASON = 10194
+    CONSUMER_OFFLINE_REASON = 10195
+    API_LEVEL_REQUIRED = 10185
+
+
+_FREE_THE_NAME = "Choose another name with --rename, or say with --if-exists what to do about the one that is there."
+_MORE_ROOM = "Free space in the account or raise its JetStream limits, then try again."
+_OFFLINE = "No server that holds it is reachable, or it needs a newer server; see the JetStream report of the cluster."
+
+_HINTS: dict[int, str] = {
+    ErrCode.RESOURCES_EXCEEDED: _MORE_ROOM,
+    ErrCode.CLUSTER_INCOMPLETE: "A part of the cluster did not answer; try again.",
+    ErrCode.NO_PEERS: "No set of servers fits replicas, placement and space; change --replicas or the placement.",
+    ErrCode.CLUSTER_NOT_AVAILABLE: "The cluster has no meta leader right now; try again shortly.",
+    ErrCode.INSUFFICIENT_RESOURCES: _MORE_ROOM,
+    ErrCode.INVALID_JSON: "The server may be older than a field of this configuration.",
+    ErrCode.MAX_CONSUMERS: "The account or the stream allows no more consumers.",
+    ErrCode.MAX_STREAMS: "The account allows no more streams.",
+    ErrCode.MEMORY_EXCEEDED: _MORE_ROOM,
+    ErrCode.NOT_ENABLED_FOR_ACCOUNT: "Enable JetStream for this account, or connect with another user or domain.",
+    ErrCode.STORAGE_EXCEEDED: _MORE_ROOM,
+    ErrCode.INVALID_CONFIG: "Adjust the stream's configuration with --set.",
+    ErrCode.STREAM_LIMITS: _MORE_ROOM,
+    ErrCode.STREAM_NAME_IN_USE: _FREE_THE_NAME,
+    ErrCode.SUBJECTS_OVERLAP: "Another stream listens to these subjects; map them with --map-subject or remove it.",
+    ErrCode.REPLICAS_NOT_SUPPORTED: "This server is not in a cluster; use --replicas 1.",
+    ErrCode.NOT_ENABLED: "Enable JetStream on this server, or name the domain of one that has it.",
+    ErrCode.MAX_BYTES_REQUIRED: "This account insists on max_bytes; give it with --set max_bytes=N.",
+    ErrCode.STREAM_OFFLINE: _OFFLINE,
+    ErrCode.CONSUMER_OFFLINE: _OFFLINE,
+    ErrCode.NO_LIMITS: "The account has no limits for this number of replicas; use another --replicas.",
+    ErrCode.MAX_STREAM_BYTES: "Lower max_bytes with --set, or raise the account's limit.",
+    ErrCode.RESTORE_NAME_IN_USE: _FREE_THE_NAME,
+    ErrCode.STREAM_OFFLINE_REASON: _OFFLINE,
+    ErrCode.CONSUMER_OFFLINE_REASON: _OFFLINE,
+    ErrCode.API_LEVEL_REQUIRED: "This server is too old for what was asked.",
+}
+
+# The same request may succeed a moment later, without anybody doing anything.
+_TEMPORARY = frozenset({ErrCode.CLUSTER_INCOMPLETE, ErrCode.CLUSTER_NOT_AVAILABLE, ErrCode.CLUSTER_NOT_LEADER})
+
+# What stands at the target refuses the stream: names, subjects, limits.
+_CONFLICTS = frozenset(
+    {
+        ErrCode.RESOURCES_EXCEEDED,
+        ErrCode.INSUFFICIENT_RESOURCES,
+        ErrCode.MAX_CONSUMERS,
+        ErrCode.MAX_STREAMS,
+        ErrCode.MEMORY_EXCEEDED,
+        ErrCode.STORAGE_EXCEEDED,
+        ErrCode.STREAM_LIMITS,
+        ErrCode.STREAM_NAME_IN_USE,
+        ErrCode.SUBJECTS_OVERLAP,
+        ErrCode.CONSUMER_NAME_IN_USE,
+        ErrCode.CONSUMER_EXISTS,
+        ErrCode.MAX_BYTES_REQUIRED,
+        ErrCode.MAX_STREAM_BYTES,
+        ErrCode.NO_LIMITS,
+        ErrCode.RESTORE_NAME_IN_USE,
+    }
+)
+
+
+def decode_response(payload: bytes, expected_type: str, what: str = "answer of JetStream") -> JsonObject:
+    """The answer's JSON object, proved to be of `expected_type` and no error. `what` opens the messages of errors.
+
+    Raises ApiError for the server's own error and FormatError for anything that is no such answer.
+    """
+    answer = Fields(load_object(payload, what), what)
+    error = answer.optional("error")
+    if error is not None:
+        code = error.number("code", 0)
+        err_code = error.number("err_code", 0)
+        description = one_line(error.text("description", "")) or "no description"
+        number = f" ({err_code})" if err_code else ""
+        raise ApiError(f"{what}: {description}{number}", code=code, err_code=err_code, hint=_HINTS.get(err_code))
+    kind = answer.text("type")
+    if kind != expected_type:
+        raise FormatError(f"{what}: expected {expected_type}, got {one_line(kind, 80)}")
+    return answer.value
+
+
+def is_temporary(error: ApiError) -> bool:
+    """Whether the same request may succeed a moment later."""
+    return error.err_code in _TEMPORARY
+
+
+def is_unknown_field(error: ApiError, field: str) -> bool:
+    """Whether a server with strict JSON refused the request for a field that it does not know (yet)."""
+    return error.err_code == ErrCode.INVALID_JSON and f'unknown field "{field}"' in error.message
+
+
+def as_target_error(error: ApiError) -> JsBackupError:
+    """The error in terms of a restore: a TargetConflict where something at the target is in the way, else `error`."""
+    if error.err_code not in _CONFLICTS:
+        return error
+    conflict = TargetConflict(error.message, hint=error.hint)
+    conflict.__cause__ = error
+    return conflict

@@ -1,0 +1,251 @@
+"""The restore dialogue, seen by the client: a request, a subject for chunks, a window of them, an end with an answer.
+
+Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
+
+- The answer to the request (`stream_restore_response`) names the subject for chunks:
+  `$JS.SNAPSHOT.RESTORE.<stream>.<id>`.
+- Each chunk needs a reply subject of its own. An empty reply acknowledges it. Chunks may be on their way together: they
+  are taken in order, from one connection.
+- An empty chunk is the end. Its reply is a `stream_create_response`, on every version, with the stream that now exists
+  or with the error. It cannot keep a slow restore alive: the server gives up after five seconds without a chunk, tells
+  nobody, and from then on nobody listens to the subject (status 503).
+- A failure shows in the reply to a chunk or to the end, as the server's version has it: up to 2.12.5 all is staged, so
+  it comes at the end, but for a full disk (a plain `-ERR …` text) and limits; from 2.12.6 to 2.14 the next chunk has
+  it, and chunks after that meet nobody; 2.15 goes on acknowledging and says so at the end.
+- Those of 2.12.6 to 2.14 also fail a chunk that comes when the archive has ended already: send nothing after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NoReturn
+
+from jsbackup.errors import ApiError, FormatError, JsBackupError, TransferError, UsageError
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol import api
+from jsbackup.protocol.dialogue import Dialogue
+from jsbackup.protocol.events import (
+    ChunkAcknowledged,
+    ChunkSent,
+    EndSent,
+    Event,
+    FailureKind,
+    Message,
+    Publish,
+    RestoreAccepted,
+    RestoreAnswered,
+    RestoreDone,
+    TransferFailed,
+)
+from jsbackup.protocol.fields import Fields
+from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_status
+from jsbackup.protocol.info import StreamInfo, stream_info
+from jsbackup.protocol.names import check_name, check_subject, is_subject
+from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
+
+__all__ = ["RestoreSender", "State", "chunk_limit"]
+
+DEFAULT_CHUNK_BYTES = 128 * 1024
+# On the way at once: what a connection holds in memory on both sides, and what hides a round trip (M: 32 chunks).
+DEFAULT_WINDOW_BYTES = 32 * DEFAULT_CHUNK_BYTES
+
+_ACCEPTED_TOKENS = ["$JS", "SNAPSHOT", "RESTORE"]
+_STORAGE_FAILURE = b"-ERR"
+
+
+class State(Enum):
+    """Where the dialogue is."""
+
+    REQUESTED = "the answer is missing"
+    OPEN = "chunks may be sent"
+    ENDING = "the end was sent"
+    ANSWERED = "the stream exists, acknowledgements are missing"
+    DONE = "the stream exists and every chunk was taken"
+    FAILED = "broken for good"
+
+
+TRANSITIONS: Mapping[tuple[State, type[Event]], State] = {
+    (State.REQUESTED, RestoreAccepted): State.OPEN,
+    (State.REQUESTED, TransferFailed): State.FAILED,
+    (State.OPEN, ChunkSent): State.OPEN,
+    (State.OPEN, ChunkAcknowledged): State.OPEN,
+    (State.OPEN, EndSent): State.ENDING,
+    (State.OPEN, TransferFailed): State.FAILED,
+    (State.ENDING, ChunkAcknowledged): State.ENDING,
+    (State.ENDING, RestoreAnswered): State.ANSWERED,
+    (State.ENDING, RestoreDone): State.DONE,
+    (State.ENDING, TransferFailed): State.FAILED,
+    (State.ANSWERED, ChunkAcknowledged): State.ANSWERED,
+    (State.ANSWERED, RestoreDone): State.DONE,
+    (State.ANSWERED, TransferFailed): State.FAILED,
+    (State.DONE, TransferFailed): State.FAILED,
+}
+
+
+def chunk_limit(max_payload_bytes: int) -> int:
+    """The largest chunk to send to a server with that `max_payload`, from its INFO: no more than the default."""
+    return max(1, min(DEFAULT_CHUNK_BYTES, max_payload_bytes))
+
+
+class RestoreSender(Dialogue[State]):
+    """Sends one archive to be restored as the stream that `config` names. `state` is what the archive holds.
+
+    `room` bytes may be sent now; a chunk may always be sent while none is on its way.
+    """
+
+    def __init__(
+        self,
+        config: JsonObject,
+        state: StreamState,
+        *,
+        max_chunk: int = DEFAULT_CHUNK_BYTES,
+        window_size: int = DEFAULT_WINDOW_BYTES,
+    ) -> None:
+        name = config.get("name")
+        self.stream = check_name("stream", name if isinstance(name, str) else "")
+        super().__init__(f"restore of {one_line(self.stream)}", TRANSITIONS, State.REQUESTED, State.DONE)
+        if max_chunk < 1 or window_size < 1:
+            raise UsageError(f"{self.what}: chunks of {max_chunk} bytes in a window of {window_size}")
+        self.config = config
+        self.stream_state = state
+        self.max_chunk = max_chunk
+        self.window_size = window_size
+        self.deliver_subject: str | None = None
+        self.chunks_sent = 0
+        self.bytes_sent = 0
+        self.bytes_acknowledged = 0
+        self._unacked: dict[str, int] = {}  # reply subject → size
+        self._end_reply: str | None = None
+        self._answer: RestoreDone | None = None
+
+    @property
+    def unacked_bytes(self) -> int:
+        return self.bytes_sent - self.bytes_acknowledged
+
+    @property
+    def room(self) -> int:
+        """The size of the largest chunk that may be sent now, in bytes; 0 if none may."""
+        if self.state is not State.OPEN:
+            return 0
+        free = self.window_size - self.unacked_bytes if self._unacked else self.max_chunk
+        return max(0, min(free, self.max_chunk))
+
+    def request(self, prefix: api.ApiPrefix) -> api.Request:
+        """The request that starts it. After its answer the first chunk has to come within five seconds."""
+        return api.stream_restore(prefix, self.config, self.stream_state)
+
+    def receive_response(self, payload: bytes) -> list[Event]:
+        """Take the answer to the request. TargetConflict if the target is in the way, ApiError for other refusals."""
+        self._check_failure()
+        answer = self._decode(payload, "stream_restore_response")
+        try:
+            subject = Fields(answer, self.what).text("deliver_subject")
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+        tokens = subject.split(".")
+        if tokens[:-1] != [*_ACCEPTED_TOKENS, self.stream] or not is_subject(subject):
+            self._breach(f"the server wants chunks on {subject[:200]!r}")
+        accepted = RestoreAccepted(subject)
+        self._advance(accepted)
+        self.deliver_subject = subject
+        return [accepted]
+
+    def send(self, chunk: bytes, reply_subject: str) -> None:
+        """Queue a chunk; `reply_subject` is for it alone. UsageError if it is empty or larger than `room`."""
+        subject = self._open_subject(reply_subject)
+        size = len(chunk)
+        if not 0 < size <= self.room:
+            raise UsageError(f"{self.what}: a chunk of {size} bytes where 1 to {self.room} may be sent")
+        self._advance(ChunkSent(size))
+        self._unacked[reply_subject] = size
+        self.chunks_sent += 1
+        self.bytes_sent += size
+        self._outgoing.append(Publish(subject, reply_subject, chunk))
+
+    def finish(self, reply_subject: str) -> None:
+        """Queue the end, behind all chunks. The answer takes as long as the server needs to store what is staged."""
+        subject = self._open_subject(reply_subject)
+        if not self.chunks_sent:
+            raise UsageError(f"{self.what}: an archive without a byte")
+        self._advance(EndSent())
+        self._end_reply = reply_subject
+        self._outgoing.append(Publish(subject, reply_subject))
+
+    def receive(self, message: Message) -> list[Event]:
+        """Take a reply to a chunk or to the end. Raises what made the restore fail."""
+        self._check_failure()
+        try:
+            status = parse_status(message.headers)
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+        if status is not None:
+            self._given_up(status)
+        if message.subject == self._end_reply and self._answer is None:
+            return self._answered(message.data)
+        if message.data:
+            self._chunk_failed(message.data)
+        size = self._unacked.pop(message.subject, None)
+        if size is None:
+            self._breach(f"a reply to nothing that was sent, on {message.subject[:200]!r}")
+        acknowledged = ChunkAcknowledged(size)
+        self._advance(acknowledged)
+        self.bytes_acknowledged += size
+        return [acknowledged, *self._finished()]
+
+    def _open_subject(self, reply_subject: str) -> str:
+        self._check_failure()
+        if self.state is not State.OPEN or self.deliver_subject is None:
+            raise UsageError(f"{self.what}: nothing can be sent in state {self.state.name}")
+        if check_subject("reply subject", reply_subject) in self._unacked:
+            raise UsageError(f"{self.what}: reply subject {reply_subject} is in use")
+        return self.deliver_subject
+
+    def _answered(self, payload: bytes) -> list[Event]:
+        answer = self._decode(payload, "stream_create_response")
+        try:
+            info = self._restored(answer)
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+        self._answer = RestoreDone(info)
+        if self._unacked:
+            self._advance(RestoreAnswered())
+        return self._finished()
+
+    def _restored(self, answer: JsonObject) -> StreamInfo:
+        info = stream_info(answer, self.what)
+        if info.name != self.stream:
+            raise FormatError(f"{self.what}: the answer is about {info.name}")
+        return info
+
+    def _finished(self) -> list[Event]:
+        if self._answer is None or self._unacked:
+            return []
+        self._advance(self._answer)
+        return [self._answer]
+
+    def _decode(self, payload: bytes, response_type: str) -> JsonObject:
+        try:
+            return decode_response(payload, f"{TYPE_PREFIX}{response_type}", self.what)
+        except ApiError as error:
+            self._fail(FailureKind.REFUSED, as_target_error(error))
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+
+    def _chunk_failed(self, payload: bytes) -> NoReturn:
+        if payload.startswith(_STORAGE_FAILURE):
+            text = one_line(payload[:1000].decode("utf-8", "replace"))
+            self._fail(FailureKind.SERVER, TransferError(f"{self.what}: the server could not store a chunk: {text}"))
+        self._decode(payload, "stream_create_response")
+        self._breach("an answer before the end")
+
+    def _given_up(self, status: Status) -> NoReturn:
+        failure: JsBackupError
+        if status.code == NO_RESPONDERS:
+            failure = TransferError(
+                f"{self.what}: the server gave up and takes no more chunks",
+                hint="It waits five seconds for a chunk. The next attempt has to find the stream's name free.",
+            )
+        else:
+            failure = TransferError(f"{self.what}: the server answered a chunk with status {status}")
+        self._fail(FailureKind.GONE, failure)

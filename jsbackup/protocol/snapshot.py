@@ -1,0 +1,287 @@
+"""The snapshot dialogue, seen by the client: a request, its answer, chunks that earn acknowledgements, a proved end.
+
+Theory of operation (S: read in `streamSnapshot` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
+
+- The answer and the chunks travel on two subjects, so chunks, and even the end, may overtake the answer.
+- A chunk with a reply subject `$JS.SNAPSHOT.ACK.<stream>.<id>.<length>.<index>` is full: `index` counts from 1 without
+  a hole, `length` is that of its data, `id` is the same throughout. Servers up to 2.12.4 call any read a full chunk, so
+  those may be shorter than the chunk size, even empty. Names have no dots, so the subject always has seven tokens.
+- The last chunk may be short; it has no reply subject, and only the end may follow it.
+- The end is an empty message: without a status (all fitted in one short chunk) or with 204 it is a success. 408 means
+  that the server saw no interest or no acknowledgement in time; 500 that it failed, with the reason, or on a good
+  snapshot with none (a rare race of 2.12.5 to 2.14.5). Up to 2.10 and from 2.12.5 to 2.14.5 a failure can end with 204
+  as well: the archive inside has to be checked to its own end.
+- An acknowledgement is flow control, no promise: `release` earns it when the chunk has left memory. Never twice: the
+  servers up to 2.12.4 add up the lengths that they read from the subject.
+- The server waits five seconds for acknowledgements (two up to 2.12.4), and two for interest in the deliver subject.
+  Subscribe first, and to the very subject: a subscription with a wildcard delivers, but is not seen as interest, so
+  that each snapshot begins with those two seconds (M: 2.00 s against 4 ms, all versions). Its window is what was asked for from 2.12.5 on; before, 8 MiB and as much again once the receiver
+  was prompt for a while (it saves up permissions to send).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import NoReturn
+
+from jsbackup.errors import (
+    ApiError,
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    TransferError,
+    UnsupportedError,
+    UsageError,
+)
+from jsbackup.protocol import api
+from jsbackup.protocol.dialogue import Dialogue
+from jsbackup.protocol.events import (
+    ChunkReceived,
+    Event,
+    FailureKind,
+    LastChunkReceived,
+    Message,
+    Publish,
+    SnapshotEnded,
+    SnapshotStarted,
+    TransferFailed,
+)
+from jsbackup.protocol.fields import Fields
+from jsbackup.protocol.headers import Status, one_line, parse_status
+from jsbackup.protocol.info import state_from_json
+from jsbackup.protocol.names import check_name, check_subject
+from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
+
+__all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "State"]
+
+# The server's own defaults and clamps. Servers up to 2.12.4 do not clamp, so it is done here for all.
+DEFAULT_CHUNK_BYTES = 128 * 1024
+DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
+MIN_BYTES = 1024
+MAX_CHUNK_BYTES = 1024 * 1024
+MAX_WINDOW_BYTES = 32 * 1024 * 1024
+# What servers up to 2.12.4 may have on the way whatever was asked for: their window, and permissions for another one.
+OLD_WINDOW_BYTES = 2 * DEFAULT_WINDOW_BYTES
+
+_SUCCESS = 204
+_ACK_TOKENS = ("$JS", "SNAPSHOT", "ACK")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class State(Enum):
+    """Where the dialogue is. `EARLY…` states wait for the answer that was overtaken."""
+
+    REQUESTED = "nothing has arrived"
+    EARLY = "full chunks arrive, the answer is missing"
+    EARLY_TAIL = "the short last chunk arrived, the answer is missing"
+    EARLY_END = "the end arrived, the answer is missing"
+    STREAMING = "the answer arrived, full chunks may come"
+    TAIL = "the short last chunk arrived, the end is missing"
+    DONE = "all arrived"
+    FAILED = "broken for good"
+
+
+TRANSITIONS: Mapping[tuple[State, type[Event]], State] = {
+    (State.REQUESTED, SnapshotStarted): State.STREAMING,
+    (State.REQUESTED, ChunkReceived): State.EARLY,
+    (State.REQUESTED, LastChunkReceived): State.EARLY_TAIL,
+    (State.REQUESTED, TransferFailed): State.FAILED,
+    (State.EARLY, SnapshotStarted): State.STREAMING,
+    (State.EARLY, ChunkReceived): State.EARLY,
+    (State.EARLY, LastChunkReceived): State.EARLY_TAIL,
+    (State.EARLY, SnapshotEnded): State.EARLY_END,
+    (State.EARLY, TransferFailed): State.FAILED,
+    (State.EARLY_TAIL, SnapshotStarted): State.TAIL,
+    (State.EARLY_TAIL, SnapshotEnded): State.EARLY_END,
+    (State.EARLY_TAIL, TransferFailed): State.FAILED,
+    (State.EARLY_END, SnapshotStarted): State.DONE,
+    (State.EARLY_END, TransferFailed): State.FAILED,
+    (State.STREAMING, ChunkReceived): State.STREAMING,
+    (State.STREAMING, LastChunkReceived): State.TAIL,
+    (State.STREAMING, SnapshotEnded): State.DONE,
+    (State.STREAMING, TransferFailed): State.FAILED,
+    (State.TAIL, SnapshotEnded): State.DONE,
+    (State.TAIL, TransferFailed): State.FAILED,
+    (State.DONE, TransferFailed): State.FAILED,
+}
+
+
+class SnapshotReceiver(Dialogue[State]):
+    """Receives one snapshot of `stream` on `deliver_subject`, an inbox of this snapshot alone.
+
+    Sizes are clamped as the server would. `window_size` None leaves the choice to the server, and is the only value
+    that servers before 2.12.5 can be asked with (see `api.stream_snapshot`). Memory held by the driver is bounded:
+    `flow_limit_bytes` unreleased bytes and the dialogue fails, since no server sends more.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        deliver_subject: str,
+        *,
+        chunk_size: int = DEFAULT_CHUNK_BYTES,
+        window_size: int | None = DEFAULT_WINDOW_BYTES,
+        include_consumers: bool = True,
+        check: bool = False,
+    ) -> None:
+        super().__init__(f"snapshot of {one_line(stream)}", TRANSITIONS, State.REQUESTED, State.DONE)
+        self.stream = check_name("stream", stream)
+        self.deliver_subject = check_subject("deliver subject", deliver_subject)
+        self.chunk_size = min(max(MIN_BYTES, chunk_size), MAX_CHUNK_BYTES)
+        self.window_size = None if window_size is None else min(max(self.chunk_size, window_size), MAX_WINDOW_BYTES)
+        self.flow_limit_bytes = max(self.window_size or 0, OLD_WINDOW_BYTES) + 2 * self.chunk_size
+        self.include_consumers = include_consumers
+        self.check = check
+        self.chunks_received = 0
+        self.bytes_received = 0
+        self.unacked_bytes = 0
+        self._unreleased: dict[int, int] = {}  # index → size; the data itself is the driver's
+        self._transfer_id: str | None = None
+
+    def request(self, prefix: api.ApiPrefix) -> api.Request:
+        """The request that starts it. Subscribe to `deliver_subject` before sending it."""
+        return api.stream_snapshot(
+            prefix,
+            self.stream,
+            self.deliver_subject,
+            chunk_size=self.chunk_size,
+            window_size=self.window_size,
+            include_consumers=self.include_consumers,
+            check=self.check,
+        )
+
+    def receive_response(self, payload: bytes) -> list[Event]:
+        """Take the answer to the request: SnapshotStarted, and SnapshotEnded if all else was there before.
+
+        Raises TransferError (kind BUSY) while another snapshot of the stream runs, UnsupportedError where the server
+        cannot snapshot this stream, IntegrityError if its check found damage, ApiError for any other refusal.
+        """
+        self._check_failure()
+        try:
+            started = self._decode_started(payload)
+        except ApiError as error:
+            self._refused(error)
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+        self._advance(started)
+        return [started, self._ended()] if self.done else [started]
+
+    def receive(self, message: Message) -> list[Event]:
+        """Take a message of the deliver subject. Raises TransferError if it breaks the transfer off, or its rules."""
+        self._check_failure()
+        try:
+            status = parse_status(message.headers)
+        except FormatError as error:
+            self._fail(FailureKind.PROTOCOL, error)
+        if status is not None and status.code != _SUCCESS:
+            self._ended_badly(status)
+        if message.data or message.reply:
+            if status is not None:
+                self._breach(f"status {status} beside data")
+            return [self._chunk(message.reply or None, message.data)]
+        if not self.bytes_received:
+            self._breach("ended before its first byte")
+        ended = self._ended()
+        self._advance(ended)
+        return [ended] if self.done else []
+
+    def release(self, chunk: ChunkReceived) -> None:
+        """Say that `chunk` has left memory: its acknowledgement is queued. UsageError if it was released before."""
+        self._check_failure()
+        size = self._unreleased.pop(chunk.index, None)
+        if size is None:
+            raise UsageError(f"{self.what}: chunk {chunk.index} is not there to be released")
+        self.unacked_bytes -= size
+        if chunk.ack_subject is not None and not self.done:
+            self._outgoing.append(Publish(chunk.ack_subject))
+
+    def _chunk(self, reply: str | None, data: bytes) -> ChunkReceived:
+        size, index = len(data), self.chunks_received + 1
+        if size > self.chunk_size:
+            self._breach(f"chunk {index} has {size} bytes, more than the {self.chunk_size} asked for")
+        chunk: ChunkReceived
+        if reply is None:
+            chunk = LastChunkReceived(index, data, None)
+        else:
+            self._check_ack_subject(reply, size, index)
+            chunk = ChunkReceived(index, data, reply)
+        self._advance(chunk)
+        if self.unacked_bytes + size > self.flow_limit_bytes:
+            self._breach(f"more than {self.flow_limit_bytes} bytes sent without waiting for acknowledgements")
+        self._unreleased[index] = size
+        self.chunks_received = index
+        self.bytes_received += size
+        self.unacked_bytes += size
+        return chunk
+
+    def _check_ack_subject(self, subject: str, size: int, index: int) -> None:
+        tokens = subject.split(".")
+        numbers = tokens[5:]
+        if (
+            len(tokens) != 7
+            or (*tokens[:3],) != _ACK_TOKENS
+            or tokens[3] != self.stream
+            or not tokens[4]
+            or not all(_NUMBER.fullmatch(token) for token in numbers)
+        ):
+            self._breach(f"chunk {index} wants its acknowledgement on {subject[:200]!r}")
+        if self._transfer_id is None:
+            self._transfer_id = tokens[4]
+        if tokens[4] != self._transfer_id:
+            self._hole(f"chunk {index} belongs to another snapshot")
+        if int(numbers[1]) != index:
+            self._hole(f"expected chunk {index}, got {numbers[1]}")
+        if int(numbers[0]) != size:
+            self._hole(f"chunk {index} has {size} bytes of {numbers[0]}")
+
+    def _ended(self) -> SnapshotEnded:
+        return SnapshotEnded(self.chunks_received, self.bytes_received)
+
+    def _decode_started(self, payload: bytes) -> SnapshotStarted:
+        answer = Fields(decode_response(payload, f"{TYPE_PREFIX}stream_snapshot_response", self.what), self.what)
+        config = answer.fields("config")
+        if config.name("name") != self.stream:
+            raise FormatError(f"{self.what}: the answer is about {config.name('name')}")
+        return SnapshotStarted(config.value, state_from_json(answer.fields("state")))
+
+    def _refused(self, error: ApiError) -> NoReturn:
+        # The server has one code for all of these, and the texts of its store, unchanged from 2.10 to 2.14.
+        kind, failure = FailureKind.REFUSED, _refusal(self.what, error)
+        if isinstance(failure, TransferError):
+            kind = FailureKind.BUSY
+        elif isinstance(failure, UnsupportedError):
+            kind = FailureKind.UNSUPPORTED
+        elif isinstance(failure, IntegrityError):
+            kind = FailureKind.DAMAGED
+        if failure is not error:
+            failure.__cause__ = error
+        self._fail(kind, failure)
+
+    def _ended_badly(self, status: Status) -> NoReturn:
+        kind = FailureKind.GONE if status.code == 408 else FailureKind.SERVER
+        self._fail(kind, TransferError(f"{self.what}: the server ended it with status {status}"))
+
+    def _hole(self, problem: str) -> NoReturn:
+        self._fail(FailureKind.HOLE, TransferError(f"{self.what}: {problem}"))
+
+
+def _refusal(what: str, error: ApiError) -> JsBackupError:
+    if error.err_code != ErrCode.SNAPSHOT_FAILED:
+        return error
+    if "snapshot in progress" in error.message:
+        return TransferError(
+            f"{what}: another snapshot of this stream is running",
+            hint="Servers before 2.15 make one snapshot of a stream at a time; it is tried again.",
+        )
+    if "no impl" in error.message:
+        return UnsupportedError(
+            f"{what}: this server cannot make snapshots of streams kept in memory",
+            hint="Servers from 2.15 on can; on older ones the messages are read by a consumer.",
+        )
+    if "snapshot check detected" in error.message:
+        return IntegrityError(
+            error.message, hint="The server's own store is damaged; without --check what is there can still be saved."
+        )
+    return error

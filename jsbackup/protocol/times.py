@@ -1,0 +1,62 @@
+"""RFC 3339 timestamps as a nats-server writes them ⇄ nanoseconds since the Unix epoch, exact to the nanosecond.
+
+Go prints a moment as `2026-11-21T07:41:00.123456789Z`: up to nine digits of fraction, trailing zeros left out, `Z` or
+an offset. Its zero time, `0001-01-01T00:00:00Z`, stands for "no such moment" (the first message of an empty stream) and
+is 0 here, both ways. Python's own `datetime` would round to microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+
+from jsbackup.errors import FormatError
+
+__all__ = ["ZERO_TIME", "format_time", "parse_time"]
+
+ZERO_TIME = "0001-01-01T00:00:00Z"
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?(?:Z|([+-])(\d{2}):(\d{2}))", re.ASCII
+)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_SECOND = 1_000_000_000
+_DAY = 86_400
+_NS_LOW, _NS_HIGH = -(1 << 63), (1 << 63) - 1  # what a message batch and Go's UnixNano can hold: years 1677 to 2262
+
+
+def parse_time(text: str) -> int:
+    """The moment in nanoseconds since the epoch; 0 for Go's zero time. FormatError if it is no such timestamp."""
+    if text == ZERO_TIME:
+        return 0
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise FormatError(f"not an RFC 3339 timestamp: {text[:40]!r}")
+    year, month, day, hour, minute, second = (int(group) for group in match.groups()[:6])
+    fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
+    offset = 0 if sign is None else int(offset_hours) * 3600 + int(offset_minutes) * 60
+    try:
+        days = date(year, month, day).toordinal() - _EPOCH_DAY
+    except ValueError as error:
+        raise FormatError(f"not a date: {text[:40]!r}") from error
+    if hour > 23 or minute > 59 or second > 59 or offset >= _DAY or int(offset_minutes or 0) > 59:
+        raise FormatError(f"not a time of day: {text[:40]!r}")
+    seconds = days * _DAY + hour * 3600 + minute * 60 + second - (-offset if sign == "-" else offset)
+    moment = seconds * _SECOND + int((fraction or "").ljust(9, "0"))
+    if not _NS_LOW <= moment <= _NS_HIGH:
+        raise FormatError(f"timestamp outside the years 1678 to 2261: {text[:40]!r}")
+    return moment
+
+
+def format_time(moment_ns: int) -> str:
+    """The timestamp as Go prints it, in UTC. 0 becomes Go's zero time. FormatError outside a signed 64 bit integer."""
+    if moment_ns == 0:
+        return ZERO_TIME
+    if not _NS_LOW <= moment_ns <= _NS_HIGH:
+        raise FormatError(f"not a moment in nanoseconds: {moment_ns}")
+    seconds, fraction = divmod(moment_ns, _SECOND)
+    days, second_of_day = divmod(seconds, _DAY)
+    day = date.fromordinal(days + _EPOCH_DAY)
+    minutes, second = divmod(second_of_day, 60)
+    digits = f".{fraction:09}".rstrip("0").rstrip(".")
+    return f"{day.isoformat()}T{minutes // 60:02}:{minutes % 60:02}:{second:02}{digits}Z"
