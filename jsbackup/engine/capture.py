@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -153,7 +153,7 @@ async def _capture(
     check: bool,
 ) -> Capture:
     inbox = js.link.new_inbox()
-    async with await js.link.subscribe(inbox) as subscription:
+    async with js.link.subscribe(inbox) as subscription:
         receiver, started = await _start(js, stream, inbox, limits, consumers=consumers, check=check)
         if js.link.generation != subscription.generation:
             receiver.reconnected()
@@ -208,8 +208,9 @@ class _Transfer:
         receiving = asyncio.create_task(self._receive())
         paying = asyncio.create_task(self._pay())
         try:
-            await asyncio.wait({worker, receiving, paying}, return_when=asyncio.FIRST_EXCEPTION)
-            for part in (worker, receiving, paying):
+            parts: list[asyncio.Future[Any]] = [worker, receiving, paying]
+            await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+            for part in parts:
                 if part.done():
                     part.result()
         finally:

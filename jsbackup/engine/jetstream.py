@@ -113,6 +113,9 @@ class JetStream:
     async def create_consumer(self, stream: str, config: JsonObject) -> ConsumerInfo:
         return consumer_info(await self.ask(api.consumer_create(self.prefix, stream, config)))
 
+    async def consumer(self, stream: str, name: str) -> ConsumerInfo:
+        return consumer_info(await self.ask(api.consumer_info(self.prefix, stream, name)))
+
     async def delete_consumer(self, stream: str, name: str) -> None:
         await self.ask(api.consumer_delete(self.prefix, stream, name))
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from jsbackup.engine.handoff import Outlet
 from jsbackup.engine.jetstream import JetStream
@@ -24,6 +25,7 @@ from jsbackup.protocol.restore import RestoreSender
 __all__ = ["TransmitLimits", "cut_chunks", "transmit"]
 
 MIB = 1024 * 1024
+_LOOK_SECONDS = 5.0  # how often a silence is held against its limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class _Transmission:
         self._inbox = js.link.new_inbox()
         self._room = asyncio.Event()
         self._replies = 0
+        self._ended = False
+        self._moved_at = 0.0  # when the server last answered, or the end was sent
 
     async def run(self, make: Callable[[], Iterable[bytes]]) -> StreamInfo:
         def work() -> None:
@@ -92,23 +96,22 @@ class _Transmission:
                 self._outlet.close()
 
         worker = asyncio.get_running_loop().run_in_executor(None, work)
-        tasks: list[asyncio.Task[StreamInfo | None]] = []
+        tasks: list[asyncio.Task[Any]] = []
         try:
             await self._outlet.wait_filled()
             if worker.done():
                 await worker
-            async with await self._js.link.subscribe(f"{self._inbox}.*") as subscription:
+            async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
                 receiving = asyncio.create_task(self._receive(subscription))
                 sending = asyncio.create_task(self._send(subscription, worker))
                 tasks = [receiving, sending]
-                await asyncio.wait({worker, receiving, sending}, return_when=asyncio.FIRST_EXCEPTION)
-                for part in (worker, receiving, sending):
+                parts: list[asyncio.Future[Any]] = [worker, receiving, sending]
+                await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
+                for part in parts:
                     if part.done():
                         part.result()
-                info = await receiving
-                assert info is not None
-                return info
+                return await receiving
         finally:
             self._outlet.abort(JsBackupError("the transfer was given up"))
             for task in tasks:
@@ -129,7 +132,7 @@ class _Transmission:
     async def _send(self, subscription: Subscription, worker: asyncio.Future[None]) -> None:
         held = await self._outlet.next()
         while held is not None:
-            following = asyncio.ensure_future(self._outlet.next())
+            following = asyncio.create_task(self._outlet.next())
             try:
                 while len(held) > 1:
                     done, _ = await asyncio.wait({following}, timeout=self._limits.keep_alive_seconds)
@@ -144,6 +147,8 @@ class _Transmission:
         # The end tells the server that the archive is whole, so first hear that the thread got there.
         await worker
         self._sender.finish(self._next_reply())
+        self._ended = True
+        self._moved_at = asyncio.get_running_loop().time()
         await self._publish(subscription)
 
     async def _send_chunk(self, subscription: Subscription, chunk: bytes) -> None:
@@ -162,19 +167,23 @@ class _Transmission:
             await subscription.publish(message.subject, message.payload, message.reply)
 
     async def _receive(self, subscription: Subscription) -> StreamInfo:
+        loop = asyncio.get_running_loop()
+        self._moved_at = loop.time()
         while True:
-            ending = self._sender.ended
-            if ending:
-                seconds = self._limits.store_seconds + self._sender.bytes_sent / self._limits.store_bytes_per_second
-            else:
-                seconds = self._limits.acknowledge_seconds
             try:
-                message = await subscription.next(seconds)
+                message = await subscription.next(_LOOK_SECONDS)
             except NatsTimeout:
-                if not self._sender.unacked_bytes and not self._sender.ended:
+                if self._ended:
+                    awaited, seconds = "the final answer", self._limits.store_seconds
+                    seconds += self._sender.bytes_sent / self._limits.store_bytes_per_second
+                elif self._sender.unacked_bytes:
+                    awaited, seconds = "an acknowledgement", self._limits.acknowledge_seconds
+                else:
                     continue  # nothing is on its way: it is we who are slow
-                self._sender.timed_out("an acknowledgement" if not ending else "the final answer")
-                raise
+                if loop.time() - self._moved_at > seconds:
+                    self._sender.timed_out(awaited)
+                continue
+            self._moved_at = loop.time()
             for event in self._sender.receive(message):
                 if isinstance(event, RestoreDone):
                     return event.info
