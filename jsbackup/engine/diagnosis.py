@@ -1,0 +1,103 @@
+"""What a failed attempt to connect means, in words for the person who has to mend it.
+
+Takes what the operating system, TLS or the server said, and gives the error with the server's address (never with its
+credentials) and a hint. The server's own words pass through `one_line`: they are foreign text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import socket
+import ssl
+
+from jsbackup.config import Connection, Nkey, Server, UserJwt, UserPassword
+from jsbackup.errors import NatsError, NatsTimeout
+from jsbackup.protocol.headers import one_line
+
+__all__ = ["NoTls", "connect_error", "plain_reason"]
+
+_ERROR_NUMBER = re.compile(r"\[Errno (\d{1,4})\]", re.ASCII)
+
+
+class NoTls(Exception):
+    """TLS is wanted and the server offers none. Raised before any credentials are sent."""
+
+    def __str__(self) -> str:
+        return "the server offers no TLS"
+
+
+def connect_error(server: Server, connection: Connection, cause: BaseException) -> NatsError:
+    """The error for an attempt on `server` that ended with `cause`."""
+    where = f"cannot connect to {server}"
+    if isinstance(cause, NatsError):
+        return cause
+    if isinstance(cause, asyncio.TimeoutError):
+        hint = "Check the address, or allow more time with --timeout."
+        if not connection.tls.first:
+            hint += " A server that wants the TLS handshake first needs --tlsfirst."
+        return NatsTimeout(f"{where}: no answer within {connection.timeout_seconds:g} s", hint=hint)
+    return NatsError(f"{where}: {plain_reason(cause)}", hint=_hint(connection, server, cause))
+
+
+def plain_reason(cause: BaseException) -> str:
+    """`cause` as a phrase: lower case, one line, without the name of a library in front."""
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {one_line(cause.verify_message)}"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS failed: {one_line((cause.reason or str(cause)).replace('_', ' ').lower())}"
+    if isinstance(cause, socket.gaierror):
+        return f"the host name is not known ({one_line(cause.strerror or str(cause)).lower()})"
+    number = _error_number(cause)
+    if number is not None:
+        return os.strerror(number).lower()
+    text = one_line(str(cause)).removeprefix("nats: ").strip("'\" ")
+    return text.lower() if text else type(cause).__name__
+
+
+def _error_number(cause: BaseException) -> int | None:
+    """The errno, also where asyncio has put those of several addresses of one host into a single text."""
+    if not isinstance(cause, OSError):
+        return None
+    if cause.errno is not None and cause.errno > 0:
+        return cause.errno
+    numbers = set(_ERROR_NUMBER.findall(str(cause)))
+    return int(numbers.pop()) if len(numbers) == 1 else None
+
+
+def _hint(connection: Connection, server: Server, cause: BaseException) -> str | None:
+    text = str(cause).lower()
+    if isinstance(cause, NoTls):
+        return "Use a nats:// URL and no TLS options if the connection is meant to be plain."
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return "Name the authority that signed it with --tlsca, and the server as its certificate does."
+    if isinstance(cause, ssl.SSLError):
+        if connection.tls.first:
+            return "The server may not want the TLS handshake first: try without --tlsfirst."
+        return "Check --tlsca, --tlscert and --tlskey; the server may ask for a client certificate."
+    if _error_number(cause) == errno.ECONNREFUSED:
+        return "Check that a nats-server runs there and that address and port are right."
+    if isinstance(cause, socket.gaierror):
+        return "Check the spelling of the host name."
+    if "authorization violation" in text or "authentication" in text:
+        return _login_hint(connection, server)
+    if "maximum" in text:
+        return "A limit of the server or the account is reached; ask its operator."
+    return None
+
+
+def _login_hint(connection: Connection, server: Server) -> str:
+    login = server.login or (None if server.token else connection.login)
+    match login:
+        case UserPassword(user=user):
+            return f"The server does not accept user {user!r} with this password."
+        case Nkey():
+            return "The server does not know the nkey."
+        case UserJwt():
+            return "The server does not accept the credentials; they may be expired, revoked or for another operator."
+        case _:
+            if server.token or connection.token:
+                return "The server does not accept the token."
+            return "The server wants credentials; give --creds, --nkey, --user or --token, or name a nats context."

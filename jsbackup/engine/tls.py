@@ -1,0 +1,30 @@
+"""A TLS context from the files of the configuration."""
+
+from __future__ import annotations
+
+import ssl
+
+from jsbackup.config import Tls
+from jsbackup.errors import UsageError
+
+__all__ = ["tls_context"]
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext | None:
+    """The context for these files; None, which means the system's authorities, if there are none. Raises UsageError."""
+    if tls.ca is None and tls.cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(f"the TLS certificate authority {tls.ca} holds no certificate in PEM form") from error
+    if tls.cert is not None:
+        try:
+            # With a callback for the password; else OpenSSL asks for it on the terminal.
+            context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
+        except (ssl.SSLError, OSError) as error:
+            raise UsageError(
+                f"the TLS certificate {tls.cert} and the key {tls.key} cannot be used",
+                hint="Both have to be PEM files that belong together, and the key must not be encrypted.",
+            ) from error
+    return context
