@@ -19,6 +19,7 @@
     │   ├── NatsPermissionDenied              the server does not allow the subject
     │   ├── ApiError                          JetStream answered with an error
     │   └── TransferError                     a snapshot or restore transfer failed; may be tried again
+    │       └── SnapshotBusy                  another snapshot of the stream is running (servers up to 2.14)
     ├── StoreError                        21  storage unreachable or not allowed
     │   ├── ObjectNotFound                    no object of that key
     │   └── ObjectExists                      create-only put found another object under the key
@@ -48,6 +49,7 @@ __all__ = [
     "PolicyBreach",
     "RepositoryLocked",
     "RepositoryNotFound",
+    "SnapshotBusy",
     "StoreError",
     "TargetConflict",
     "TransferError",
@@ -151,6 +153,10 @@ class TransferError(NatsError):
     def __init__(self, message: str, *, retry: bool = True, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry = retry
+
+
+class SnapshotBusy(TransferError):
+    """Servers up to 2.14 make one snapshot of a stream at a time: wait, then try again."""
 
 
 class StoreError(JsBackupError):

@@ -26,7 +26,7 @@ import pyarrow as pa
 from jsbackup.engine.handoff import Intake
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.subscription import Subscription
-from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsTimeout, StoreError
+from jsbackup.errors import ApiError, JsBackupError, NatsTimeout, StoreError, TransferError
 from jsbackup.formats.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
@@ -96,7 +96,7 @@ async def capture_snapshot(
 ) -> Capture:
     """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted (they are left out).
 
-    Raises TransferError where another attempt may help, IntegrityError for damage, UnsupportedError for a stream that
+    Raises TransferError where another attempt may help, FormatError for damage, UnsupportedError for a stream that
     this server cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError for
     the rest, and whatever `sink` raises. When it returns or raises, nothing of it runs any more.
     """
@@ -266,6 +266,6 @@ def _check_coverage(stream: str, capture: Capture) -> None:
     """A proper end proves that nothing of the archive is missing; this proves that the archive reaches far enough."""
     end = capture.end
     if end is not None and end.last_seq < capture.state.last_seq and end.format == "v1":
-        raise IntegrityError(
+        raise TransferError(
             f"the snapshot of {stream} ends at sequence {end.last_seq}, the server reported {capture.state.last_seq}"
         )

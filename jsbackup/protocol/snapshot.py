@@ -15,8 +15,9 @@ Theory of operation (S: read in `streamSnapshot` of nats-server's `jetstream_api
   servers up to 2.12.4 add up the lengths that they read from the subject.
 - The server waits five seconds for acknowledgements (two up to 2.12.4), and two for interest in the deliver subject.
   Subscribe first, and to the very subject: a subscription with a wildcard delivers, but is not seen as interest, so
-  that each snapshot begins with those two seconds (M: 2.00 s against 4 ms, all versions). Its window is what was asked for from 2.12.5 on; before, 8 MiB and as much again once the receiver
-  was prompt for a while (it saves up permissions to send).
+  that each snapshot begins with those two seconds (M: 2.00 s against 4 ms, all versions).
+- Its window is what was asked for from 2.12.5 on; before, 8 MiB and as much again once the receiver was prompt for a
+  while (it saves up permissions to send).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from jsbackup.errors import (
     FormatError,
     IntegrityError,
     JsBackupError,
+    SnapshotBusy,
     TransferError,
     UnsupportedError,
     UsageError,
@@ -271,7 +273,7 @@ def _refusal(what: str, error: ApiError) -> JsBackupError:
     if error.err_code != ErrCode.SNAPSHOT_FAILED:
         return error
     if "snapshot in progress" in error.message:
-        return TransferError(
+        return SnapshotBusy(
             f"{what}: another snapshot of this stream is running",
             hint="Servers before 2.15 make one snapshot of a stream at a time; it is tried again.",
         )
