@@ -1,0 +1,178 @@
+"""Backup: every chosen stream of an account into a repository, side by side, then the manifest that commits it.
+
+A stream that fails does not stop the others; it is named with its reason, and the backup is partial. Segments are
+stored while they arrive; nobody sees them until the manifest is written, last.
+
+Each of `jobs` workers has a connection of its own, so that a reconnect or a slow stream troubles no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from jsbackup import __version__
+from jsbackup.config import Connection
+from jsbackup.engine.capture import CaptureLimits
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.link import Link
+from jsbackup.engine.plan import matches
+from jsbackup.engine.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.watch import advisories
+from jsbackup.errors import JsBackupError, NatsError, UsageError
+from jsbackup.progress import Progress
+from jsbackup.protocol.api import ApiPrefix
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.times import format_time
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import Manifest, Result, SkippedStream, Source
+from jsbackup.repository.repository import Repository
+
+__all__ = ["BackupOptions", "BackupReport", "Failure", "connect_jetstream", "run_backup"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupOptions:
+    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
+
+    streams: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    consumers: bool = True
+    config_only: bool = False
+    check: bool = False
+    jobs: int = 4
+    limits: CaptureLimits = field(default_factory=CaptureLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A stream that is not in the backup (or not restored), and why."""
+
+    name: str
+    error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What came of it. `manifest` is None if nothing was committed because every stream failed."""
+
+    manifest: Manifest | None
+    streams: tuple[StreamResult, ...]
+    failures: tuple[Failure, ...]
+
+
+@asynccontextmanager
+async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
+    """A link of its own with the JetStream API on it."""
+    async with await Link.connect(connection, name=name) as link:
+        prefix = ApiPrefix.of(connection.js_domain, connection.js_api_prefix)
+        yield JetStream(link, prefix, connection.timeout_seconds)
+
+
+async def run_backup(
+    connection: Connection,
+    repository: Repository,
+    options: BackupOptions,
+    progress: Progress,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+    random: Callable[[int], bytes],
+) -> BackupReport:
+    """Back streams up. Raises UsageError if a named stream does not exist, NatsError if the server cannot be asked."""
+    begun_ns = clock_ns()
+    backup = layout.backup_id(begun_ns, random(3))
+    async with connect_jetstream(connection) as js, advisories(js.link):
+        await js.account()  # JetStream is there, and for this account
+        source = Source(
+            server_version=".".join(map(str, js.link.server_version)),
+            cluster=js.link.cluster_name or js.link.server_name or "",
+            account=await js.link.account() or "",
+            domain=connection.js_domain or js.link.domain,
+            context=connection.context,
+        )
+        streams, failures = await _choose(js, options)
+        if not options.config_only and options.check:
+            _log.info("the server checks each stream before it sends it; that may take long")
+        results, failed = await _run_workers(connection, repository, options, progress, source, streams, clock_ns)
+    failures += failed
+    if failures and not results:
+        return BackupReport(None, (), tuple(failures))
+    previous = repository.backups()
+    manifest = Manifest(
+        id=backup,
+        created=format_time(begun_ns),
+        tool=f"jsbackup {__version__}",
+        source=source,
+        result=Result.PARTIAL if failures else Result.COMPLETE,
+        streams=tuple(result.stream for result in results),
+        skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+        tags=dict(options.tags),
+        previous=previous[-1] if previous else None,
+    )
+    await asyncio.to_thread(repository.commit, manifest)
+    return BackupReport(manifest, tuple(results), tuple(failures))
+
+
+async def _choose(js: JetStream, options: BackupOptions) -> tuple[list[StreamInfo], list[Failure]]:
+    """The streams to back up, largest first, and those that should be but did not answer."""
+    listing = await js.streams()
+    silent = {name: "it did not answer" for name in listing.missing}
+    silent.update({name: f"it is offline: {reason}" for name, reason in listing.offline.items()})
+    names = set(listing.entries) | set(silent)
+    for pattern in options.streams:
+        if not any(matches(name, [pattern]) for name in names):
+            raise UsageError(f"no stream matches {pattern}", hint="See 'nats stream ls' for the streams there are.")
+
+    def wanted(name: str) -> bool:
+        chosen = not options.streams or matches(name, options.streams)
+        return chosen and not matches(name, options.exclude)
+
+    failures = [
+        Failure(name, NatsError(f"stream {name} cannot be read: {reason}"))
+        for name, reason in sorted(silent.items())
+        if wanted(name)
+    ]
+    infos = [info for name, info in listing.entries.items() if wanted(name) and name not in silent]
+    return sorted(infos, key=lambda info: (-info.state.bytes, info.name)), failures
+
+
+async def _run_workers(
+    connection: Connection,
+    repository: Repository,
+    options: BackupOptions,
+    progress: Progress,
+    source: Source,
+    streams: list[StreamInfo],
+    clock_ns: Callable[[], int],
+) -> tuple[list[StreamResult], list[Failure]]:
+    """All streams, `jobs` at a time; results in order of names."""
+    waiting = list(reversed(streams))
+    results: list[StreamResult] = []
+    failures: list[Failure] = []
+
+    async def work() -> None:
+        async with connect_jetstream(connection) as js:
+            while waiting:
+                info = waiting.pop()
+                began = time.monotonic()
+                try:
+                    stream = await back_up_stream(js, repository, info, options, progress, source, clock_ns)
+                except JsBackupError as error:
+                    _log.warning("stream %s failed: %s", info.name, error.message)
+                    failures.append(Failure(info.name, error))
+                else:
+                    results.append(replace(stream, seconds=time.monotonic() - began))
+                finally:
+                    progress.finish(info.name)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(options.jobs, len(streams))):
+            group.create_task(work())
+    return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -1,0 +1,291 @@
+"""One stream into the repository: captured, settled, its consumers completed by the API, described for the manifest.
+
+Attempts adapt: after a broken transfer the next one asks for a smaller window and smaller chunks (slow links and slow
+stores need little on the way), and a stream of which somebody else is making a snapshot is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.engine.consume import read_messages
+from jsbackup.engine.consumers import KnownConsumer, merge_consumers
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, Fidelity, StreamState
+from jsbackup.progress import Progress
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.times import format_time
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    OpaqueRef,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.opaque import OpaqueWriter
+from jsbackup.repository.pending import store_consumer
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.settle import messages_to_remove
+
+if TYPE_CHECKING:
+    from jsbackup.engine.backup import BackupOptions
+
+__all__ = ["StreamResult", "back_up_stream"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
+_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_PAUSE_SECONDS = 1.0
+_MIN_CHUNK_BYTES = 16 * 1024
+# Deletions asked for beforehand, so that a v1 archive needs no rewriting. Beyond, the answer would be too large: they
+# are then learnt from the archive's end.
+_MAX_DELETED_DETAILS = 2_000_000
+_V2_SINCE = (2, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    """A stream that was stored, for the manifest, with what it cost."""
+
+    stream: StreamBackup
+    segments_reused: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What a capture left in the store. `config` and `state` as reported, the state advanced to what was proved."""
+
+    archive_format: ArchiveFormat
+    state: StreamState
+    config_of: Capture | None = None
+    archived: tuple[ArchivedConsumer, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+    opaque: tuple[OpaqueRef, ...] = ()
+    reused: int = 0
+    stored_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+async def back_up_stream(
+    js: JetStream,
+    repository: Repository,
+    info: StreamInfo,
+    options: BackupOptions,
+    progress: Progress,
+    source: Source,
+    clock_ns: Callable[[], int],
+) -> StreamResult:
+    """Store one stream. Raises what makes it impossible; what was put into the store by then is nobody's."""
+    incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+    folder = layout.stream_folder(info.name, incarnation)
+    begun_ns = clock_ns()
+    if options.config_only:
+        stored = _Stored(ArchiveFormat.CONFIG, info.state)
+    else:
+        stored = await _store_with_attempts(_Run(js, repository, folder, options, progress, info.name))
+    warnings = list(stored.warnings)
+    known: list[KnownConsumer] = []
+    if options.consumers:
+        inventory = await js.consumers(info.name)
+        warnings += [f"consumer {name} did not answer" for name in inventory.missing]
+        warnings += [f"consumer {name} is offline: {reason}" for name, reason in inventory.offline.items()]
+        known = merge_consumers(stored.archived, inventory.entries, stored.state.last_seq)
+        if options.config_only:
+            known = [_config_only(consumer) for consumer in known]
+    totals = total_of(stored.segments)
+    stream = StreamBackup(
+        name=info.name,
+        incarnation=incarnation,
+        config=stored.config_of.config if stored.config_of else info.config,
+        created=info.created,
+        state=stored.state,
+        captured=Captured(
+            messages=totals.messages,
+            bytes=totals.bytes,
+            first_seq=totals.first_seq,
+            last_seq=totals.last_seq,
+            begun=format_time(begun_ns),
+            ended=format_time(clock_ns()),
+        ),
+        archive_format=stored.archive_format,
+        digest=totals.digest,
+        segments=stored.segments,
+        consumers=tuple(store_consumer(repository.store, folder, _consumer_backup(item)) for item in known),
+        opaque=stored.opaque,
+        warnings=tuple(warnings),
+    )
+    return StreamResult(stream, stored.reused, stored.stored_bytes)
+
+
+def _consumer_backup(known: KnownConsumer) -> ConsumerBackup:
+    consumer = known.consumer
+    return ConsumerBackup(
+        consumer.name, consumer.config, consumer.created, known.fidelity, consumer.state, known.reason
+    )
+
+
+def _config_only(known: KnownConsumer) -> KnownConsumer:
+    return KnownConsumer(replace(known.consumer, state=None), Fidelity.CONFIG_ONLY)
+
+
+class _Run:
+    """The capture of one stream, for as many attempts as it takes."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        repository: Repository,
+        folder: str,
+        options: BackupOptions,
+        progress: Progress,
+        name: str,
+    ) -> None:
+        self.js = js
+        self.store = repository.store
+        self.folder = folder
+        self.options = options
+        self.progress = progress
+        self.name = name
+
+    def advance(self, byte_count: int, messages: int) -> None:
+        self.progress.advance(self.name, byte_count, messages)
+
+    async def snapshot(self, limits: CaptureLimits) -> _Stored:
+        info = await self.js.stream(self.name)
+        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        deleted = await self._deleted(info)
+        writer = SegmentWriter(self.store, self.folder)
+        capture = await capture_snapshot(
+            self.js,
+            self.name,
+            writer,
+            deleted=deleted,
+            consumers=self.options.consumers,
+            check=self.options.check,
+            limits=limits,
+            advance=self.advance,
+        )
+        end = capture.end
+        assert end is not None
+
+        def settle() -> list[SegmentRef]:
+            segments = writer.finish()
+            remove = messages_to_remove(end, capture.config, segments, SegmentReader(self.store))
+            return writer.without(segments, remove) if remove else segments
+
+        segments = await asyncio.to_thread(settle)
+        await self._check_count(capture, total_of(segments).messages)
+        return _Stored(
+            ArchiveFormat(end.format),
+            replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq)),
+            capture,
+            tuple(capture.consumers),
+            tuple(segments),
+            reused=writer.reused,
+            stored_bytes=writer.stored_bytes,
+        )
+
+    async def _deleted(self, info: StreamInfo) -> SequenceSet:
+        if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= _MAX_DELETED_DETAILS:
+            return SequenceSet()
+        detailed = await self.js.stream(self.name, deleted_details=True)
+        return SequenceSet(detailed.deleted or ())
+
+    async def _check_count(self, capture: Capture, messages: int) -> None:
+        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        now = (await self.js.stream(self.name)).state
+        then = capture.state
+        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
+        if quiet and messages != then.messages:
+            raise IntegrityError(
+                f"the snapshot of {self.name} has {messages} messages, the server reports {then.messages}",
+                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+            )
+
+    async def messages(self) -> _Stored:
+        info = await self.js.stream(self.name)
+        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        writer = SegmentWriter(self.store, self.folder)
+        async for batch in read_messages(self.js, info, self.advance):
+            await asyncio.to_thread(writer.add, batch)
+        segments = await asyncio.to_thread(writer.finish)
+        note = "read message by message: this server cannot make snapshots of streams kept in memory"
+        return _Stored(
+            ArchiveFormat.MESSAGES,
+            info.state,
+            segments=tuple(segments),
+            reused=writer.reused,
+            stored_bytes=writer.stored_bytes,
+            warnings=(note,),
+        )
+
+    async def opaque(self, limits: CaptureLimits, why: str) -> _Stored:
+        info = await self.js.stream(self.name)
+        self.progress.start(self.name, info.state.bytes, 0)
+        writer = OpaqueWriter(self.store, self.folder)
+        capture = await capture_opaque(
+            self.js, self.name, writer.feed, consumers=self.options.consumers, limits=limits, advance=self.advance
+        )
+        pieces = await asyncio.to_thread(writer.finish)
+        note = f"kept as it came, not decoded and not verified: {why}"
+        return _Stored(
+            ArchiveFormat.OPAQUE,
+            capture.state,
+            capture,
+            opaque=tuple(pieces),
+            stored_bytes=writer.stored_bytes,
+            warnings=(note,),
+        )
+
+
+async def _store_with_attempts(run: _Run) -> _Stored:
+    limits = run.options.limits
+    busy_until = time.monotonic() + _BUSY_SECONDS
+    attempt = 1
+    while True:
+        try:
+            return await run.snapshot(limits)
+        except SnapshotBusy as error:
+            if time.monotonic() > busy_until:
+                raise
+            _log.info("%s; waiting", error.message)
+            await asyncio.sleep(_BUSY_PAUSE_SECONDS)
+        except UnsupportedError as error:
+            memory = (await run.js.stream(run.name)).config.get("storage") == "memory"
+            return await run.messages() if memory else await run.opaque(limits, error.message)
+        except (TransferError, NatsTimeout, FormatError) as error:
+            if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+                raise
+            pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
+            _log.warning("stream %s: %s; attempt %d in %.1f s", run.name, error.message, attempt + 1, pause)
+            await asyncio.sleep(pause)
+            attempt += 1
+            limits = replace(
+                limits,
+                chunk_bytes=max(_MIN_CHUNK_BYTES, limits.chunk_bytes // 2),
+                window_bytes=max(4 * _MIN_CHUNK_BYTES, limits.window_bytes // 4),
+            )
