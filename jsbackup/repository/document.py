@@ -1,0 +1,173 @@
+"""The JSON documents of a repository: canonical when written, distrusted when read.
+
+Canonical JSON: UTF-8, keys sorted by code point, no blanks, characters not escaped where JSON allows, one newline at
+the end. Equal documents are equal bytes, so they can be hashed and signed.
+
+Reading bounds the size, and every surprise is a `FormatError` that names the document and the field. Fields that this
+version does not know are handed to the caller, who keeps them: a document survives being rewritten by an older tool.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from jsbackup.errors import FormatError, UnsupportedError
+from jsbackup.formats.archive_items import ns_from_rfc3339
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "Fields", "decode_document", "encode_document"]
+
+# A manifest grows by about 450 bytes a segment: this is one of 25 TiB of messages.
+MAX_DOCUMENT_BYTES = 192 << 20
+INT64_MAX = (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
+
+_HEX256 = re.compile(r"[0-9a-f]{64}")
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def encode_document(value: JsonObject, what: str) -> bytes:
+    """Canonical JSON. `FormatError` if it cannot be written: half a surrogate pair, infinity, a value too deep."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return text.encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{what} cannot be written as JSON: {str(error)[:200]}") from error
+
+
+def decode_document(data: Buffer, what: str) -> Fields:
+    """The object in `data`. `FormatError` if there is none, or one that could not be written again."""
+    raw = bytes(data)
+    if len(raw) > MAX_DOCUMENT_BYTES:
+        raise FormatError(f"{what} has more than {MAX_DOCUMENT_BYTES} bytes")
+    try:
+        text = raw.decode()
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\u" in text:  # an escape may smuggle in half a surrogate pair
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{what} is not JSON") from error
+    return Fields(value, what)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(digits)
+    return value
+
+
+class Fields:
+    """Typed reading of one JSON object. `where` names it in errors; `rest` is what nobody asked for."""
+
+    __slots__ = ("_asked", "value", "where")
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise FormatError(f"{where} is not a JSON object")
+        self.value: JsonObject = value
+        self.where = where
+        self._asked: set[str] = set()
+
+    def wrong(self, key: str, expected: str) -> NoReturn:
+        problem = f"is not {expected}" if key in self.value else "is missing"
+        raise FormatError(f"{self.where}: {key} {problem}")
+
+    def get(self, key: str) -> Any:
+        self._asked.add(key)
+        return self.value.get(key)
+
+    def text(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str):
+            self.wrong(key, "text")
+        return value
+
+    def optional_text(self, key: str) -> str | None:
+        return None if self.get(key) is None else self.text(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.array(key)
+        if not all(isinstance(value, str) for value in values):
+            self.wrong(key, "a list of texts")
+        return tuple(values)
+
+    def hex256(self, key: str) -> str:
+        value = self.text(key)
+        if not _HEX256.fullmatch(value):
+            self.wrong(key, "64 lower-case hex digits")
+        return value
+
+    def number(self, key: str, low: int = 0, high: int = INT64_MAX) -> int:
+        value = self.get(key)
+        if type(value) is not int or not low <= value <= high:
+            self.wrong(key, f"an integer from {low} to {high}")
+        return value
+
+    def time_ns(self, key: str) -> int:
+        return ns_from_rfc3339(self.text(key), f"{self.where}: {key}")
+
+    def choice(self, key: str, kind: type[_Choice]) -> _Choice:
+        value = self.text(key)
+        if value not in set(kind):
+            self.wrong(key, f"one of {', '.join(kind)}")
+        return kind(value)
+
+    def object(self, key: str) -> JsonObject:
+        return self.fields(key).value
+
+    def fields(self, key: str) -> Fields:
+        value = self.get(key)
+        if not isinstance(value, dict):
+            self.wrong(key, "an object")
+        return Fields(value, f"{self.where}: {key}")
+
+    def optional_fields(self, key: str) -> Fields | None:
+        return None if self.get(key) is None else self.fields(key)
+
+    def array(self, key: str) -> list[Any]:
+        value = self.get(key)
+        if not isinstance(value, list):
+            self.wrong(key, "a list")
+        return value
+
+    def each(self, key: str) -> list[Fields]:
+        return [Fields(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
+
+    def rows(self, key: str, width: int, low: int = 0, high: int = UINT64_MAX) -> list[list[int]]:
+        """A list of lists of `width` integers."""
+        rows = self.array(key)
+        for row in rows:
+            if not isinstance(row, list) or len(row) != width:
+                self.wrong(key, f"a list of lists of {width} integers")
+            if not all(type(value) is int and low <= value <= high for value in row):
+                self.wrong(key, f"a list of lists of integers from {low} to {high}")
+        return rows
+
+    def version(self, known: int, features: frozenset[str]) -> None:
+        """Check `format` and `required_features`. `UnsupportedError` for those of a later tool."""
+        if (version := self.number("format", 1)) > known:
+            raise UnsupportedError(f"{self.where} has format {version}, known up to {known}", hint=_NEWER)
+        if unknown := sorted(set(self.texts("required_features")) - features):
+            raise UnsupportedError(
+                f"{self.where} needs features not known here: {', '.join(unknown)[:200]}", hint=_NEWER
+            )
+
+    def rest(self) -> JsonObject:
+        """The fields that were not asked for."""
+        return {key: value for key, value in self.value.items() if key not in self._asked}
+
+
+_NEWER = "Use a newer jsbackup."

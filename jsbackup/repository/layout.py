@@ -1,0 +1,273 @@
+"""Every key of a repository is built and parsed here, and nowhere else.
+
+    jsbackup.json               the descriptor
+    segments/<name>-<incarnation>/
+        <first>-<last>-<digest>.parquet      a segment
+        <first>-<last>-<digest>.<8 digits of sha256>.parquet     the same messages stored once more, because the object
+                                under the first name is damaged and nothing is overwritten
+        pending-<sha256>.parquet             a consumer's pending set, where it is large
+        opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
+    backups/<backup id>.json    a manifest
+    locks/<id>.json             a lease
+    probe/<id>                  left by an interrupted `init`; means nothing
+
+`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of the object; both hex.
+`<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
+
+`<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
+name and creation time (decimal nanoseconds since the epoch), joined by NUL.
+
+`<name>` is the stream's name in UTF-8, percent-encoded but for `A–Z a–z 0–9 _ -`. File systems and S3 bound names in
+bytes, NATS bounds stream names at 255 bytes, three times as many here at worst: an encoding of more than 200 bytes is
+cut at a character to at most 160, followed by a dot (which no encoding contains) and the first 16 hex digits of SHA-256
+of the whole name. On a file system that ignores case, the incarnation keeps `orders` and `ORDERS` apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from itertools import accumulate
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.formats.archive_items import ns_from_rfc3339
+
+__all__ = [
+    "BACKUPS",
+    "DESCRIPTOR",
+    "LOCKS",
+    "PROBES",
+    "SEGMENTS",
+    "Kind",
+    "SegmentKey",
+    "StreamFolder",
+    "backup_id",
+    "backup_id_of",
+    "incarnation",
+    "is_backup_id",
+    "kind_of",
+    "lock_key",
+    "manifest_key",
+    "opaque_key",
+    "parse_segment_key",
+    "parse_stream_folder",
+    "pending_key",
+    "probe_key",
+    "replacement_key",
+    "resolve_backup",
+    "segment_key",
+    "stream_folder",
+]
+
+DESCRIPTOR = "jsbackup.json"
+SEGMENTS = "segments/"
+BACKUPS = "backups/"
+LOCKS = "locks/"
+PROBES = "probe/"
+
+_MAX_ENCODED = 200
+_MAX_CUT = 160
+_MAX_SEQUENCE = (1 << 64) - 1
+
+_FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
+_SEGMENT = re.compile(rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet")
+_PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}\.parquet")
+_OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}\.zst")
+_BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
+_WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
+
+
+class Kind(Enum):
+    """What an object is, by its key."""
+
+    DESCRIPTOR = "descriptor"
+    SEGMENT = "segment"
+    PENDING = "pending set"
+    OPAQUE = "opaque piece"
+    MANIFEST = "manifest"
+    LOCK = "lock"
+    PROBE = "probe"
+    FOREIGN = "foreign object"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFolder:
+    """A stream's folder taken apart. `name` is None where it was too long to be spelled out."""
+
+    name: str | None
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKey:
+    """A segment's key taken apart; `replacement` tells a second copy from a damaged first one."""
+
+    folder: str
+    first_seq: int
+    last_seq: int
+    digest: str
+    replacement: str | None = None
+
+
+# --- streams ---
+
+
+def incarnation(cluster: str, account: str, name: str, created: str) -> str:
+    """Eight hex digits for one life of a stream. `created` is RFC 3339 as the server writes it (else `FormatError`)."""
+    parts = (cluster, account, name, str(ns_from_rfc3339(created, f"creation time of stream {name}")))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def stream_folder(name: str, incarnation: str) -> str:
+    """Where a stream's objects are, without a slash at the end. `FormatError` if this is no name or incarnation."""
+    if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
+        raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
+    return f"{SEGMENTS}{_encode_name(name)}-{incarnation}"
+
+
+def parse_stream_folder(folder: str) -> StreamFolder:
+    """The opposite of `stream_folder`. `FormatError` for anything that it would not have made."""
+    match = re.fullmatch(_FOLDER, folder)
+    if match is None:
+        raise FormatError(f"not a stream's folder: {folder[:300]!r}")
+    if _CUT_NAME.fullmatch(match[1]) and len(match[1]) <= _MAX_CUT + 17:
+        return StreamFolder(None, match[2])
+    if _WHOLE_NAME.fullmatch(match[1]):
+        data = re.sub(rb"%(..)", lambda m: bytes.fromhex(m[1].decode()), match[1].encode())
+        try:
+            name = data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            name = ""
+        if name and _encode_name(name) == match[1]:
+            return StreamFolder(name, match[2])
+    raise FormatError(f"not a stream's folder: {folder[:300]!r}")
+
+
+def _encode_name(name: str) -> str:
+    encoded = [_encode_character(character) for character in name]
+    if sum(map(len, encoded)) <= _MAX_ENCODED:
+        return "".join(encoded)
+    count = bisect_right(list(accumulate(map(len, encoded))), _MAX_CUT)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{''.join(encoded[:count])}.{digest}"
+
+
+def _encode_character(character: str) -> str:
+    if character.isascii() and (character.isalnum() or character in "_-"):
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+# --- objects of a stream ---
+
+
+def segment_key(folder: str, first_seq: int, last_seq: int, digest: str) -> str:
+    """Raises `FormatError` unless these are the parts of a key."""
+    key = f"{folder}/{first_seq:020}-{last_seq:020}-{digest}.parquet"
+    parse_segment_key(key)
+    return key
+
+
+def replacement_key(key: str, sha256: str) -> str:
+    """Another key for the messages of a segment whose object under `key` is damaged; `sha256` is of the new object."""
+    return key.removesuffix(".parquet") + f".{sha256[:8]}.parquet"
+
+
+def parse_segment_key(key: str) -> SegmentKey:
+    """Raises `FormatError` for anything that is not a segment's key."""
+    match = _SEGMENT.fullmatch(key)
+    if match is None:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    folder, _, _, first, last, digest, replacement = match.groups()
+    parse_stream_folder(folder)
+    if not 1 <= int(first) <= int(last) <= _MAX_SEQUENCE:
+        raise FormatError(f"not a segment's key: {key[:300]!r}")
+    return SegmentKey(folder, int(first), int(last), digest, replacement)
+
+
+def pending_key(folder: str, sha256: str) -> str:
+    return f"{folder}/pending-{sha256}.parquet"
+
+
+def opaque_key(folder: str, sha256: str) -> str:
+    return f"{folder}/opaque-{sha256}.zst"
+
+
+# --- backups and the rest ---
+
+
+def backup_id(created_ns: int, random: bytes) -> str:
+    """The id of a backup that began then (Unix time); `random` is three bytes."""
+    moment = datetime.fromtimestamp(created_ns // 1_000_000_000, UTC)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{random[:3].hex():0>6}"
+
+
+def is_backup_id(text: str) -> bool:
+    return _BACKUP_ID.fullmatch(text) is not None
+
+
+def manifest_key(backup: str) -> str:
+    """Raises `FormatError` for what is no backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{BACKUPS}{backup}.json"
+
+
+def backup_id_of(key: str) -> str | None:
+    """The backup whose manifest this is the key of; None for a foreign key among the manifests."""
+    backup = key.removeprefix(BACKUPS).removesuffix(".json")
+    return backup if is_backup_id(backup) and key == f"{BACKUPS}{backup}.json" else None
+
+
+def lock_key(lock_id: str) -> str:
+    return f"{LOCKS}{lock_id}.json"
+
+
+def probe_key(probe_id: str) -> str:
+    return f"{PROBES}{probe_id}"
+
+
+def kind_of(key: str) -> Kind:
+    """What an object is. A foreign one is never read, never counted and never deleted."""
+    if key == DESCRIPTOR:
+        return Kind.DESCRIPTOR
+    if backup_id_of(key) is not None:
+        return Kind.MANIFEST
+    for pattern, kind in ((_SEGMENT, Kind.SEGMENT), (_PENDING, Kind.PENDING), (_OPAQUE, Kind.OPAQUE)):
+        if pattern.fullmatch(key):
+            try:
+                parse_segment_key(key) if kind is Kind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])
+            except FormatError:
+                return Kind.FOREIGN
+            return kind
+    for prefix, suffix, kind in ((LOCKS, ".json", Kind.LOCK), (PROBES, "", Kind.PROBE)):
+        if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
+            return kind
+    return Kind.FOREIGN
+
+
+def resolve_backup(text: str, backups: Iterable[str]) -> str:
+    """The backup that `text` means: `latest`, or the start of exactly one id.
+
+    Raises:
+        UsageError: none or several are meant.
+    """
+    ids = sorted(backups)
+    if not ids:
+        raise UsageError("there is no backup in the repository yet", hint="Make one with `jsbackup backup`.")
+    if text == "latest":
+        return ids[-1]
+    found = [candidate for candidate in ids if text and candidate.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"no backup starts with {text[:80]!r}", hint="See `jsbackup list` for those there are.")
+    shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+    raise UsageError(f"{len(found)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")

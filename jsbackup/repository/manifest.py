@@ -1,0 +1,213 @@
+"""A manifest: what one backup holds. Writing it commits the backup; it is never overwritten.
+
+The types here are the document, field by field; `manifest.schema.json` beside this module is the same as a JSON Schema.
+In JSON, times are RFC 3339 in UTC; sizes are bytes; sequences are integers (of up to 64 bits: mind it in JavaScript).
+`extra` (and `state_extra`, for the state inside) holds fields of a later version, which survive a rewrite by this one.
+
+Words: *raw bytes* (`bytes`) are bytes of the canonical encoding (`formats/digest.py`), `size` is that of a stored
+object, `sha256` is over the stored object, `digest` over messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
+
+__all__ = [
+    "ArchiveFormat",
+    "Captured",
+    "ConsumerBackup",
+    "Manifest",
+    "ObjectRef",
+    "OpaqueRef",
+    "Result",
+    "SegmentRef",
+    "SkippedStream",
+    "Source",
+    "StreamBackup",
+    "Totals",
+    "total_of",
+]
+
+Extra = Mapping[str, Any]
+
+
+class Result(StrEnum):
+    COMPLETE = "complete"
+    PARTIAL = "partial"  # something is missing; `skipped` and warnings say what
+
+
+class ArchiveFormat(StrEnum):
+    """How a stream was read."""
+
+    V1 = "v1"
+    V2 = "v2"
+    MESSAGES = "messages"  # by a consumer, where the server cannot snapshot the stream
+    CONFIG = "config"  # no messages were asked for
+    OPAQUE = "opaque"  # a format newer than this tool, kept verbatim
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A stored object: its key, size and SHA-256 in hex."""
+
+    key: str
+    size: int
+    sha256: str
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueRef:
+    """A piece of a verbatim snapshot, zstd-compressed; `bytes` are those before compression."""
+
+    key: str
+    size: int
+    sha256: str
+    bytes: int
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps (clocks step: they need not rise).
+
+    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest.
+    """
+
+    key: str
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    min_ns: int
+    max_ns: int
+    size: int
+    sha256: str
+    digest: str
+    fingerprint: StreamDigest
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerBackup:
+    """A consumer. `state` is None if only the config is known; `reason` says what is not exact ("" if nothing).
+
+    Where the pending set is large, `pending` is the object that holds it and `state` has none
+    (`repository/pending.py` puts them together).
+    """
+
+    name: str
+    config: JsonObject
+    created: str | None
+    fidelity: Fidelity
+    state: ConsumerState | None = None
+    reason: str = ""
+    pending: ObjectRef | None = None
+    state_extra: Extra = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What was captured, and from when to when (RFC 3339). Sequences are 0 if there is no message."""
+
+    messages: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    begun: str
+    ended: str
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBackup:
+    """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
+
+    `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts need not equal
+    the reported state: messages arrive and expire meanwhile. An opaque stream has pieces instead of segments.
+    """
+
+    name: str
+    incarnation: str
+    config: JsonObject
+    created: str
+    state: StreamState
+    captured: Captured
+    archive_format: ArchiveFormat
+    digest: StreamDigest = field(default_factory=StreamDigest)
+    segments: tuple[SegmentRef, ...] = ()
+    consumers: tuple[ConsumerBackup, ...] = ()
+    opaque: tuple[OpaqueRef, ...] = ()
+    warnings: tuple[str, ...] = ()
+    state_extra: Extra = field(default_factory=dict)
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedStream:
+    name: str
+    reason: str
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a backup comes from. Empty or None where the server did not say; never a URL or credentials."""
+
+    server_version: str = ""
+    cluster: str = ""
+    account: str = ""
+    domain: str | None = None
+    context: str | None = None
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository."""
+
+    id: str
+    created: str
+    tool: str
+    source: Source
+    result: Result
+    streams: tuple[StreamBackup, ...] = ()
+    skipped: tuple[SkippedStream, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    previous: str | None = None
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a run of segments comes to. Sequences are 0 if there is no message."""
+
+    messages: int = 0
+    bytes: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    size: int = 0
+    digest: StreamDigest = field(default_factory=StreamDigest)
+
+
+def total_of(segments: Iterable[SegmentRef]) -> Totals:
+    """Add segments up: the numbers that `Captured` and `StreamBackup.digest` hold."""
+    refs = list(segments)
+    digest = StreamDigest()
+    for ref in refs:
+        digest += ref.fingerprint
+    return Totals(
+        messages=sum(ref.messages for ref in refs),
+        bytes=sum(ref.bytes for ref in refs),
+        first_seq=min((ref.first_seq for ref in refs), default=0),
+        last_seq=max((ref.last_seq for ref in refs), default=0),
+        size=sum(ref.size for ref in refs),
+        digest=digest,
+    )

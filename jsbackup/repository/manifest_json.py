@@ -1,0 +1,342 @@
+"""Manifest ⇄ canonical JSON. What is wrong with a manifest is said with the path of the field.
+
+Keys of objects are checked here, so that nobody reads or deletes what a forged manifest names: each must be one that
+`layout.py` would have made, in the folder of its stream.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from jsbackup.errors import FormatError
+from jsbackup.formats.archive_items import (
+    asset_name_is_sound,
+    ns_from_rfc3339,
+    rfc3339_from_ns,
+    state_from_json,
+    state_to_json,
+)
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
+from jsbackup.repository import layout
+from jsbackup.repository.document import INT64_MAX, UINT64_MAX, Fields, decode_document, encode_document
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    ObjectRef,
+    OpaqueRef,
+    Result,
+    SegmentRef,
+    SkippedStream,
+    Source,
+    StreamBackup,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest"]
+
+FORMAT_VERSION = 1
+FEATURES: frozenset[str] = frozenset()
+
+_STATE_FIELDS = set(state_to_json(StreamState(deleted=1)))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Canonical JSON. `FormatError` if a config or name in it is no JSON."""
+    document: JsonObject = {
+        **manifest.extra,
+        "format": FORMAT_VERSION,
+        "required_features": [],
+        "id": manifest.id,
+        "created": manifest.created,
+        "tool": manifest.tool,
+        "source": _source_to_json(manifest.source),
+        "tags": dict(manifest.tags),
+        "previous": manifest.previous,
+        "result": manifest.result,
+        "streams": [_stream_to_json(stream) for stream in manifest.streams],
+        "skipped": [{**s.extra, "name": s.name, "reason": s.reason} for s in manifest.skipped],
+    }
+    return encode_document(document, f"manifest {manifest.id}")
+
+
+def decode_manifest(data: Buffer, key: str) -> Manifest:
+    """The manifest stored under `key`.
+
+    Raises:
+        FormatError: damaged, hostile, or another backup's.
+        UnsupportedError: of a later format.
+    """
+    fields = decode_document(data, f"manifest {key}")
+    fields.version(FORMAT_VERSION, FEATURES)
+    manifest = Manifest(
+        id=fields.text("id"),
+        created=_time(fields, "created"),
+        tool=fields.text("tool"),
+        source=_source(fields.fields("source")),
+        tags={name: fields.fields("tags").text(name) for name in fields.object("tags")},
+        previous=fields.optional_text("previous"),
+        result=fields.choice("result", Result),
+        streams=tuple(_stream(stream) for stream in fields.each("streams")),
+        skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
+        extra=fields.rest(),
+    )
+    if layout.backup_id_of(key) != manifest.id:
+        raise FormatError(f"manifest {key} is that of another backup: {manifest.id[:80]!r}")
+    if manifest.previous is not None and not layout.is_backup_id(manifest.previous):
+        fields.wrong("previous", "a backup id")
+    names = [stream.name for stream in manifest.streams]
+    if len(set(names)) != len(names):
+        fields.wrong("streams", "a list of streams with different names")
+    return manifest
+
+
+# --- the backup ---
+
+
+def _source_to_json(source: Source) -> JsonObject:
+    return {
+        **source.extra,
+        "server_version": source.server_version,
+        "cluster": source.cluster,
+        "account": source.account,
+        "domain": source.domain,
+        "context": source.context,
+    }
+
+
+def _source(fields: Fields) -> Source:
+    return Source(
+        server_version=fields.text("server_version"),
+        cluster=fields.text("cluster"),
+        account=fields.text("account"),
+        domain=fields.optional_text("domain"),
+        context=fields.optional_text("context"),
+        extra=fields.rest(),
+    )
+
+
+def _time(fields: Fields, key: str) -> str:
+    """A time that stays the text it is, once it is known to be one."""
+    text = fields.text(key)
+    ns_from_rfc3339(text, f"{fields.where}: {key}")
+    return text
+
+
+def _name(fields: Fields) -> str:
+    """A stream's or consumer's name. It will be part of subjects, so it has to be one."""
+    name = fields.text("name")
+    if not asset_name_is_sound(name):
+        fields.wrong("name", "a name that NATS allows")
+    return name
+
+
+# --- streams ---
+
+
+def _stream_to_json(stream: StreamBackup) -> JsonObject:
+    captured = stream.captured
+    return {
+        **stream.extra,
+        "name": stream.name,
+        "incarnation": stream.incarnation,
+        "config": stream.config,
+        "created": stream.created,
+        "state": {**stream.state_extra, **state_to_json(stream.state)},
+        "captured": {
+            **captured.extra,
+            "messages": captured.messages,
+            "bytes": captured.bytes,
+            "first_seq": captured.first_seq,
+            "last_seq": captured.last_seq,
+            "begun": captured.begun,
+            "ended": captured.ended,
+        },
+        "archive_format": stream.archive_format,
+        "digest": stream.digest.hex,
+        "segments": [_segment_to_json(ref) for ref in stream.segments],
+        "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
+        "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
+        "warnings": list(stream.warnings),
+    }
+
+
+def _stream(fields: Fields) -> StreamBackup:
+    name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
+    try:
+        folder = layout.stream_folder(name, incarnation)
+    except FormatError as error:
+        raise FormatError(f"{fields.where}: {error.message}") from error
+    return StreamBackup(
+        name=name,
+        incarnation=incarnation,
+        config=fields.object("config"),
+        created=_time(fields, "created"),
+        state=state_from_json(state, f"{fields.where}: state"),
+        captured=_captured(fields.fields("captured")),
+        archive_format=fields.choice("archive_format", ArchiveFormat),
+        digest=StreamDigest.from_hex(fields.hex256("digest")),
+        segments=tuple(_segment(ref, folder) for ref in fields.each("segments")),
+        consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
+        opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
+        warnings=fields.texts("warnings"),
+        state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
+        extra=fields.rest(),
+    )
+
+
+def _captured(fields: Fields) -> Captured:
+    return Captured(
+        messages=fields.number("messages"),
+        bytes=fields.number("bytes"),
+        first_seq=fields.number("first_seq"),
+        last_seq=fields.number("last_seq"),
+        begun=_time(fields, "begun"),
+        ended=_time(fields, "ended"),
+        extra=fields.rest(),
+    )
+
+
+# --- objects ---
+
+
+def _segment_to_json(ref: SegmentRef) -> JsonObject:
+    return {
+        **_object_to_json(ref),
+        "first_seq": ref.first_seq,
+        "last_seq": ref.last_seq,
+        "messages": ref.messages,
+        "bytes": ref.bytes,
+        "min_time": rfc3339_from_ns(ref.min_ns),
+        "max_time": rfc3339_from_ns(ref.max_ns),
+        "digest": ref.digest,
+        "fingerprint": ref.fingerprint.hex,
+    }
+
+
+def _segment(fields: Fields, folder: str) -> SegmentRef:
+    key = fields.text("key")
+    first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
+    parts = _parsed_segment_key(fields, key)
+    if (parts.folder, parts.first_seq, parts.last_seq) != (folder, first_seq, last_seq):
+        fields.wrong("key", "that of this segment of this stream")
+    return SegmentRef(
+        key=key,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        messages=fields.number("messages", 1),
+        bytes=fields.number("bytes", 1),
+        min_ns=fields.time_ns("min_time"),
+        max_ns=fields.time_ns("max_time"),
+        size=fields.number("size", 1),
+        sha256=fields.hex256("sha256"),
+        digest=fields.hex256("digest"),
+        fingerprint=StreamDigest.from_hex(fields.hex256("fingerprint")),
+        extra=fields.rest(),
+    )
+
+
+def _parsed_segment_key(fields: Fields, key: str) -> layout.SegmentKey:
+    try:
+        return layout.parse_segment_key(key)
+    except FormatError as error:
+        raise FormatError(f"{fields.where}: {error.message}") from error
+
+
+def _object_to_json(ref: SegmentRef | ObjectRef | OpaqueRef) -> JsonObject:
+    return {**ref.extra, "key": ref.key, "size": ref.size, "sha256": ref.sha256}
+
+
+def _opaque(fields: Fields, folder: str) -> OpaqueRef:
+    return OpaqueRef(
+        key=_key(fields, folder, layout.Kind.OPAQUE),
+        size=fields.number("size", 1),
+        sha256=fields.hex256("sha256"),
+        bytes=fields.number("bytes", 1),
+        extra=fields.rest(),
+    )
+
+
+def _key(fields: Fields, folder: str, kind: layout.Kind) -> str:
+    key = fields.text("key")
+    if not key.startswith(f"{folder}/") or layout.kind_of(key) is not kind:
+        fields.wrong("key", f"that of a {kind.value} of this stream")
+    return key
+
+
+# --- consumers ---
+
+
+def _consumer_to_json(consumer: ConsumerBackup) -> JsonObject:
+    return {
+        **consumer.extra,
+        "name": consumer.name,
+        "config": consumer.config,
+        "created": consumer.created,
+        "fidelity": consumer.fidelity,
+        "reason": consumer.reason,
+        "state": None if consumer.state is None else {**consumer.state_extra, **_state_to_json(consumer.state)},
+        "pending": None if consumer.pending is None else _object_to_json(consumer.pending),
+    }
+
+
+def _consumer(fields: Fields, folder: str) -> ConsumerBackup:
+    pending = fields.optional_fields("pending")
+    state = fields.optional_fields("state")
+    if pending is not None and state is None:
+        fields.wrong("state", "there although a pending set is")
+    return ConsumerBackup(
+        name=_name(fields),
+        config=fields.object("config"),
+        created=None if fields.get("created") is None else _time(fields, "created"),
+        fidelity=fields.choice("fidelity", Fidelity),
+        reason=fields.text("reason"),
+        state=None if state is None else _state(state),
+        pending=None if pending is None else _pending(pending, folder),
+        state_extra={} if state is None else state.rest(),
+        extra=fields.rest(),
+    )
+
+
+def _pending(fields: Fields, folder: str) -> ObjectRef:
+    key = _key(fields, folder, layout.Kind.PENDING)
+    return ObjectRef(key, fields.number("size", 1), fields.hex256("sha256"), fields.rest())
+
+
+def _state_to_json(state: ConsumerState) -> JsonObject:
+    """`pending` rows are stream sequence, consumer sequence, time in ns; `redelivered` rows sequence and times."""
+    return {
+        "delivered": _pair_to_json(state.delivered),
+        "ack_floor": _pair_to_json(state.ack_floor),
+        "pending": [[seq, ack.consumer, ack.timestamp_ns] for seq, ack in sorted(state.pending.items())],
+        "redelivered": [[seq, count] for seq, count in sorted(state.redelivered.items())],
+    }
+
+
+def _state(fields: Fields) -> ConsumerState:
+    pending = fields.rows("pending", 3, low=-INT64_MAX - 1, high=UINT64_MAX)
+    redelivered = fields.rows("redelivered", 2)
+    if any(seq < 0 or consumer < 0 or time > INT64_MAX for seq, consumer, time in pending):
+        fields.wrong("pending", "a list of sequence, consumer sequence and time")
+    for key, rows in (("pending", pending), ("redelivered", redelivered)):
+        if any(low[0] >= high[0] for low, high in pairwise(rows)):
+            fields.wrong(key, "in rising order of sequences")
+    return ConsumerState(
+        delivered=_pair(fields.fields("delivered")),
+        ack_floor=_pair(fields.fields("ack_floor")),
+        pending={seq: PendingAck(consumer, time) for seq, consumer, time in pending},
+        redelivered={row[0]: row[1] for row in redelivered},
+    )
+
+
+def _pair_to_json(pair: SequencePair) -> JsonObject:
+    return {"consumer_seq": pair.consumer, "stream_seq": pair.stream}
+
+
+def _pair(fields: Fields) -> SequencePair:
+    return SequencePair(fields.number("consumer_seq", 0, UINT64_MAX), fields.number("stream_seq", 0, UINT64_MAX))

@@ -1,0 +1,87 @@
+"""A snapshot that cannot be decoded, kept verbatim: the bytes as they came, in zstd frames.
+
+Each piece is one object of one zstd frame, made from `PIECE_BYTES` of the snapshot (the last from what is left); the
+manifest has them in order. `zstd -dc` over all of them gives the server's S2 stream, which a server of the same kind
+can restore. Pieces are named by the SHA-256 of the object, so a second attempt at the same bytes stores nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from jsbackup.errors import FormatError
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import OpaqueRef
+from jsbackup.repository.objects import fetch, put_once, sha256_of
+from jsbackup.stores.base import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["PIECE_BYTES", "OpaqueWriter", "read_opaque", "read_piece"]
+
+PIECE_BYTES = 32 << 20
+
+# The S2 stream is compressed already; more effort gains nothing.
+_LEVEL = 1
+
+# What a reference may declare. Ours are of PIECE_BYTES, and a later version may find another size better.
+_MAX_PIECE_BYTES = 256 << 20
+
+
+class OpaqueWriter:
+    """Stores a byte stream below `folder`. Holds up to one piece, raw and compressed."""
+
+    def __init__(self, store: Store, folder: str, *, piece_bytes: int = PIECE_BYTES) -> None:
+        self._store = store
+        self._folder = folder
+        self._piece_bytes = piece_bytes
+        self._held = bytearray()
+        self._refs: list[OpaqueRef] = []
+        self.stored_bytes = 0
+
+    def feed(self, data: Buffer) -> None:
+        """Append bytes; a piece that is full is stored."""
+        view = memoryview(data).cast("B")
+        while view:
+            room = self._piece_bytes - len(self._held)
+            self._held += view[:room]
+            view = view[room:]
+            if len(self._held) == self._piece_bytes:
+                self._store_piece()
+
+    def finish(self) -> list[OpaqueRef]:
+        """Store what is left and give all pieces, in order."""
+        if self._held:
+            self._store_piece()
+        return self._refs
+
+    def _store_piece(self) -> None:
+        data = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(self._held)
+        sha256 = sha256_of(data)
+        ref = OpaqueRef(layout.opaque_key(self._folder, sha256), len(data), sha256, len(self._held))
+        if put_once(self._store, ref.key, data):
+            self.stored_bytes += ref.size
+        self._refs.append(ref)
+        self._held = bytearray()
+
+
+def read_opaque(store: Store, refs: Iterable[OpaqueRef]) -> Iterator[bytes]:
+    """The bytes, piece by piece, each proved first. Errors as `objects.fetch` raises them."""
+    for ref in refs:
+        yield read_piece(store, ref)
+
+
+def read_piece(store: Store, ref: OpaqueRef) -> bytes:
+    """One piece. `FormatError` if it is not what its reference says."""
+    data = fetch(store, ref.key, ref.size, ref.sha256)
+    try:
+        # The frame declares its content size; it is compared before anything is allocated for it.
+        if zstandard.frame_content_size(data) != ref.bytes or ref.bytes > _MAX_PIECE_BYTES:
+            raise FormatError(f"opaque piece {ref.key} is not of {ref.bytes} bytes")
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=ref.bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"opaque piece {ref.key}: {str(error)[:200]}") from error

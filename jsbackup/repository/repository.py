@@ -1,0 +1,156 @@
+"""The repository: opening, committing and finding backups.
+
+Order of writing, and what it promises:
+
+1. Segments and the other objects of streams, each whole, under names that their content decides.
+2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all.
+3. Deletion runs the other way: the manifest first, then objects that no manifest names.
+
+So whoever is killed at whatever point leaves a valid repository: committed backups are complete, the one that was being
+made is invisible, a repeated run finds what is stored already, and what no manifest names is for `prune` to remove.
+Nothing is ever overwritten. A descriptor that is absent, one that cannot be read, and one that makes no sense are three
+different errors, and none of them is taken for an empty location.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+
+from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound, RepositoryNotFound, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.stores.base import Store
+from jsbackup.stores.probe import probe_store
+
+__all__ = ["Repository"]
+
+_MAX_DESCRIPTOR_BYTES = 1 << 20
+
+# How many objects of a strange location are looked at.
+_LOOK = 100
+
+
+class Repository:
+    """A store with a descriptor. `create` and `open` make one; `store` is for segments and other objects."""
+
+    def __init__(self, store: Store, descriptor: Descriptor) -> None:
+        self.store = store
+        self.descriptor = descriptor
+
+    @classmethod
+    def create(cls, store: Store, *, repository_id: str, created: str, tool: str) -> Repository:
+        """Make a repository in an empty location and probe the store.
+
+        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version.
+
+        Raises:
+            UsageError: there is a repository already, or something else.
+            UnsupportedError: the store cannot do what a repository needs.
+        """
+        _refuse_occupied(store)
+        probe_store(store, layout.probe_key(repository_id))
+        descriptor = Descriptor(repository_id, created, tool)
+        try:
+            store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
+        except ObjectExists:  # somebody else was quicker
+            raise _exists(store) from None
+        return cls(store, descriptor)
+
+    @classmethod
+    def open(cls, store: Store) -> Repository:
+        """Open what `create` made.
+
+        Raises:
+            RepositoryNotFound: the location is empty, or holds something else.
+            IntegrityError: the descriptor is damaged, or missing although there are backups.
+            UnsupportedError: it takes a newer tool.
+            StoreError: the store does not answer.
+        """
+        try:
+            data = store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
+        except ObjectNotFound:
+            raise _without_descriptor(store) from None
+        return cls(store, decode_descriptor(data))
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make the backup visible. Everything it names must be stored before.
+
+        Raises:
+            FormatError: the manifest could not be read back; nothing was written.
+            ObjectExists: there is a backup of this id.
+        """
+        key = layout.manifest_key(manifest.id)
+        data = encode_manifest(manifest)
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
+        # Whatever a server has put into a config: better to fail here than to have a backup that cannot be opened.
+        if encode_manifest(decode_manifest(data, key)) != data:
+            raise FormatError(f"manifest {manifest.id} would not read back as it was written")
+        self.store.put(key, data)
+
+    def backups(self) -> list[str]:
+        """The ids of all backups, oldest first. Foreign objects among the manifests are passed over."""
+        ids = (layout.backup_id_of(info.key) for info in self.store.list(layout.BACKUPS))
+        return [backup for backup in ids if backup is not None]
+
+    def resolve(self, text: str) -> str:
+        """The id that `text` (`latest`, or the start of an id) means. `UsageError` if that is not one backup."""
+        return text if layout.is_backup_id(text) else layout.resolve_backup(text, self.backups())
+
+    def manifest(self, backup: str) -> Manifest:
+        """Read a backup's manifest.
+
+        Raises:
+            UsageError: there is no such backup.
+            FormatError: the manifest is damaged.
+            UnsupportedError: it takes a newer tool.
+        """
+        key = layout.manifest_key(backup)
+        try:
+            data = self.store.get_range(key, 0, MAX_DOCUMENT_BYTES + 1)
+        except ObjectNotFound:
+            raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
+        return decode_manifest(data, key)
+
+
+def _without_descriptor(store: Store) -> RepositoryNotFound | IntegrityError:
+    """What is wrong with a location that has no descriptor."""
+    kinds = _kinds_in(store)
+    if kinds & {layout.Kind.MANIFEST, layout.Kind.SEGMENT}:
+        return IntegrityError(
+            f"the repository at {store.location} has lost its descriptor {layout.DESCRIPTOR}",
+            hint="Bring the file back from a copy; the backups themselves may be sound.",
+        )
+    if kinds:
+        return RepositoryNotFound(
+            f"no repository at {store.location}, which holds something else", hint="Check the location."
+        )
+    return RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
+
+
+def _refuse_occupied(store: Store) -> None:
+    try:
+        store.head(layout.DESCRIPTOR)
+    except ObjectNotFound:
+        error = _without_descriptor(store)
+        if isinstance(error, IntegrityError):
+            raise error from None
+        if _kinds_in(store):
+            raise UsageError(
+                f"{store.location} is not empty, and holds no repository", hint="Choose an empty location."
+            ) from None
+        return
+    raise _exists(store)
+
+
+def _kinds_in(store: Store) -> set[layout.Kind]:
+    """Which kinds of objects there are, by a look at the first of each place; traces of an interrupted `init` apart."""
+    infos = chain.from_iterable(islice(store.list(prefix), _LOOK) for prefix in (layout.BACKUPS, layout.SEGMENTS, ""))
+    return {layout.kind_of(info.key) for info in infos} - {layout.Kind.PROBE}
+
+
+def _exists(store: Store) -> UsageError:
+    return UsageError(f"there is a repository at {store.location} already")

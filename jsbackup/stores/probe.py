@@ -1,0 +1,56 @@
+"""Does a store keep the contract? Asked once, when a repository is made, so that a backup does not find out."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.stores.base import Store
+
+__all__ = ["probe_store"]
+
+_DATA = bytes(range(256)) * 16
+
+
+def probe_store(store: Store, key: str) -> None:
+    """Put, read, list and delete an object under `key`, which must not exist. Nothing is left behind.
+
+    Raises:
+        UnsupportedError: the store answers, but not as it must.
+        StoreError: it does not answer, or does not allow it.
+    """
+    store.put(key, _DATA)
+    try:
+        _probe(store, key)
+    except BaseException:
+        with suppress(StoreError):  # what went wrong first is what counts
+            store.delete(key)
+        raise
+    store.delete(key)
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return
+    raise _broken(store, "shows an object that was deleted")
+
+
+def _probe(store: Store, key: str) -> None:
+    if store.get(key) != _DATA:
+        raise _broken(store, "gives back other bytes than were put")
+    if store.get_range(key, 250, 20) != _DATA[250:270] or store.get_range(key, len(_DATA) - 1, 20) != _DATA[-1:]:
+        raise _broken(store, "does not read ranges right")
+    if store.head(key).size != len(_DATA):
+        raise _broken(store, "gives a wrong size")
+    if [(info.key, info.size) for info in store.list(key)] != [(key, len(_DATA))]:
+        raise _broken(store, "does not list what was put")
+    with suppress(ObjectExists):
+        store.put(key, b"replaced")
+        raise _broken(store, "replaces objects instead of refusing to")
+    if store.get(key) != _DATA:
+        raise _broken(store, "says that it refused to replace an object, and replaced it")
+
+
+def _broken(store: Store, how: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"the store at {store.location} {how}", hint="Use another store: backups would not be safe."
+    )
