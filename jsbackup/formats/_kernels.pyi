@@ -1,25 +1,52 @@
 """Types of the compiled kernel. `_kernels_py.py` is its readable twin: same names, same types, same errors.
 
-Every function takes whole buffers, never reads or writes past an end, and raises `FormatError` for bytes that break
-the rules of their format. Buffers are anything with a contiguous byte buffer; integers are little endian.
+Every function takes whole buffers (anything with a contiguous byte buffer, not changed meanwhile), never reads or
+writes past an end, and raises `FormatError`, which names the byte or row, for bytes that break the rules of their
+format. `ValueError` is a mistake of the caller: an offset outside the buffer, a key that has not 32 bytes. Integers are
+little endian. Bulk work is done without the GIL. The twin's docstrings say the rest.
 """
 
 from typing_extensions import Buffer
 
 from jsbackup.formats.batch import Columns
 
-def s2_decode_block(block: Buffer, max_size: int) -> bytes: ...
-def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns, int]: ...
-def encode_entries(columns: Columns) -> tuple[bytes, bytes]: ...
-def sum_digest(encoded: Buffer, ends: Buffer, total: bytes) -> bytes: ...
+def s2_decode_block(block: Buffer, max_size: int) -> bytes:
+    """The content of an S2 or Snappy block, of at most `max_size` bytes, which is checked before they are allocated."""
+
+def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns, int]:
+    """Archive-v2 message entries from `offset` on, at least one if it is complete, and the next offset.
+
+    Stops at an incomplete entry, at one with sequence 0, and once the entries taken come to `max_bytes`.
+    """
+
+def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
+    """The canonical archive-v2 encoding of all messages, and the end of each in it (packed int64)."""
+
+def sum_digest(encoded: Buffer, ends: Buffer, total: bytes) -> bytes:
+    """`total` plus the HighwayHash-256 of each encoded message, modulo 2^256; 32-byte integers."""
+
 def decode_records(
     block: Buffer, key: bytes, offset: int, max_bytes: int, first_seq: int, after_seq: int, deleted: Buffer
-) -> tuple[Columns, bytes, int, int]: ...
-def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tuple[bytes, int]: ...
-def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -> tuple[int, int]: ...
+) -> tuple[Columns, bytes, int, int]:
+    """Archive-v1 records of a whole message block from `offset` on.
+
+    Gives the living messages, the sequences that tombstones name (packed uint64, as met), the next offset and the
+    highest sequence met. `deleted` holds sorted packed uint64. Every checksum is verified.
+    """
+
+def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tuple[bytes, int]:
+    """Archive-v1 records from `row` on while they fit in `max_bytes`, at least one, and the next row."""
+
+def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -> tuple[int, int]:
+    """The offset behind up to `count` subject entries of an `index.db` of this version, and how many are left."""
 
 class HighwayHash:
+    """HighwayHash with a 32-byte key. A digest does not end it: more data may follow."""
+
     def __init__(self, key: bytes) -> None: ...
     def update(self, data: Buffer) -> None: ...
-    def digest64(self) -> bytes: ...
-    def digest256(self) -> bytes: ...
+    def digest64(self) -> bytes:
+        """8 bytes, as nats-server stores it."""
+
+    def digest256(self) -> bytes:
+        """32 bytes: four lanes, little endian."""

@@ -3,6 +3,15 @@
 The compiled one is used where it can be imported. Call kernels as attributes of this module (`kernels.decode_entries`),
 so that `use` takes effect. Nobody is served something else than they asked for: a quiet fallback would turn a benchmark
 or a test into one of the other kernel.
+
+MB/s on one core, messages of 256 B where it matters (4 KiB in brackets), and what doing without a compiler costs:
+
+                        compiled        python
+    s2_decode_block         2600            28     JSON, 3.2 times smaller
+    HighwayHash.update      2000            10
+    decode_entries          7000            50
+    sum_digest               950 (1900)      2 (10)
+    decode_records          1100             5 (10)
 """
 
 from __future__ import annotations
