@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -28,12 +29,6 @@ class TqdmProgress:
         self._messages: dict[str, int] = {}
         self._all_messages = 0
         self._positions: set[int] = set()
-
-    def __enter__(self) -> TqdmProgress:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     @staticmethod
     def _bar(label: str, total: int, *, position: int) -> tqdm[NoReturn]:
@@ -98,8 +93,14 @@ class TqdmProgress:
             self._total.close()
 
 
-def make_progress(verb: str, *, wanted: bool) -> Progress:
+@contextmanager
+def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
     """Bars if wanted and stderr is a terminal, else silence."""
-    if wanted and sys.stderr.isatty():
-        return TqdmProgress(verb)
-    return NullProgress()
+    if not wanted or not sys.stderr.isatty():
+        yield NullProgress()
+        return
+    bars = TqdmProgress(verb)
+    try:
+        yield bars
+    finally:
+        bars.close()

@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from jsbackup import __version__
-from jsbackup.config import Connection
+from jsbackup.config import Connection, Glob
 from jsbackup.engine.capture import CaptureLimits
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.link import Link
-from jsbackup.engine.plan import matches
+from jsbackup.engine.plan import is_chosen
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import JsBackupError, NatsError, UsageError
@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 class BackupOptions:
     """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
 
-    streams: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     consumers: bool = True
     config_only: bool = False
@@ -123,16 +123,17 @@ async def run_backup(
 async def _choose(js: JetStream, options: BackupOptions) -> tuple[list[StreamInfo], list[Failure]]:
     """The streams to back up, largest first, and those that should be but did not answer."""
     listing = await js.streams()
-    silent = {name: "it did not answer" for name in listing.missing}
+    silent = dict.fromkeys(listing.missing, "it did not answer")
     silent.update({name: f"it is offline: {reason}" for name, reason in listing.offline.items()})
     names = set(listing.entries) | set(silent)
-    for pattern in options.streams:
-        if not any(matches(name, [pattern]) for name in names):
-            raise UsageError(f"no stream matches {pattern}", hint="See 'nats stream ls' for the streams there are.")
+    for glob in options.streams:
+        if not any(glob.matches(name) for name in names):
+            raise UsageError(
+                f"no stream matches {glob.pattern}", hint="See 'nats stream ls' for the streams there are."
+            )
 
     def wanted(name: str) -> bool:
-        chosen = not options.streams or matches(name, options.streams)
-        return chosen and not matches(name, options.exclude)
+        return is_chosen(name, options.streams, options.exclude)
 
     failures = [
         Failure(name, NatsError(f"stream {name} cannot be read: {reason}"))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any
 
+from jsbackup.config import Glob
 from jsbackup.engine.features import (
     Version,
     fit_consumer,
@@ -36,7 +36,7 @@ __all__ = [
     "RestorePlan",
     "Target",
     "Wire",
-    "matches",
+    "is_chosen",
     "plan_restore",
 ]
 
@@ -74,8 +74,8 @@ class Consumers(StrEnum):
 class RestoreOptions:
     """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
 
-    streams: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
     if_exists: IfExists = IfExists.FAIL
     wire: Wire = Wire.AUTO
     consumers: Consumers = Consumers.ALL
@@ -148,9 +148,10 @@ class RestorePlan:
         return [action for stage in self.stages for action in stage]
 
 
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a name is one of the names or globs (case matters)."""
-    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
+    """Whether a stream is meant by names or globs; no `streams` means all."""
+    wanted = not streams or any(glob.matches(name) for glob in streams)
+    return wanted and not any(glob.matches(name) for glob in exclude)
 
 
 def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) -> RestorePlan:
@@ -172,16 +173,13 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
-    for pattern in options.streams:
-        if not any(matches(entry.name, [pattern]) for entry in manifest.streams):
+    for glob in options.streams:
+        if not any(glob.matches(entry.name) for entry in manifest.streams):
             raise UsageError(
-                f"backup {manifest.id} has no stream {pattern}", hint="See 'jsbackup show' for the streams it has."
+                f"backup {manifest.id} has no stream {glob.pattern}",
+                hint="See 'jsbackup show' for the streams it has.",
             )
-    return [
-        entry
-        for entry in manifest.streams
-        if (not options.streams or matches(entry.name, options.streams)) and not matches(entry.name, options.exclude)
-    ]
+    return [entry for entry in manifest.streams if is_chosen(entry.name, options.streams, options.exclude)]
 
 
 def _plan_stream(

@@ -1,0 +1,238 @@
+"""Commands that read or make a repository and speak to no server: `init`, `list`, `show`, `verify`."""
+
+from __future__ import annotations
+
+import click
+
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.output import format_bytes, format_count
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import created_text, stream_json
+from jsbackup.cli.session import make_repository, open_repository, start_log
+from jsbackup.errors import IntegrityError, JsBackupError
+from jsbackup.model import JsonObject
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, StreamBackup
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.verify import Level, Problem, ProblemKind, verify_backup
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command)
+def init(shared: Shared) -> None:
+    """Make a repository in an empty location and probe its store."""
+    start_log(shared)
+    repository = make_repository(shared)
+    shared.output.result(
+        {"repository": repository.descriptor.id, "location": repository.store.location},
+        lambda: shared.output.line(f"made repository {repository.descriptor.id} at {repository.store.location}"),
+    )
+
+
+def _summary(manifest: Manifest) -> JsonObject:
+    return {
+        "backup": manifest.id,
+        "created": manifest.created,
+        "result": manifest.result,
+        "streams": len(manifest.streams),
+        "messages": sum(stream.captured.messages for stream in manifest.streams),
+        "bytes": sum(stream.captured.bytes for stream in manifest.streams),
+        "tags": dict(manifest.tags),
+    }
+
+
+@click.command("list", cls=Command)
+def list_backups(shared: Shared) -> int:
+    """List the backups of a repository, oldest first."""
+    start_log(shared)
+    repository = open_repository(shared)
+    rows: list[JsonObject] = []
+    damaged: list[JsBackupError] = []
+    for backup in repository.backups():
+        try:
+            rows.append(_summary(repository.manifest(backup)))
+        except IntegrityError as error:  # the others can still be listed
+            damaged.append(error)
+    output = shared.output
+
+    def text() -> None:
+        output.table(
+            ["BACKUP", "CREATED", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", "TAGS"],
+            [
+                (
+                    row["backup"],
+                    row["created"][:19] + "Z",
+                    row["result"],
+                    str(row["streams"]),
+                    format_count(row["messages"]),
+                    format_bytes(row["bytes"]),
+                    ",".join(f"{key}={value}" for key, value in sorted(row["tags"].items())),
+                )
+                for row in rows
+            ],
+        )
+        for error in damaged:
+            output.line(f"damaged: {error.message}")
+
+    output.result({"backups": rows, "damaged": [error.message for error in damaged]}, text)
+    return IntegrityError.exit_code if damaged else 0
+
+
+@click.command(cls=Command)
+@click.argument("backup")
+def show(shared: Shared, backup: str) -> None:
+    """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`."""
+    start_log(shared)
+    repository = open_repository(shared)
+    manifest = repository.manifest(repository.resolve(backup))
+    output = shared.output
+    streams = [
+        {
+            **stream_json(stream),
+            "created": stream.created,
+            "config": stream.config,
+            "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
+            "objects": [
+                {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
+                | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
+                for ref in stream.segments
+            ]
+            + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque],
+        }
+        for stream in manifest.streams
+    ]
+    document = {
+        **_summary(manifest),
+        "tool": manifest.tool,
+        "previous": manifest.previous,
+        "source": {
+            "server_version": manifest.source.server_version,
+            "cluster": manifest.source.cluster,
+            "account": manifest.source.account,
+            "domain": manifest.source.domain,
+            "context": manifest.source.context,
+        },
+        "streams": streams,
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+    }
+
+    def text() -> None:
+        output.line(f"backup    {manifest.id}  {manifest.result}  {created_text(manifest)}")
+        source = manifest.source
+        output.line(f"source    nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}")
+        for key, value in sorted(manifest.tags.items()):
+            output.line(f"tag       {key}={value}")
+        output.line()
+        output.table(
+            ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "FROM"],
+            [
+                (
+                    s.name,
+                    format_count(s.captured.messages),
+                    format_bytes(s.captured.bytes),
+                    format_bytes(_stored_size(s)),
+                    str(s.captured.first_seq),
+                    str(s.captured.last_seq),
+                    str(len(s.consumers)),
+                    str(len(s.segments)),
+                    s.archive_format,
+                )
+                for s in manifest.streams
+            ],
+        )
+        consumers = [(s.name, c) for s in manifest.streams for c in s.consumers]
+        if consumers:
+            output.line()
+            output.table(
+                ["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"],
+                [
+                    (
+                        c.name,
+                        stream,
+                        str(c.state.ack_floor.stream) if c.state else "-",
+                        str(c.state.delivered.stream) if c.state else "-",
+                        (str(len(c.state.pending)) if c.pending is None else "many") if c.state else "-",
+                        c.fidelity,
+                    )
+                    for stream, c in consumers
+                ],
+            )
+        for s in manifest.streams:
+            for warning in s.warnings:
+                output.line(f"warning: {s.name}: {warning}")
+        for skipped in manifest.skipped:
+            output.line(f"skipped: {skipped.name}: {skipped.reason}")
+
+    output.result(document, text)
+
+
+def _stored_size(stream: StreamBackup) -> int:
+    refs: tuple[SegmentRef | OpaqueRef, ...] = (*stream.segments, *stream.opaque)
+    return sum(ref.size for ref in refs)
+
+
+def _problems(repository: Repository, backup: str, level: Level, progress: Progress) -> list[Problem]:
+    try:
+        manifest = repository.manifest(backup)
+    except IntegrityError as error:  # all of this backup is lost, the others are not
+        return [Problem(ProblemKind.DAMAGED, "", layout.manifest_key(backup), error.message)]
+    return list(verify_backup(repository.store, manifest, level, progress=progress))
+
+
+def _problem_json(problem: Problem) -> JsonObject:
+    return {
+        "stream": problem.stream,
+        "key": problem.key,
+        "problem": problem.problem,
+        "first_seq": problem.first_seq,
+        "last_seq": problem.last_seq,
+        "messages": problem.messages,
+    }
+
+
+def _lost(problem: JsonObject) -> str:
+    if not problem["messages"]:
+        return ""
+    return f" (lost: {problem['messages']} messages, sequences {problem['first_seq']} to {problem['last_seq']})"
+
+
+@click.command(cls=Command)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...")
+@click.option(
+    "--level",
+    type=click.Choice([str(level) for level in Level]),
+    default=str(Level.OBJECTS),
+    show_default=True,
+    help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
+)
+def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
+    """Check stored backups; all of them if none is named."""
+    start_log(shared)
+    repository = open_repository(shared)
+    chosen = [repository.resolve(text) for text in backups] or repository.backups()
+    with make_progress("verify", wanted=shared.progress) as progress:
+        found = [(backup, _problems(repository, backup, Level(level), progress)) for backup in chosen]
+    output = shared.output
+    documents: list[JsonObject] = [
+        {
+            "backup": backup,
+            "level": level,
+            "ok": not problems,
+            "problems": [_problem_json(problem) for problem in problems],
+        }
+        for backup, problems in found
+    ]
+
+    def text() -> None:
+        for document in documents:
+            output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
+            for problem in document["problems"]:
+                output.line(f"  {problem['stream']}: {problem['problem']}{_lost(problem)}")
+
+    output.result(documents[0] if len(backups) == 1 else {"backups": documents}, text)
+    return 0 if all(not problems for _, problems in found) else IntegrityError.exit_code
+
+
+COMMANDS = {"init": init, "list": list_backups, "show": show, "verify": verify}
