@@ -37,9 +37,9 @@ from jsbackup.formats.archive_items import (
     state_to_json,
 )
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
+from jsbackup.formats.consumer_state import acceptable
 from jsbackup.formats.consumer_state import state_from_json as consumer_state_from_json
 from jsbackup.formats.consumer_state import state_to_json as consumer_state_to_json
-from jsbackup.formats.consumer_state import within_bounds
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class ArchiveV2Writer:
             if consumer.state is not None:
                 value = {
                     "config": {**consumer.config, "name": consumer.name},
-                    "state": consumer_state_to_json(within_bounds(consumer.state)),
+                    "state": consumer_state_to_json(acceptable(consumer.state, self._start_seq(consumer))),
                 }
                 out.append(_json_entry(f"consumers/{consumer.name}", value))
         return out
@@ -242,6 +242,11 @@ class ArchiveV2Writer:
 
     def finish(self) -> list[bytes]:
         return [_END]
+
+    def _start_seq(self, consumer: ArchivedConsumer) -> int:
+        """Where the server lets the consumer start before it looks at its state: the stream is empty then."""
+        wanted = consumer.config.get("opt_start_seq")
+        return max(self._state.first_seq, 1, wanted if isinstance(wanted, int) else 0)
 
 
 def _json_entry(name: str, value: JsonObject) -> bytes:

@@ -11,7 +11,9 @@ What is lost: `o.dat` keeps delivery times of pending messages in whole seconds 
 redelivery may come up to a second early. Keys, counts and positions are exact. JSON keeps all.
 
 What a server insists on when it takes a state over as JSON (`consumerFileStore.Update`), not as `o.dat`: the ack floor
-is not above delivered, and pending lies above the one and not above the other. `within_bounds` makes a state so.
+is not above delivered, and pending lies above the one and not above the other. And the ack floor must not be below
+where a new consumer of that config would start, else the state is silently passed over: servers before 2.14 keep a
+floor of 0 until the first ack. `acceptable` makes a state so.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["decode_state", "encode_state", "state_from_json", "state_to_json", "within_bounds"]
+__all__ = ["acceptable", "decode_state", "encode_state", "state_from_json", "state_to_json"]
 
 _MAGIC = 22
 _SECOND_NS = 1_000_000_000
@@ -219,14 +221,14 @@ def _key(text: str) -> int:
     return int(text)
 
 
-def within_bounds(state: ConsumerState) -> ConsumerState:
-    """The nearest state that a server takes over as JSON; the same object if it is one.
+def acceptable(state: ConsumerState, start_seq: int) -> ConsumerState:
+    """The nearest state that a server takes over as JSON if the consumer would start at `start_seq`.
 
-    Pending at or below the ack floor is acknowledged, pending above delivered is to be delivered anyway: both go.
+    Pending at or below the ack floor is acknowledged or gone, pending above delivered is to be delivered anyway.
     """
-    floor, delivered = state.ack_floor, state.delivered
-    delivered = SequencePair(max(delivered.consumer, floor.consumer), max(delivered.stream, floor.stream))
+    floor = replace(state.ack_floor, stream=max(state.ack_floor.stream, start_seq - 1))
+    delivered = SequencePair(
+        consumer=max(state.delivered.consumer, floor.consumer), stream=max(state.delivered.stream, floor.stream)
+    )
     pending = {key: ack for key, ack in state.pending.items() if floor.stream < key <= delivered.stream}
-    if delivered == state.delivered and len(pending) == len(state.pending):
-        return state
-    return replace(state, delivered=delivered, pending=pending)
+    return ConsumerState(delivered, floor, pending, state.redelivered)
