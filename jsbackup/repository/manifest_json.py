@@ -265,7 +265,7 @@ def _opaque(fields: Fields, folder: str) -> OpaqueRef:
 def _key(fields: Fields, folder: str, kind: layout.Kind) -> str:
     key = fields.text("key")
     if not key.startswith(f"{folder}/") or layout.kind_of(key) is not kind:
-        fields.wrong("key", f"that of a {kind.value} of this stream")
+        fields.wrong("key", f"in this stream's folder and of the kind: {kind.value}")
     return key
 
 
