@@ -1,7 +1,8 @@
 """Archive v1, see `archive_v1_reader.py`. Writer: what every server from 2.10 on restores, under any stream name.
 
-There is no `index.db`: it may be left out, and the server then rebuilds its state from the blocks, checking every
-record. What that takes, found by restoring to 2.10.26, 2.11.11, 2.12.8, 2.14.6 and 2.15.1:
+`index.db` may be left out (see `index_db_writer.py`), and the server then rebuilds its state from the blocks, checking
+every record; what is written means the same either way. What that takes, found by restoring to 2.10.26, 2.11.11,
+2.12.8, 2.14.6 and 2.15.1:
 
 - A gap between records is a run of deleted messages. Inside a block the server keeps each in a set (and walks the gap
   to get there), between blocks they cost nothing, so a block is ended before a large gap.
@@ -26,6 +27,7 @@ from jsbackup.formats import kernels
 from jsbackup.formats.archive_items import MAX_SEQUENCE, asset_name_is_sound
 from jsbackup.formats.batch import Columns, columns_from_batch
 from jsbackup.formats.consumer_state import encode_state
+from jsbackup.formats.index_db_writer import IndexWriter
 from jsbackup.formats.tar import TAR_END, tar_header, tar_padding
 
 if TYPE_CHECKING:
@@ -75,11 +77,13 @@ class ArchiveV1Writer:
         self._end_ns = state.last_ns
         self._last_seq = 0
         self._last_ns = 0
+        self._last_checksum = b""
         self._index = 0  # of the block that is being filled or was filled last
         self._key = b""
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._block_deletions = 0
+        self._index_db = IndexWriter(name, config)
 
     def begin(self) -> list[bytes]:
         meta = _json({**self._config, "Created": self._created} if self._created else self._config)
@@ -99,7 +103,7 @@ class ArchiveV1Writer:
                 out += self._end_block()
             else:
                 self._block_deletions += deletions
-                out += self._append(columns if stop - start == len(sequences) else _rows(batch, start, stop))
+                out += self._append(batch.slice(start, stop - start))
         self._last_seq = sequences[-1]
         self._last_ns = memoryview(columns.timestamps).cast("B").cast("q")[-1]
         return out
@@ -108,9 +112,14 @@ class ArchiveV1Writer:
         """The last blocks, the consumers and the end of the archive."""
         out = self._end_block()
         if self._last_seq < self._end_seq:
+            time_ns = self._end_ns or self._last_ns
             self._begin_block()
-            self._add(self._tombstone(self._end_seq, self._end_ns or self._last_ns))
+            self._add(self._tombstone(self._end_seq, time_ns))
+            self._index_db.end(self._end_seq, time_ns)
             out += self._end_block()
+        index = self._index_db.encode(self._last_checksum)
+        if index is not None:
+            out += _member("msgs/index.db", [index])
         for consumer in self._consumers:
             folder = f"obs/{consumer.name}/"
             meta: JsonObject = {**consumer.config, "Name": consumer.name}
@@ -142,10 +151,15 @@ class ArchiveV1Writer:
             last = sequence
         yield start, len(sequences), deletions
 
-    def _append(self, columns: Columns) -> list[bytes]:
+    def _append(self, batch: pa.RecordBatch) -> list[bytes]:
+        columns = columns_from_batch(batch)
+        sequences = memoryview(columns.sequences).cast("B").cast("q")
+        timestamps = memoryview(columns.timestamps).cast("B").cast("q")
+        subjects = batch.column(2)
         out: list[bytes] = []
         row = 0
         while row < columns.count:
+            start = row
             if self._block and self._block_bytes + _record_bytes(columns, row) > _BLOCK_BYTES:
                 out += self._end_block()
             if not self._block:
@@ -154,14 +168,19 @@ class ArchiveV1Writer:
             if not self._block and records.startswith(b"cmp"):
                 self._add(self._tombstone(0, 0))
             self._add(records)
+            self._index_db.add(
+                sequences[start:row], timestamps[start:row], subjects.slice(start, row - start), len(records)
+            )
         return out
 
     def _begin_block(self) -> None:
         self._index += 1
         self._key = sha256(f"{self._stream}-{self._index}".encode()).digest()
+        self._index_db.begin_block(self._index)
 
     def _add(self, records: bytes) -> None:
         self._block.append(records)
+        self._last_checksum = records[-8:]
         self._block_bytes += len(records)
 
     def _end_block(self) -> list[bytes]:
@@ -175,10 +194,6 @@ class ArchiveV1Writer:
     def _tombstone(self, sequence: int, time_ns: int) -> bytes:
         head = _EMPTY_RECORD.pack(_EMPTY_RECORD_BYTES, sequence | _TOMBSTONE, time_ns, 0)
         return head + _checksum(self._key, head[4:20])
-
-
-def _rows(batch: pa.RecordBatch, start: int, stop: int) -> Columns:
-    return columns_from_batch(batch.slice(start, stop - start))
 
 
 def _record_bytes(columns: Columns, row: int) -> int:
