@@ -90,6 +90,7 @@ class Target:
     version: Version
     clustered: bool
     streams: Mapping[str, StreamInfo]
+    leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Action:
     wire: Wire
     config: JsonObject
     replaces: bool
+    leftover: bool = False  # what is there is left over from an interrupted restore
     changes: tuple[ConfigChange, ...] = ()
     consumers: tuple[PlannedConsumer, ...] = ()
     notes: tuple[str, ...] = ()
@@ -161,11 +163,11 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
     refusals: list[Refusal] = []
     skipped: list[Refusal] = []
     for entry in chosen:
-        existing = target.streams.get(entry.name)
-        if existing is not None and options.if_exists is IfExists.SKIP:
+        exists = entry.name in target.streams and entry.name not in target.leftovers
+        if exists and options.if_exists is IfExists.SKIP:
             skipped.append(Refusal(entry.name, TargetConflict.exit_code, "exists at the target"))
             continue
-        action, reasons = _plan_stream(entry, target, options, exists=existing is not None)
+        action, reasons = _plan_stream(entry, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
     refusals += _overlaps(actions, target)
@@ -226,6 +228,7 @@ def _plan_stream(
             wire=wire,
             config=config,
             replaces=exists,
+            leftover=entry.name in target.leftovers,
             changes=changes,
             consumers=tuple(consumers),
             notes=tuple(_notes(entry, config, wire)),

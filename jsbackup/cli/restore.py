@@ -1,0 +1,153 @@
+"""`jsbackup restore`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.output import format_bytes, format_count, format_seconds
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.session import connection_of, open_repository, run_async, start_log
+from jsbackup.config import parse_glob, parse_size
+from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
+from jsbackup.engine.restore import RestoredStream, RestoreReport, RestoreSettings, run_restore
+from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.model import JsonObject
+
+__all__ = ["COMMANDS"]
+
+_WIRES = [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]
+
+
+@click.command(cls=Command, needs_server=True)
+@click.argument("backup")
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
+@click.option(
+    "--if-exists",
+    type=click.Choice([str(choice) for choice in IfExists]),
+    default=str(IfExists.FAIL),
+    show_default=True,
+    help="What to do about a stream that is there; replace keeps it until the new one is proved.",
+)
+@click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target.")
+@click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target.")
+@click.option(
+    "--consumers",
+    type=click.Choice([str(choice) for choice in Consumers]),
+    default=str(Consumers.ALL),
+    show_default=True,
+    help="all: with their state; config: starting anew; none: without.",
+)
+@click.option(
+    "--wire",
+    type=click.Choice(_WIRES),
+    default=str(Wire.AUTO),
+    show_default=True,
+    help="Archive format to send; auto takes the faster one that the target can take.",
+)
+@click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
+@click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+def restore(
+    shared: Shared,
+    backup: str,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    if_exists: str,
+    replicas: int | None,
+    storage: str | None,
+    consumers: str,
+    wire: str,
+    window: str,
+    no_verify: bool,
+    jobs: int,
+) -> int:
+    """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
+
+    Nothing is changed unless everything asked for can be restored.
+    """
+    start_log(shared)
+    options = RestoreOptions(
+        streams=tuple(map(parse_glob, streams)),
+        exclude=tuple(map(parse_glob, exclude)),
+        if_exists=IfExists(if_exists),
+        wire=Wire(wire),
+        consumers=Consumers(consumers),
+        replicas=replicas,
+        storage=storage,
+    )
+    settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify)
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    manifest = repository.manifest(repository.resolve(backup))
+    with make_progress("restore", wanted=shared.progress) as progress:
+        report = run_async(
+            run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom)
+        )
+    return _tell(shared, report)
+
+
+def _stream_json(stream: RestoredStream) -> JsonObject:
+    return {
+        "name": stream.name,
+        "as": stream.as_name,
+        "messages": stream.messages,
+        "bytes": stream.bytes,
+        "digest": stream.digest,
+        "verified": stream.verified,
+        "seconds": round(stream.seconds, 3),
+        "wire": stream.wire,
+        "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in stream.consumers],
+        "notes": list(stream.notes),
+    }
+
+
+def _tell(shared: Shared, report: RestoreReport) -> int:
+    output = shared.output
+    streams = [_stream_json(stream) for stream in report.streams]
+    failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
+    skipped = [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped]
+
+    def text() -> None:
+        output.table(
+            ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "AS", "PROOF"],
+            [
+                (
+                    s.as_name,
+                    format_count(s.messages),
+                    format_bytes(s.bytes),
+                    str(len(s.consumers)),
+                    format_seconds(s.seconds),
+                    s.wire,
+                    "verified" if s.verified else "not verified",
+                )
+                for s in report.streams
+            ],
+        )
+        for s in report.streams:
+            for note in s.notes:
+                output.line(f"note: {s.as_name}: {note}")
+            for c in s.consumers:
+                if c.note:
+                    output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
+        for item in skipped:
+            output.line(f"skipped: {item['name']}: {item['reason']}")
+        for failure in report.failures:
+            output.line(f"failed: {failure.name}: {failure.error.message}")
+            if failure.error.hint:
+                output.line(f"hint: {failure.error.hint}")
+        output.line(f"restored {len(report.streams)} streams, {len(report.failures)} failed, {len(skipped)} skipped")
+
+    output.result({"streams": streams, "failed": failed, "skipped": skipped}, text)
+    if report.failures and not report.streams:
+        codes = {failure.error.exit_code for failure in report.failures}
+        return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
+    if report.failures or any(stream.incomplete for stream in report.streams):
+        return IncompleteError.exit_code
+    return 0
+
+
+COMMANDS = {"restore": restore}

@@ -1,0 +1,82 @@
+"""What differs between a backup's messages and what a server holds, message by message.
+
+The digest says whether; this says what, when the digest says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+__all__ = ["Comparison", "Missing"]
+
+# Differences kept to be looked at; beyond, they are only counted.
+_KEPT = 100_000
+
+_Row = tuple[int, int, bytes, bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A message of the backup that the server does not hold."""
+
+    sequence: int
+    timestamp_ns: int
+    headers: bytes
+
+
+@dataclass(slots=True)
+class Comparison:
+    """A sink for the server's messages that walks along the backup's. Call `finish` at the end.
+
+    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all.
+    """
+
+    ours: Iterable[pa.RecordBatch]
+    last_seq: int  # what the server holds beyond is not compared: it arrived after the restore
+    missing: list[Missing] = field(default_factory=list)
+    added: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    count: int = 0
+    _rows: Iterator[_Row] = field(init=False)
+    _next: _Row | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = (row for batch in self.ours for row in _rows_of(batch))
+        self._next = next(self._rows, None)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The server's messages, in order."""
+        for row in _rows_of(batch):
+            if row[0] > self.last_seq:
+                return
+            while self._next is not None and self._next[0] < row[0]:
+                self._miss()
+            if self._next is None or self._next[0] > row[0]:
+                self._keep(self.added, row[0])
+                continue
+            if self._next != row:
+                self._keep(self.changed, row[0])
+            self._next = next(self._rows, None)
+
+    def finish(self) -> None:
+        """The server has no more: what is left of the backup is missing there."""
+        while self._next is not None:
+            self._miss()
+
+    def _miss(self) -> None:
+        assert self._next is not None
+        self._keep(self.missing, Missing(self._next[0], self._next[1], self._next[3]))
+        self._next = next(self._rows, None)
+
+    def _keep(self, found: list[int] | list[Missing], item: int | Missing) -> None:
+        self.count += 1
+        if len(found) < _KEPT:
+            found.append(item)  # type: ignore[arg-type]
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[_Row]:
+    for sequence, timestamp, subject, headers, data in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+        yield sequence, timestamp, subject.encode() if isinstance(subject, str) else subject, headers or b"", data

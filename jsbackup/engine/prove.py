@@ -1,0 +1,162 @@
+"""The proof at the end of a restore: what the server now holds is read back and compared with the backup.
+
+The stream's digest over what was restored decides. Where it differs, the messages are compared one by one, and what the
+stream's own rules removed meanwhile (`max_age`, per-message TTL) is told apart from what is wrong. Messages beyond the
+backup's last sequence arrived after the restore and are not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.engine.capture import Advance, Sink, capture_snapshot
+from jsbackup.engine.compare import Comparison, Missing
+from jsbackup.engine.consume import read_messages
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.errors import DigestMismatch, NatsTimeout, SnapshotBusy, TransferError, UnsupportedError
+from jsbackup.formats.archive import late_deletions
+from jsbackup.formats.digest import Digester, StreamDigest
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject
+from jsbackup.protocol.info import StreamInfo
+
+__all__ = ["Expected", "Proof", "prove_stream"]
+
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.5
+_V2_SINCE = (2, 15)
+_TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a restored stream should hold. `messages_of` reads the backup's messages again, where that is needed."""
+
+    digest: StreamDigest
+    messages: int
+    last_seq: int
+    messages_of: Callable[[], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found. `expired` messages went by the stream's own rules; `consumers` are as the server holds them."""
+
+    info: StreamInfo
+    digest: StreamDigest
+    messages: int
+    expired: int
+    consumers: dict[str, ArchivedConsumer]
+
+
+class _DigestSink:
+    def __init__(self, last_seq: int) -> None:
+        self._last_seq = last_seq
+        self.digester = Digester()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows and batch.column("sequence")[-1].as_py() > self._last_seq:
+            batch = batch.filter(pc.less_equal(batch.column("sequence"), self._last_seq))
+        self.digester.update(batch)
+
+
+async def prove_stream(
+    js: JetStream, name: str, expected: Expected, *, now_ns: Callable[[], int], advance: Advance
+) -> Proof:
+    """Read `name` back and compare. Raises DigestMismatch, saying which messages, and NatsError."""
+    sink = _DigestSink(expected.last_seq)
+    info, consumers = await _read(js, name, lambda: sink, advance)
+    found = sink.digester
+    if found.stream_digest == expected.digest and found.messages == expected.messages:
+        _check_last(info, expected)
+        return Proof(info, found.stream_digest, found.messages, 0, consumers)
+    comparison = Comparison((), 0)
+
+    def compare() -> Sink:
+        nonlocal comparison
+        comparison = Comparison(expected.messages_of(), expected.last_seq)
+        return comparison
+
+    info, consumers = await _read(js, name, compare, lambda _bytes, _messages: None)
+    await asyncio.to_thread(comparison.finish)
+    wrong = [m.sequence for m in comparison.missing if not _has_expired(m, info.config, now_ns())]
+    if wrong or comparison.added or comparison.changed:
+        raise DigestMismatch(
+            f"stream {name} does not hold what was restored: "
+            f"{_list('missing', wrong)}, {_list('added', comparison.added)}, {_list('changed', comparison.changed)}",
+            hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
+        )
+    _check_last(info, expected)
+    return Proof(info, found.stream_digest, found.messages, comparison.count, consumers)
+
+
+def _check_last(info: StreamInfo, expected: Expected) -> None:
+    if info.state.last_seq < expected.last_seq:
+        raise DigestMismatch(
+            f"stream {info.name} ends at sequence {info.state.last_seq}, the backup at {expected.last_seq}"
+        )
+
+
+def _list(what: str, sequences: Sequence[int]) -> str:
+    shown = ", ".join(map(str, sequences[:_SHOWN]))
+    return f"{len(sequences)} {what}" + (f" ({shown}{', …' if len(sequences) > _SHOWN else ''})" if sequences else "")
+
+
+def _has_expired(message: Missing, config: JsonObject, now_ns: int) -> bool:
+    """Whether the stream's own rules remove the message by now."""
+    age_ns = now_ns - message.timestamp_ns
+    max_age = config.get("max_age") or 0
+    if 0 < max_age <= age_ns:
+        return True
+    ttl = _TTL.search(message.headers) if config.get("allow_msg_ttl") else None
+    seconds = _go_seconds(ttl[1].decode("ascii", "replace")) if ttl else None
+    return seconds is not None and seconds * 1_000_000_000 <= age_ns
+
+
+_GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _go_seconds(text: str) -> float | None:
+    """A TTL as publishers write it: whole seconds or a Go duration; None for `never` and anything else."""
+    if text.isdigit():
+        return float(text)
+    parts = re.findall(r"([0-9.]+)(ns|us|µs|ms|s|m|h)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
+
+
+async def _read(
+    js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance
+) -> tuple[StreamInfo, dict[str, ArchivedConsumer]]:
+    """Everything the stream holds, into a fresh sink, again until a reading comes out clean."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        info = await js.stream(name)
+        deleted = SequenceSet()
+        if info.state.deleted and js.link.server_version < _V2_SINCE:
+            deleted = SequenceSet((await js.stream(name, deleted_details=True)).deleted or ())
+        sink = make_sink()
+        try:
+            capture = await capture_snapshot(js, name, sink, deleted=deleted, advance=advance)
+        except UnsupportedError:
+            async for batch in read_messages(js, info, advance):
+                await asyncio.to_thread(sink.add, batch)
+            return info, {}
+        except (SnapshotBusy, TransferError, NatsTimeout):
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            assert capture.end is not None
+            late = late_deletions(capture.end)
+            if not late.certain and not late.doubtful:
+                return info, {consumer.name: consumer for consumer in capture.consumers}
+            # Messages went away while they were read (somebody consumes already): once more.
+        await asyncio.sleep(_PAUSE_SECONDS * attempt)
+    raise DigestMismatch(f"stream {name} changes too fast to be read back and compared")
