@@ -135,7 +135,7 @@ class SegmentWriter:
         return ref
 
     def _same_end(self, key: str, data: pa.Buffer) -> bool:
-        view = memoryview(data)
+        view = memoryview(data).cast("B")  # an Arrow buffer counts its bytes as signed
         tail = view[-min(len(view), int.from_bytes(view[-8:-4], "little") + 8) :]
         # One byte more than ours, so that one request compares the size too.
         return self._store.get_range(key, len(view) - len(tail), len(tail) + 1) == tail

@@ -316,7 +316,7 @@ def test_a_wrong_value_anywhere_is_read_right_or_a_format_error() -> None:
         (("streams", 0, "segments", 0, "last_seq"), 91, r"key is not that of this segment of this stream"),
         (("streams", 0, "segments", 0, "key"), "jsbackup.json", r"segments\[0\]: not a segment's key"),
         (("streams", 0, "segments", 0, "min_time"), "now", r"segments\[0\]: min_time: bad time"),
-        (("streams", 0, "opaque", 0, "key"), f"{FOLDER}/pending-{HEX}.parquet", "key is not in this stream's folder and of the kind: opaque piece"),
+        (("streams", 0, "opaque", 0, "key"), f"{FOLDER}/pending-{HEX}.parquet", "folder and of the kind: opaque piece"),
         (("streams", 0, "consumers", 0, "state", "pending"), [[2, 1, 1], [1, 1, 1]], "pending is not in rising order"),
         (("streams", 0, "consumers", 0, "state", "redelivered"), [[1, -1]], "redelivered is not a list of lists"),
         (("streams", 0, "consumers", 3, "state"), None, "state is not there although a pending set is"),
