@@ -7,7 +7,9 @@ not know.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,10 +32,20 @@ class Refused(Exception):
 
 
 async def connect(url: str) -> Client:
-    """A nats-py connection that does not reconnect: a server that is gone fails the test at once."""
+    """A nats-py connection that does not reconnect: a server that is gone fails the test at once. Close it."""
     client = Client()
     await client.connect(servers=url.split(","), allow_reconnect=False, max_outstanding_pings=10)
     return client
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Client]:
+    """The same as a context: closed at the end, whatever happened."""
+    client = await connect(url)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 async def call(

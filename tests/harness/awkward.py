@@ -27,8 +27,8 @@ _MODULES = (awkward_configs, awkward_consumers, awkward_messages)
 # Streams that copy others: made after them.
 COPIES = {"MIRROR": ("ORIGIN",), "MIRROR_PART": ("ORIGIN",), "SOURCES": ("ORIGIN", "PER_SUBJECT_5")}
 
-# Builders that wait for the server's clock run beside the others.
-_SLOW = ("TTL_MARKERS", "KV_TTL")
+# Builders at work at once: some wait for the server's clock, and in a cluster each waits for elections.
+_AT_ONCE = 8
 
 
 def keys(version: str, *, storage: Storage = "file", only: Collection[str] | None = None) -> list[str]:
@@ -60,16 +60,18 @@ async def fill(
     `replicas` is for clusters, `prefix` for a JetStream domain. Raises Refused where the server refuses something.
     """
     chosen = keys(version, storage=storage, only=only)
-    # Copies last, whatever the order of registration.
-    chosen.sort(key=lambda key: key in COPIES)
-    beside = [
-        asyncio.create_task(_build(nc, version, key, storage, replicas, prefix)) for key in chosen if key in _SLOW
-    ]
-    specs = {key: await _build(nc, version, key, storage, replicas, prefix) for key in chosen if key not in _SLOW}
-    for task in beside:
-        spec = await task
-        specs[spec.name] = spec
-    return list(specs.values())
+    workers = asyncio.Semaphore(_AT_ONCE)
+
+    async def build(key: str) -> StreamSpec:
+        async with workers:
+            return await _build(nc, version, key, storage, replicas, prefix)
+
+    specs: list[StreamSpec] = []
+    for phase in ([key for key in chosen if key not in COPIES], [key for key in chosen if key in COPIES]):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(build(key)) for key in phase]
+        specs += [task.result() for task in tasks]
+    return specs
 
 
 async def _build(nc: Client, version: str, key: str, storage: Storage, replicas: int, prefix: str) -> StreamSpec:

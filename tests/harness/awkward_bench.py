@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
 
 from tests.harness.api import JSON, Refused, Wire, call
 
@@ -114,7 +116,22 @@ class Bench:
         base: JSON = {"name": self.name, "storage": self.storage, "retention": "limits", "num_replicas": self.replicas}
         if "mirror" not in config and "subjects" not in config:
             base["subjects"] = [f"{self.root}.>"]
-        await self.call(f"STREAM.CREATE.{self.name}", {**base, **config})
+        made = (await self.call(f"STREAM.CREATE.{self.name}", {**base, **config}))["config"]
+        if self.replicas > 1:
+            for subject in made.get("subjects") or ():
+                probe = subject.replace("*", "probe").replace(">", "probe")
+                await until(lambda probe=probe: self._listens(probe))  # type: ignore[misc]
+
+    async def _listens(self, subject: str) -> bool:
+        # In a cluster the stream's leader may not be known yet to the server that is published to. The header makes
+        # the leader refuse what it gets, so that the probe leaves no trace; a stream without acks does not answer.
+        try:
+            await self.nc.request(subject, b"", timeout=1, headers={"Nats-Expected-Stream": "none"})
+        except NoRespondersError:
+            return False
+        except NatsTimeoutError:
+            return True
+        return True
 
     async def update(self, **changes: object) -> None:
         config = (await self.call(f"STREAM.INFO.{self.name}"))["config"]
@@ -188,10 +205,16 @@ class Bench:
         deliveries: list[Delivery] = []
         body = json.dumps({"batch": count, "expires": 5 * SECOND_NS, **request}).encode()
         await self.nc.publish(f"{self.prefix}.CONSUMER.MSG.NEXT.{self.name}.{consumer}", body, reply=inbox)
+        patience = 100
         while len(deliveries) < count:
             message = await subscription.next_msg(timeout=8)
             if message.reply.startswith("$JS.ACK."):
                 deliveries.append(delivery(message.reply, message.subject))
+            elif (message.headers or {}).get("Status") == "503" and patience:
+                # In a cluster a new consumer's leader may not be known yet to the server that was asked.
+                patience -= 1
+                await asyncio.sleep(0.05)
+                await self.nc.publish(f"{self.prefix}.CONSUMER.MSG.NEXT.{self.name}.{consumer}", body, reply=inbox)
             else:
                 raise RuntimeError(f"pull from {self.name}/{consumer} ended after {len(deliveries)}: {message.headers}")
         await subscription.unsubscribe()

@@ -217,8 +217,22 @@ async def big(bench: Bench) -> None:
     await bench.create()
     await bench.publish_numbered(1300, size_bytes=16_000)
     # Most of the first block and a fifth of all that follows: enough for the server to compact blocks.
-    await bench.delete(*(sequence for sequence in range(2, 480) if sequence % 4), secure=True)
+    await bench.delete(*(sequence for sequence in range(2, 480) if sequence % 4))
     await bench.purge(filter=f"{bench.root}.3")
+
+
+@awkward("BIG_HEADLESS", "whole blocks purged: the first block left is not number one")
+async def big_headless(bench: Bench) -> None:
+    await bench.create()
+    await bench.publish_numbered(80, size_bytes=250_000)
+    await bench.purge(keep=9)
+
+
+@awkward("BIG_TAILLESS", "the whole last block deleted: the last sequence is of a block that is gone")
+async def big_tailless(bench: Bench) -> None:
+    await bench.create()
+    await bench.publish_numbered(40, size_bytes=250_000)
+    await bench.delete(*range(40, 30, -1))
 
 
 @awkward("COMPRESSED", "blocks compressed by the server, big enough to be flushed compressed", file_only=True)

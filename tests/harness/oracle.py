@@ -33,6 +33,8 @@ NO_MESSAGE = 10037
 STREAM_DEFAULTS: dict[str, Any] = {
     "allow_msg_ttl": False,  # 2.11 on write it always; 2.10 does not know it
 }
+# Servers before 2.14 give a stream with sources the default window; from 2.14 on it stays without one.
+SOURCES_DUPLICATE_WINDOW_NS = 120 * 1_000_000_000
 # Nothing of the kind was found in consumer configurations of 2.10.26 to 2.15.1.
 CONSUMER_DEFAULTS: dict[str, Any] = {}
 # Metadata that servers from 2.11 on add by themselves (version, API level, required level).
@@ -99,14 +101,13 @@ async def observe(
 async def _observe_stream(nc: Client, name: str, prefix: str) -> ObservedStream:
     asked = {"deleted_details": True, "subjects_filter": ">"}
     info = await call(nc, f"STREAM.INFO.{name}", asked, prefix=prefix, seconds=30)
-    state = info["state"]
+    state = _plain_state(info["state"])
     first, last = state["first_seq"], state["last_seq"]
     if last - first > _WIDEST:
         raise ValueError(f"stream {name} spans {last - first} sequences")
     messages: list[ObservedMessage] = []
     missing: list[int] = []
-    # A stream that never held a message reports its first sequence as 0.
-    sequences = range(max(first, 1), last + 1)
+    sequences = range(first, last + 1)
     for start in range(0, len(sequences), _PIPELINE):
         part = sequences[start : start + _PIPELINE]
         for sequence, message in zip(
@@ -130,6 +131,13 @@ async def _observe_stream(nc: Client, name: str, prefix: str) -> ObservedStream:
         messages=tuple(messages),
         consumers=consumers,
     )
+
+
+def _plain_state(state: JSON) -> JSON:
+    # A stream that never held a message has a first sequence of 0 or of 1, and in some servers "deleted" holds 0,
+    # which is the number of no message.
+    deleted = [sequence for sequence in state.get("deleted") or () if sequence > 0]
+    return {**state, "first_seq": max(state["first_seq"], 1), "deleted": deleted, "num_deleted": len(deleted)}
 
 
 async def _message(nc: Client, stream: str, sequence: int, prefix: str) -> ObservedMessage | None:
@@ -228,6 +236,8 @@ def _compare_stream(before: ObservedStream | None, after: ObservedStream | None,
 def normal_config(config: JSON, defaults: JSON) -> JSON:
     """The configuration without what servers add by themselves."""
     normal = {key: value for key, value in config.items() if not (key in defaults and defaults[key] == value)}
+    if normal.get("sources") and normal.get("duplicate_window") == SOURCES_DUPLICATE_WINDOW_NS:
+        del normal["duplicate_window"]
     metadata = {
         key: value for key, value in (normal.pop("metadata", None) or {}).items() if not key.startswith(SERVER_METADATA)
     }

@@ -257,7 +257,11 @@ class NatsServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        self.stop()
+        if self._keep:
+            self.stop()
+        else:
+            # Nobody reads this store again.
+            self.kill()
         self._port.release()
         self._monitor.release()
         if not self._keep:
