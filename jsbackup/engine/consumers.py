@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
+from jsbackup.formats.consumer_state import clamp
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
 from jsbackup.protocol.info import ConsumerInfo
 
-__all__ = ["KnownConsumer", "clamp", "merge_consumers"]
+__all__ = ["KnownConsumer", "merge_consumers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +25,6 @@ class KnownConsumer:
     consumer: ArchivedConsumer
     fidelity: Fidelity
     reason: str = ""
-
-
-def clamp(state: ConsumerState, last_seq: int) -> ConsumerState:
-    """The state cut at the stream's last sequence: a consumer ahead of its stream stops delivering."""
-    return replace(
-        state,
-        delivered=SequencePair(state.delivered.consumer, min(state.delivered.stream, last_seq)),
-        ack_floor=SequencePair(state.ack_floor.consumer, min(state.ack_floor.stream, last_seq)),
-        pending={s: p for s, p in state.pending.items() if s <= last_seq},
-        redelivered={s: n for s, n in state.redelivered.items() if s <= last_seq},
-    )
 
 
 def merge_consumers(

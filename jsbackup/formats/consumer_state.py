@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["acceptable", "decode_state", "encode_state", "state_from_json", "state_to_json"]
+__all__ = ["acceptable", "clamp", "decode_state", "encode_state", "state_from_json", "state_to_json"]
 
 _MAGIC = 22
 _SECOND_NS = 1_000_000_000
@@ -232,3 +232,14 @@ def acceptable(state: ConsumerState, start_seq: int) -> ConsumerState:
     )
     pending = {key: ack for key, ack in state.pending.items() if floor.stream < key <= delivered.stream}
     return ConsumerState(delivered, floor, pending, state.redelivered)
+
+
+def clamp(state: ConsumerState, last_seq: int) -> ConsumerState:
+    """The state cut at the stream's last sequence: a consumer ahead of its stream stops delivering."""
+    return replace(
+        state,
+        delivered=SequencePair(state.delivered.consumer, min(state.delivered.stream, last_seq)),
+        ack_floor=SequencePair(state.ack_floor.consumer, min(state.ack_floor.stream, last_seq)),
+        pending={sequence: ack for sequence, ack in state.pending.items() if sequence <= last_seq},
+        redelivered={sequence: count for sequence, count in state.redelivered.items() if sequence <= last_seq},
+    )

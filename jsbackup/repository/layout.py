@@ -48,6 +48,7 @@ __all__ = [
     "StreamFolder",
     "backup_id",
     "backup_id_of",
+    "encode_name",
     "incarnation",
     "is_backup_id",
     "kind_of",
@@ -129,7 +130,7 @@ def stream_folder(name: str, incarnation: str) -> str:
     """Where a stream's objects are, without a slash at the end. `FormatError` if this is no name or incarnation."""
     if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
         raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
-    return f"{SEGMENTS}{_encode_name(name)}-{incarnation}"
+    return f"{SEGMENTS}{encode_name(name)}-{incarnation}"
 
 
 def parse_stream_folder(folder: str) -> StreamFolder:
@@ -145,12 +146,13 @@ def parse_stream_folder(folder: str) -> StreamFolder:
             name = data.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             name = ""
-        if name and _encode_name(name) == match[1]:
+        if name and encode_name(name) == match[1]:
             return StreamFolder(name, match[2])
     raise FormatError(f"not a stream's folder: {folder[:300]!r}")
 
 
-def _encode_name(name: str) -> str:
+def encode_name(name: str) -> str:
+    """A name as a part of a key, see above: safe in any file system, and never `.` or `..`."""
     encoded = [_encode_character(character) for character in name]
     if sum(map(len, encoded)) <= _MAX_ENCODED:
         return "".join(encoded)
