@@ -215,8 +215,8 @@ def consumer_info(prefix: ApiPrefix, stream: str, consumer: str) -> Request:
 
 def consumer_create(prefix: ApiPrefix, stream: str, config: JsonObject, action: ConsumerAction = "create") -> Request:
     """Create ("create"), change ("update") or either (""). A consumer without a durable name keeps its `name`."""
-    name = config.get("durable_name") or config.get("name")
-    tokens = ("CONSUMER", "CREATE", check_name("stream", stream), check_name("consumer", str(name or "")))
+    key = "durable_name" if config.get("durable_name") else "name"
+    tokens = ("CONSUMER", "CREATE", check_name("stream", stream), _name_in(config, "consumer", key))
     body: JsonObject = {"stream_name": stream, "config": config, "action": action}
     return _request(prefix, "consumer_create_response", tokens, body)
 
@@ -226,5 +226,6 @@ def consumer_delete(prefix: ApiPrefix, stream: str, consumer: str) -> Request:
     return _request(prefix, "consumer_delete_response", tokens)
 
 
-def _name_in(config: JsonObject) -> str:
-    return check_name("stream", str(config.get("name") or ""))
+def _name_in(config: JsonObject, kind: str = "stream", key: str = "name") -> str:
+    name = config.get(key)
+    return check_name(kind, name if isinstance(name, str) else "")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
+from jsbackup.protocol.headers import one_line
 from jsbackup.protocol.names import is_name
 from jsbackup.protocol.times import parse_time
 
@@ -83,13 +84,13 @@ class Fields:
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
-            raise FormatError(f"{where} is not a JSON object")
+            raise FormatError(one_line(f"{where} is not a JSON object"))
         self.value: JsonObject = value
         self.where = where
 
     def _wrong(self, key: str, expected: str) -> NoReturn:
         problem = "is missing" if self.value.get(key) is None else f"is not {expected}"
-        raise FormatError(f"{self.where}: {key} {problem}")
+        raise FormatError(one_line(f"{self.where}: {key} {problem}"))
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.value.get(key)

@@ -7,6 +7,7 @@ texts: `server/errors.json` of nats-server, 2.10 to 2.15, where no code ever cha
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
@@ -117,6 +118,16 @@ _CONFLICTS = frozenset(
 )
 
 
+# 2.15 wraps what made a restore fail: "restore failed: error adding stream: subjects overlap … (10065)", code 10062.
+_WRAPPED = re.compile(r"\(([0-9]{5})\)(?: \(10062\))?$")
+
+
+def _cause(err_code: int, text: str) -> int:
+    """The code that says what happened: the error's own, or the one that it wraps."""
+    wrapped = _WRAPPED.search(text) if err_code == ErrCode.RESTORE_FAILED else None
+    return err_code if wrapped is None else int(wrapped[1])
+
+
 def decode_response(payload: bytes, expected_type: str, what: str = "answer of JetStream") -> JsonObject:
     """The answer's JSON object, proved to be of `expected_type` and no error. `what` opens the messages of errors.
 
@@ -129,7 +140,8 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
         err_code = error.number("err_code", 0)
         description = one_line(error.text("description", "")) or "no description"
         number = f" ({err_code})" if err_code else ""
-        raise ApiError(f"{what}: {description}{number}", code=code, err_code=err_code, hint=_HINTS.get(err_code))
+        hint = _HINTS.get(_cause(err_code, description))
+        raise ApiError(f"{what}: {description}{number}", code=code, err_code=err_code, hint=hint)
     kind = answer.text("type")
     if kind != expected_type:
         raise FormatError(f"{what}: expected {expected_type}, got {one_line(kind, 80)}")
@@ -148,7 +160,7 @@ def is_unknown_field(error: ApiError, field: str) -> bool:
 
 def as_target_error(error: ApiError) -> JsBackupError:
     """The error in terms of a restore: a TargetConflict where something at the target is in the way, else `error`."""
-    if error.err_code not in _CONFLICTS:
+    if _cause(error.err_code, error.message) not in _CONFLICTS:
         return error
     conflict = TargetConflict(error.message, hint=error.hint)
     conflict.__cause__ = error

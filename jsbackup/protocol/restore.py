@@ -12,6 +12,9 @@ Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstre
 - A failure shows in the reply to a chunk or to the end, as the server's version has it: up to 2.12.5 all is staged, so
   it comes at the end, but for a full disk (a plain `-ERR …` text) and limits; from 2.12.6 to 2.14 the next chunk has
   it, and chunks after that meet nobody; 2.15 goes on acknowledging and says so at the end.
+- M: names, limits of the account and the config as such are checked before the answer; subjects that overlap with
+  another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps those
+  errors ("restore failed: … (10065)", code 10062).
 - Those of 2.12.6 to 2.14 also fail a chunk that comes when the archive has ended already: send nothing after its end.
 """
 

@@ -98,5 +98,9 @@ def test_what_stands_in_the_way_at_the_target_is_a_conflict() -> None:
         conflict = as_target_error(error)
         assert isinstance(conflict, TargetConflict) and conflict.exit_code == 16
         assert conflict.message == error.message and conflict.hint == error.hint and conflict.__cause__ is error
+    wrapped = as_target_error(error_of(failed(10062, "restore failed: error adding stream: subjects overlap (10065)")))
+    assert isinstance(wrapped, TargetConflict) and wrapped.hint is not None and "--map-subject" in wrapped.hint
+    plain = error_of(failed(10062, "restore failed: 10065 (10062)"))
+    assert as_target_error(plain) is plain
     plain = error_of(failed(10062, "restore failed: archive/tar: invalid tar header"))
     assert as_target_error(plain) is plain
