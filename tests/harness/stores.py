@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 from typing_extensions import Buffer
@@ -58,34 +59,37 @@ class FaultStore:
     def put(self, key: str, data: Buffer) -> None:
         fault = self._begin("put", key)
         view = memoryview(data).cast("B")
-        self.store.put(key, view[: len(view) // 2] if fault is Fault.TRUNCATE else view)
-        self._end(fault)
+        with self._ending(fault):
+            self.store.put(key, view[: len(view) // 2] if fault is Fault.TRUNCATE else view)
 
     def get(self, key: str) -> bytes:
         fault = self._begin("get", key)
-        return self._give(fault, self.store.get(key))
+        with self._ending(fault):
+            return _half(fault, self.store.get(key))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         fault = self._begin("get_range", key)
-        return self._give(fault, self.store.get_range(key, offset, length))
+        with self._ending(fault):
+            return _half(fault, self.store.get_range(key, offset, length))
 
     def head(self, key: str) -> ObjectInfo:
         fault = self._begin("head", key)
-        info = self.store.head(key)
-        self._end(fault)
-        return ObjectInfo(key, info.size // 2, info.modified_seconds) if fault is Fault.TRUNCATE else info
+        with self._ending(fault):
+            info = self.store.head(key)
+            return ObjectInfo(key, info.size // 2, info.modified_seconds) if fault is Fault.TRUNCATE else info
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         fault = self._begin("list", prefix)
         found = list(self.store.list(prefix))
         yield from found[: len(found) // 2]
-        self._end(fault)
+        with self._ending(fault):
+            pass
         yield from found[len(found) // 2 :]
 
     def delete(self, key: str) -> None:
         fault = self._begin("delete", key)
-        self.store.delete(key)
-        self._end(fault)
+        with self._ending(fault):
+            self.store.delete(key)
 
     def is_temporary(self, error: StoreError) -> bool:
         return isinstance(error, _InjectedError)
@@ -104,16 +108,21 @@ class FaultStore:
             raise _InjectedError(f"injected: {operation} {key} failed")
         return fault
 
-    def _end(self, fault: Fault | None) -> None:
-        if fault is Fault.KILL_AFTER:
-            self._dead = True
-            raise Killed
-        if fault is Fault.LOSE_ANSWER:
-            raise _InjectedError("injected: the answer was lost")
+    @contextmanager
+    def _ending(self, fault: Fault | None) -> Iterator[None]:
+        """Around the real operation, whose own outcome nobody learns if this is where things go wrong."""
+        try:
+            yield
+        finally:
+            if fault is Fault.KILL_AFTER:
+                self._dead = True
+                raise Killed
+            if fault is Fault.LOSE_ANSWER:
+                raise _InjectedError("injected: the answer was lost")
 
-    def _give(self, fault: Fault | None, data: bytes) -> bytes:
-        self._end(fault)
-        return data[: len(data) // 2] if fault is Fault.TRUNCATE else data
+
+def _half(fault: Fault | None, data: bytes) -> bytes:
+    return data[: len(data) // 2] if fault is Fault.TRUNCATE else data
 
 
 class _InjectedError(StoreError):

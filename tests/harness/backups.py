@@ -1,0 +1,92 @@
+"""Small committed backups for tests of the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    Result,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.opaque import OpaqueWriter
+from jsbackup.repository.pending import INLINE_ENTRIES, store_consumer
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.stores.base import Store
+from tests.harness.batches import Message, batch_of, some_messages
+
+CREATED = "2026-11-21T01:45:00Z"
+INCARNATION = "1a2b3c4d"
+SEGMENT_BYTES = 2000
+FIRST = "20261121T014500Z-000001"
+SECOND = "20261121T014600Z-000002"
+
+
+def make_repository(store: Store, repository_id: str = "00ff") -> Repository:
+    return Repository.create(store, repository_id=repository_id, created=CREATED, tool="jsbackup tests")
+
+
+def large_state() -> ConsumerState:
+    count = INLINE_ENTRIES + 1
+    pending = {sequence: PendingAck(sequence + 7, 10**18 + sequence) for sequence in range(1, count + 1)}
+    return ConsumerState(SequencePair(count + 7, count), SequencePair(), pending, {5: 2})
+
+
+def store_stream(store: Store, name: str, messages: Sequence[Message]) -> StreamBackup:
+    """A stream with two consumers, one of them with a large pending set."""
+    folder = layout.stream_folder(name, INCARNATION)
+    writer = SegmentWriter(store, folder, segment_bytes=SEGMENT_BYTES)
+    writer.add(batch_of(messages))
+    segments = writer.finish()
+    total = total_of(segments)
+    consumers = [
+        ConsumerBackup("small", {"durable_name": "small"}, CREATED, Fidelity.EXACT, ConsumerState()),
+        ConsumerBackup("large", {"durable_name": "large"}, CREATED, Fidelity.EXACT, large_state()),
+    ]
+    return StreamBackup(
+        name=name,
+        incarnation=INCARNATION,
+        config={"name": name},
+        created=CREATED,
+        state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
+        captured=Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+        archive_format=ArchiveFormat.V2,
+        digest=total.digest,
+        segments=tuple(segments),
+        consumers=tuple(store_consumer(store, folder, consumer) for consumer in consumers),
+    )
+
+
+def store_opaque(store: Store, name: str, data: bytes) -> StreamBackup:
+    """A stream kept verbatim, in pieces of 1000 bytes."""
+    writer = OpaqueWriter(store, layout.stream_folder(name, INCARNATION), piece_bytes=1000)
+    writer.feed(data)
+    return StreamBackup(
+        name=name,
+        incarnation=INCARNATION,
+        config={"name": name},
+        created=CREATED,
+        state=StreamState(),
+        captured=Captured(0, len(data), 0, 0, CREATED, CREATED),
+        archive_format=ArchiveFormat.OPAQUE,
+        opaque=tuple(writer.finish()),
+    )
+
+
+def store_backup(repository: Repository, backup: str = FIRST, *, count: int = 40) -> Manifest:
+    """Two streams, one of them opaque, and the manifest."""
+    streams = (
+        store_stream(repository.store, "orders", some_messages(count, 100)),
+        store_opaque(repository.store, "verbatim", bytes(range(256)) * 10),
+    )
+    manifest = Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, streams)
+    repository.commit(manifest)
+    return manifest
