@@ -237,6 +237,7 @@ class _Transfer:
                     self._owed.append(event)
                     self._owing.set()
         self._intake.close()
+        self._owing.set()  # nothing more to pay: `_pay` sees that and ends
 
     async def _pay(self) -> None:
         stalled_since: float | None = None

@@ -44,6 +44,8 @@ def connect_error(server: Server, connection: Connection, cause: BaseException) 
 
 def plain_reason(cause: BaseException) -> str:
     """`cause` as a phrase: lower case, one line, without the name of a library in front."""
+    if isinstance(cause, NoTls):
+        return str(cause)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the server's certificate is not accepted: {one_line(cause.verify_message)}"
     if isinstance(cause, ssl.SSLError):

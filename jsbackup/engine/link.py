@@ -43,7 +43,9 @@ __all__ = ["Link", "Subscription"]
 # A peer that answers no PING for three intervals is gone. Generous: a server writing a restore to a slow disk does not
 # read the restore's connection meanwhile, and transfers have tighter watchdogs of their own.
 _PING_INTERVAL_SECONDS: Final = 20
+# An orderly end writes what is still to be written. After a failed TLS handshake nats-py would wait for ever.
 _CLOSE_SECONDS: Final = 2.0
+_ABANDON_SECONDS: Final = 0.1
 # Published bytes that may wait in this process before `publish` waits for the socket: enough to keep it busy.
 _PENDING_LIMIT_BYTES: Final = 2 << 20
 # The server's own bounds: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
@@ -132,13 +134,13 @@ class _Wire:
         except (OSError, TimeoutError, nats.errors.Error, NatsError, NoTls) as error:
             # nats-py tells what is wrong with an address by callback, and then only that no server is left.
             told = self._last_error if isinstance(error, nats.errors.NoServersError) else None
-            await self.close()
+            await self._end(_ABANDON_SECONDS)
             raise connect_error(self.server, self._connection, told or error) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
-            await self.close()
+            await self._end(_ABANDON_SECONDS)
             raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error
         except asyncio.CancelledError:
-            await self.close()
+            await self._end(_ABANDON_SECONDS)
             raise
 
     async def _log_in(self, name: str) -> None:
@@ -342,11 +344,14 @@ class _Wire:
 
     async def close(self) -> None:
         """Ends it, bounded in time. What still waits fails with NatsError."""
+        await self._end(_CLOSE_SECONDS)
+
+    async def _end(self, seconds: float) -> None:
         self.exchange.end(lambda: NatsError(f"the connection to {self.server} was closed"))
         transport = self.client._transport
         if transport is not None:
             try:
-                async with asyncio.timeout(_CLOSE_SECONDS):
+                async with asyncio.timeout(seconds):
                     await self.client.close()
             except (OSError, TimeoutError, nats.errors.Error):
                 transport.close()  # type: ignore[no-untyped-call]

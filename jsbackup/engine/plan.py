@@ -7,7 +7,7 @@ restored as asked becomes a refusal with its exit code, and one refusal refuses 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -215,7 +215,7 @@ def _plan_stream(
         lacks = lacking_for_consumer(consumer.config, target.version)
         for lacking in lacks:
             refuse(f"consumer {consumer.name}: {lacking}, the target is {_text(target.version)}")
-        consumers.append(_plan_consumer(consumer, config, target, options))
+        consumers.append(_plan_consumer(consumer, config, wire, target, options))
     changes = tuple(
         ConfigChange(name, entry.config.get(name), value)
         for name, value in overrides.items()
@@ -257,24 +257,30 @@ def _wire(entry: StreamBackup, config: JsonObject, target: Target, options: Rest
         return Wire.V2, (
             f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can); use --storage file"
         )
+    if new and options.consumers is Consumers.ALL and any(map(_kept_in_memory, entry.consumers)):
+        return Wire.V2, ""  # a v1 restore loses the state of consumers kept in memory
     # M: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
     return Wire.V1, ""
 
 
+def _kept_in_memory(consumer: ConsumerBackup) -> bool:
+    return bool(consumer.config.get("mem_storage")) and consumer.state is not None
+
+
 def _plan_consumer(
-    entry: ConsumerBackup, stream: JsonObject, target: Target, options: RestoreOptions
+    entry: ConsumerBackup, stream: JsonObject, wire: Wire, target: Target, options: RestoreOptions
 ) -> PlannedConsumer:
     config = fit_consumer(entry.config, target.version)
-    replicas = config.get("num_replicas", 0)
-    note = entry.reason
-    if replicas > stream.get("num_replicas", 1):
+    if config.get("num_replicas", 0) > stream.get("num_replicas", 1):
         config["num_replicas"] = 0  # as many as the stream
-    if options.consumers is Consumers.CONFIG or entry.state is None:
-        return PlannedConsumer(
-            ArchivedConsumer(entry.name, config, None, entry.created), Fidelity.CONFIG_ONLY, note or "starts anew"
-        )
     consumer = ArchivedConsumer(entry.name, config, entry.state, entry.created)
-    return PlannedConsumer(consumer, entry.fidelity, note, entry.pending)
+    if options.consumers is Consumers.CONFIG or entry.state is None:
+        note = entry.reason or "starts anew"
+    elif wire is not Wire.V2 and _kept_in_memory(entry):
+        note = "starts anew: only a v2 restore (2.15) brings the state of a consumer kept in memory"
+    else:
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending)
+    return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
 def _notes(entry: StreamBackup, config: JsonObject, wire: Wire) -> Iterable[str]:
