@@ -198,6 +198,8 @@ class _Ends:
     """Where each row's content ends, as if subjects, headers and payloads stood in one row after the other."""
 
     def __init__(self, batch: MessageBatch) -> None:
+        if batch.schema != BATCH_SCHEMA and batch.schema != BINARY_SUBJECT_SCHEMA:
+            raise FormatError(f"not a batch of messages: {', '.join(batch.schema.names)}"[:200])
         columns = columns_from_batch(batch)
         offsets = (columns.subject_offsets, columns.header_offsets, columns.data_offsets)
         self._subject, self._headers, self._data = (memoryview(o).cast("B").cast("i") for o in offsets)
@@ -216,10 +218,8 @@ class _Ends:
 
 def _with_plainest_subject(batch: MessageBatch) -> MessageBatch:
     """Which schema a run of messages has must depend on these messages only, not on others they came with."""
-    if batch.schema == BATCH_SCHEMA:
-        return batch
     if batch.schema != BINARY_SUBJECT_SCHEMA:
-        raise FormatError(f"not a batch of messages: {', '.join(batch.schema.names)}"[:200])
+        return batch
     try:
         return _with_subject_of(batch, BATCH_SCHEMA)
     except pa.ArrowInvalid:

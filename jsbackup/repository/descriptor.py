@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jsbackup.model import JsonObject
 from jsbackup.repository.document import decode_document, encode_document
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data
 
 __all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
 
@@ -45,7 +43,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
     return encode_document(document, "repository descriptor")
 
 
-def decode_descriptor(data: Buffer) -> Descriptor:
+def decode_descriptor(data: Data) -> Descriptor:
     """Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
     fields = decode_document(data, "repository descriptor")
     fields.version(FORMAT_VERSION, KNOWN_FEATURES)

@@ -3,24 +3,26 @@
 Canonical JSON: UTF-8, keys sorted by code point, no blanks, characters not escaped where JSON allows, one newline at
 the end. Equal documents are equal bytes, so they can be hashed and signed.
 
+Every document is sealed: `sha256` is the SHA-256, in hex, of the canonical JSON of the document without that field. A
+config has no checksum of its own, and a single flipped bit could turn it into another one that is as well-formed.
+
 Reading bounds the size, and every surprise is a `FormatError` that names the document and the field. Fields that this
 version does not know are handed to the caller, who keeps them: a document survives being rewritten by an older tool.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats.archive_items import ns_from_rfc3339
 from jsbackup.model import JsonObject
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data
 
 __all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "Fields", "decode_document", "encode_document"]
 
@@ -29,13 +31,19 @@ MAX_DOCUMENT_BYTES = 192 << 20
 INT64_MAX = (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
 
+_SEAL = "sha256"
+
 _HEX256 = re.compile(r"[0-9a-f]{64}")
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def encode_document(value: JsonObject, what: str) -> bytes:
-    """Canonical JSON. `FormatError` if it cannot be written: half a surrogate pair, infinity, a value too deep."""
+    """Canonical JSON, sealed. `FormatError` if it cannot be written: half a surrogate pair, infinity, too deep."""
+    return _canonical({**value, _SEAL: _seal_of(value, what)}, what)
+
+
+def _canonical(value: JsonObject, what: str) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return text.encode() + b"\n"
@@ -43,19 +51,24 @@ def encode_document(value: JsonObject, what: str) -> bytes:
         raise FormatError(f"{what} cannot be written as JSON: {str(error)[:200]}") from error
 
 
-def decode_document(data: Buffer, what: str) -> Fields:
-    """The object in `data`. `FormatError` if there is none, or one that could not be written again."""
+def _seal_of(value: JsonObject, what: str) -> str:
+    return hashlib.sha256(_canonical({k: v for k, v in value.items() if k != _SEAL}, what)).hexdigest()
+
+
+def decode_document(data: Data, what: str) -> Fields:
+    """The object in `data`, without its seal. `FormatError` if there is none, or one that has changed."""
     raw = bytes(data)
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise FormatError(f"{what} has more than {MAX_DOCUMENT_BYTES} bytes")
     try:
-        text = raw.decode()
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-        if "\\u" in text:  # an escape may smuggle in half a surrogate pair
-            json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{what} is not JSON") from error
-    return Fields(value, what)
+    fields = Fields(value, what)
+    if fields.hex256(_SEAL) != _seal_of(value, what):
+        raise FormatError(f"{what} has changed since it was written (SHA-256 differs)")
+    del value[_SEAL]
+    return fields
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -7,7 +7,6 @@ Keys of objects are checked here, so that nobody reads or deletes what a forged 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.archive_items import (
@@ -34,9 +33,7 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data
 
 __all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest"]
 
@@ -65,7 +62,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return encode_document(document, f"manifest {manifest.id}")
 
 
-def decode_manifest(data: Buffer, key: str) -> Manifest:
+def decode_manifest(data: Data, key: str) -> Manifest:
     """The manifest stored under `key`.
 
     Raises:

@@ -7,13 +7,9 @@ An object that a manifest names is absent (`IntegrityError`), unreadable (`Store
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
-from jsbackup.stores.base import Store
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "fetch", "put_once", "sha256_of"]
 
@@ -21,11 +17,11 @@ __all__ = ["MAX_OBJECT_BYTES", "fetch", "put_once", "sha256_of"]
 MAX_OBJECT_BYTES = 256 << 20
 
 
-def sha256_of(data: Buffer) -> str:
+def sha256_of(data: Data) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def put_once(store: Store, key: str, data: Buffer) -> bool:
+def put_once(store: Store, key: str, data: Data) -> bool:
     """Store an object whose key contains its own SHA-256. False if it was there (with the same size).
 
     Raises:

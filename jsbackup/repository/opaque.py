@@ -8,7 +8,6 @@ can restore. Pieces are named by the SHA-256 of the object, so a second attempt 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import zstandard
 
@@ -16,10 +15,7 @@ from jsbackup.errors import FormatError
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import OpaqueRef
 from jsbackup.repository.objects import fetch, put_once, sha256_of
-from jsbackup.stores.base import Store
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data, Store
 
 __all__ = ["PIECE_BYTES", "OpaqueWriter", "read_opaque", "read_piece"]
 
@@ -43,7 +39,7 @@ class OpaqueWriter:
         self._refs: list[OpaqueRef] = []
         self.stored_bytes = 0
 
-    def feed(self, data: Buffer) -> None:
+    def feed(self, data: Data) -> None:
         """Append bytes; a piece that is full is stored."""
         view = memoryview(data).cast("B")
         while view:

@@ -9,7 +9,6 @@ middle two are null for a message that was redelivered and is no longer pending,
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +18,7 @@ from jsbackup.model import ConsumerState, PendingAck
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ConsumerBackup, ObjectRef
 from jsbackup.repository.objects import fetch, put_once, sha256_of
-from jsbackup.stores.base import Store
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data, Store
 
 __all__ = ["INLINE_ENTRIES", "decode_pending", "encode_pending", "load_consumer", "store_consumer"]
 
@@ -94,7 +90,7 @@ def encode_pending(state: ConsumerState) -> bytes:
     return data
 
 
-def decode_pending(data: Buffer) -> ConsumerState:
+def decode_pending(data: Data) -> ConsumerState:
     """A state with nothing but its pending and redelivered messages. `FormatError` if the file is not one of these."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)

@@ -16,7 +16,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, UnsupportedError
@@ -110,10 +109,10 @@ class SegmentWriter:
     def _close_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            data = segment.encoder.finish()
+            data = memoryview(segment.encoder.finish()).cast("B")  # an Arrow buffer counts its bytes as signed
             self._refs.append(self._store_segment(segment.describe(self._folder, data), data))
 
-    def _store_segment(self, ref: SegmentRef, data: pa.Buffer) -> SegmentRef:
+    def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
         for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):
             stored = self._put(replace(ref, key=key), data)
             if stored is not None:
@@ -123,7 +122,7 @@ class SegmentWriter:
             hint="Remove both and run the command again.",
         )
 
-    def _put(self, ref: SegmentRef, data: pa.Buffer) -> SegmentRef | None:
+    def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
         """Store the segment or use what is there; None if that is of no use."""
         try:
             self._store.put(ref.key, data)
@@ -134,11 +133,10 @@ class SegmentWriter:
         self.stored_bytes += ref.size
         return ref
 
-    def _same_end(self, key: str, data: pa.Buffer) -> bool:
-        view = memoryview(data).cast("B")  # an Arrow buffer counts its bytes as signed
-        tail = view[-min(len(view), int.from_bytes(view[-8:-4], "little") + 8) :]
+    def _same_end(self, key: str, data: memoryview) -> bool:
+        tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
         # One byte more than ours, so that one request compares the size too.
-        return self._store.get_range(key, len(view) - len(tail), len(tail) + 1) == tail
+        return self._store.get_range(key, len(data) - len(tail), len(tail) + 1) == tail
 
     def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
         """The object under `ref.key` as a reference, if it holds the same messages."""
@@ -191,7 +189,7 @@ class _OpenSegment:
         times = [*self._times, span["min"], span["max"]]
         self._times = [min(times), max(times)]
 
-    def describe(self, folder: str, data: pa.Buffer) -> SegmentRef:
+    def describe(self, folder: str, data: memoryview) -> SegmentRef:
         digest = self.digester.segment_digest
         return SegmentRef(
             key=layout.segment_key(folder, self._first_seq, self._last_seq, digest),
@@ -201,7 +199,7 @@ class _OpenSegment:
             bytes=self.digester.raw_bytes,
             min_ns=self._times[0],
             max_ns=self._times[1],
-            size=data.size,
+            size=len(data),
             sha256=sha256_of(data),
             digest=digest,
             fingerprint=self.digester.stream_digest,

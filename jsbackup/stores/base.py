@@ -24,16 +24,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeAlias
 
 from jsbackup.errors import StoreError
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = [
     "MAX_KEY_BYTES",
     "MAX_PART_BYTES",
+    "Data",
     "ObjectInfo",
     "Store",
     "check_key",
@@ -41,6 +39,9 @@ __all__ = [
     "check_range",
     "is_key",
 ]
+
+Data: TypeAlias = bytes | bytearray | memoryview
+"""What can be put: any contiguous bytes."""
 
 MAX_KEY_BYTES = 512
 MAX_PART_BYTES = 255
@@ -65,7 +66,7 @@ class Store(Protocol):
     def location(self) -> str:
         """Where the store is, for messages. Holds no secrets."""
 
-    def put(self, key: str, data: Buffer) -> None:
+    def put(self, key: str, data: Data) -> None:
         """Store `data` under a new key; the buffer is not kept.
 
         Raises:

@@ -25,14 +25,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
-from jsbackup.stores.base import MAX_KEY_BYTES, ObjectInfo, check_key, check_prefix, check_range, is_key
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import MAX_KEY_BYTES, Data, ObjectInfo, check_key, check_prefix, check_range, is_key
 
 __all__ = ["LocalStore"]
 
@@ -58,7 +54,7 @@ class LocalStore:
     def location(self) -> str:
         return str(self._root).encode("utf-8", "backslashreplace").decode()
 
-    def put(self, key: str, data: Buffer) -> None:
+    def put(self, key: str, data: Data) -> None:
         *folders, name = check_key(key).split("/")
         view = memoryview(data).cast("B")
         with (
@@ -200,7 +196,8 @@ class LocalStore:
 
     @staticmethod
     def _sweep_one(incoming: int, name: str, now: float) -> None:
-        with posix.closing(os.open(name, _READ_FLAGS, dir_fd=incoming)) as file:
+        # For writing, because NFS gives an exclusive lock to nobody else.
+        with posix.closing(os.open(name, _READ_FLAGS | os.O_RDWR, dir_fd=incoming)) as file:
             info = os.fstat(file)
             if stat.S_ISREG(info.st_mode) and now - info.st_mtime > _LEFTOVER_SECONDS:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores.base import ObjectInfo, check_key, check_prefix, check_range
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data, ObjectInfo, check_key, check_prefix, check_range
 
 __all__ = ["MemoryStore"]
 
@@ -31,7 +27,7 @@ class MemoryStore:
     def location(self) -> str:
         return "memory:"
 
-    def put(self, key: str, data: Buffer) -> None:
+    def put(self, key: str, data: Data) -> None:
         check_key(key)
         copy = bytes(data)
         with self._lock:

@@ -11,13 +11,10 @@ done already needs care, because an answer can be lost after the deed:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores.base import ObjectInfo, Store
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from jsbackup.stores.base import Data, ObjectInfo, Store
 
 __all__ = ["DEFAULT_DELAYS_SECONDS", "RetryingStore"]
 
@@ -41,7 +38,7 @@ class RetryingStore:
     def location(self) -> str:
         return self._store.location
 
-    def put(self, key: str, data: Buffer) -> None:
+    def put(self, key: str, data: Data) -> None:
         tries = 0
 
         def once() -> None:
@@ -101,7 +98,7 @@ class RetryingStore:
             raise error
         self._sleep(delay)
 
-    def _holds(self, key: str, data: Buffer) -> bool:
+    def _holds(self, key: str, data: Data) -> bool:
         view = memoryview(data).cast("B")
         # One byte more than ours, so that a longer object shows itself and a huge one is not fetched.
         return self._store.get_range(key, 0, len(view) + 1) == view

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -16,6 +17,7 @@ from jsbackup.formats.archive_items import rfc3339_from_ns
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout
+from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -95,12 +97,19 @@ def key_of(manifest: Manifest) -> str:
     return layout.manifest_key(manifest.id)
 
 
-def decode(document: object, key: str = "backups/20261121T014500Z-1a2b3c.json") -> Manifest:
-    return decode_manifest(json.dumps(document).encode(), key)
+def decode(document: Any, key: str = "backups/20261121T014500Z-1a2b3c.json") -> Manifest:
+    """Read a document as if somebody had written it like this, with its seal."""
+    return decode_manifest(encode_document(document, "test"), key)
 
 
 def as_json(manifest: Manifest) -> Any:
-    return json.loads(encode_manifest(manifest))
+    document = json.loads(encode_manifest(manifest))
+    del document["sha256"]
+    return document
+
+
+def validate(data: bytes) -> None:
+    jsonschema.validate(json.loads(data), SCHEMA)
 
 
 def test_a_full_manifest_comes_back() -> None:
@@ -122,7 +131,7 @@ def test_the_json_is_canonical() -> None:
 
 def test_the_json_reads_like_the_schema_says() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    jsonschema.validate(as_json(full_manifest()), SCHEMA)
+    validate(encode_manifest(full_manifest()))
     stream = as_json(full_manifest())["streams"][0]
     assert stream["segments"][0]["max_time"] == "2026-11-21T01:45:00.123456789Z"
     assert stream["consumers"][0]["state"] == {
@@ -216,7 +225,7 @@ def _manifests(draw: st.DrawFn) -> Manifest:
 def test_any_manifest_comes_back_and_fits_the_schema(manifest: Manifest) -> None:
     data = encode_manifest(manifest)
     assert decode_manifest(data, key_of(manifest)) == manifest
-    jsonschema.validate(json.loads(data), SCHEMA)
+    validate(data)
 
 
 # --- fields of later versions ---
@@ -242,7 +251,7 @@ def test_unknown_fields_survive_a_rewrite_everywhere() -> None:
             value["from_the_future"] = {"path": list(path)}
             added += 1
     assert added > 10
-    jsonschema.validate(document, SCHEMA)
+    validate(encode_document(document, "test"))
     assert as_json(decode(document)) == document
 
 
@@ -355,15 +364,28 @@ def test_a_manifest_cut_anywhere_is_a_format_error() -> None:
             decode_manifest(data[:length], "backups/20261121T014500Z-1a2b3c.json")
 
 
-def test_a_flipped_bit_never_raises_anything_else() -> None:
-    data = encode_manifest(full_manifest())
+def test_a_flipped_bit_anywhere_is_a_format_error() -> None:
+    data = encode_manifest(full_manifest()).rstrip()
     for at in range(len(data)):
         flipped = bytearray(data)
-        flipped[at] ^= 1 << (at % 7)
-        try:
+        flipped[at] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
             decode_manifest(flipped, "backups/20261121T014500Z-1a2b3c.json")
-        except (FormatError, UnsupportedError):
-            continue
+
+
+def test_the_seal_is_over_the_canonical_document_without_it() -> None:
+    data = encode_manifest(full_manifest())
+    document = json.loads(data)
+    seal = document.pop("sha256")
+    text = json.dumps(document, ensure_ascii=False, sort_keys=True, separators=(",", ":")) + "\n"
+    assert seal == hashlib.sha256(text.encode()).hexdigest()
+    # Only the content counts: whoever prints it prettily has not changed it.
+    pretty = json.dumps({**document, "sha256": seal}, indent=2).encode()
+    assert decode_manifest(pretty, key_of(full_manifest())) == full_manifest()
+    with pytest.raises(FormatError, match="has changed since it was written"):
+        decode_manifest(data.replace(b"production", b"Production"), key_of(full_manifest()))
+    with pytest.raises(FormatError, match="sha256 is missing"):
+        decode_manifest(text.encode(), key_of(full_manifest()))
 
 
 @pytest.mark.parametrize(

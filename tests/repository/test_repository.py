@@ -17,6 +17,7 @@ from jsbackup.errors import (
 )
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
+from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import Source
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -124,8 +125,8 @@ def test_an_unreadable_descriptor_is_the_stores_error(store: Store) -> None:
 
 
 def test_a_repository_of_a_later_tool_is_not_supported(store: Store) -> None:
-    document = encode_descriptor(Descriptor("00ff", CREATED, "t"))
-    store.put(layout.DESCRIPTOR, document.replace(b'"format":1', b'"format":2'))
+    later = {"format": 2, "required_features": [], "id": "00ff", "created": CREATED, "tool": "t"}
+    store.put(layout.DESCRIPTOR, encode_document(later, "test"))
     with pytest.raises(UnsupportedError, match="format 2") as caught:
         Repository.open(store)
     assert caught.value.exit_code == 13
@@ -133,6 +134,15 @@ def test_a_repository_of_a_later_tool_is_not_supported(store: Store) -> None:
     store.put(layout.DESCRIPTOR, encode_descriptor(Descriptor("00ff", CREATED, "t", ("encryption",))))
     with pytest.raises(UnsupportedError, match="needs features not known here: encryption"):
         Repository.open(store)
+
+
+def test_a_flipped_bit_in_the_descriptor_is_found() -> None:
+    data = encode_descriptor(Descriptor("00ff", CREATED, "t")).rstrip()
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << (at % 8)
+        with pytest.raises(FormatError):
+            decode_descriptor(flipped)
 
 
 def test_a_descriptor_keeps_what_it_does_not_know() -> None:
