@@ -111,7 +111,8 @@ async def look(url: str) -> dict[str, list[object]]:
             message = await js.get_msg(name, sequence)
             facts.append((message.seq, message.subject, message.data, message.headers, str(message.time)))
         for consumer in await js.consumers_info(name):
-            facts.append((consumer.name, str(consumer.ack_floor), str(consumer.delivered), consumer.num_ack_pending))
+            for at in (consumer.ack_floor, consumer.delivered):
+                    facts.append((consumer.name, at.consumer_seq, at.stream_seq, consumer.num_ack_pending))
         seen[name] = facts
     await nc.close()
     return seen

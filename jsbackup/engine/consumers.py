@@ -43,7 +43,7 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
         if info is not None:
             return _from_inventory(info, last_seq)
         return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "the archive has no state for it")
-    state = clamp(consumer.state, last_seq)
+    state = clamp(_with_start(consumer.state, info), last_seq)
     created = consumer.created or (info.created if info else None)
     consumer = replace(consumer, state=state, created=created)
     rolled_back = (
@@ -58,6 +58,19 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
             consumer, Fidelity.FLOOR, "the cluster's snapshot rolled it back to its ack floor; messages come again"
         )
     return KnownConsumer(consumer, Fidelity.EXACT)
+
+
+def _with_start(state: ConsumerState, info: ConsumerInfo | None) -> ConsumerState:
+    """A consumer that has delivered nothing since the snapshot may stand further on than its file says.
+
+    Servers before 2.11 store where a consumer starts (`deliver_policy` last, new, by time) with its first delivery only.
+    """
+    if info is None or info.delivered.consumer != state.delivered.consumer or state.pending or info.num_ack_pending:
+        return state
+    if info.delivered.stream <= state.delivered.stream:
+        return state
+    floor = info.ack_floor if info.ack_floor.stream > state.ack_floor.stream else state.ack_floor
+    return replace(state, delivered=info.delivered, ack_floor=floor)
 
 
 def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:

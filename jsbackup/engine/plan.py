@@ -199,7 +199,11 @@ def _plan_stream(
         overrides["num_replicas"] = options.replicas
     if options.storage is not None:
         overrides["storage"] = options.storage
-    wanted = {**entry.config, **overrides}
+    notes: list[str] = []
+    if _emptied_by_first_seq(entry, target):
+        overrides["first_seq"] = None
+        notes.append("first_seq is left out: nats-server 2.10 would empty the stream at each start")
+    wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
     for lacking in lacking_for_stream(wanted, target.version):
         refuse(f"{lacking}, the target is {_text(target.version)}")
     config = fit_stream(wanted, target.version)
@@ -231,7 +235,7 @@ def _plan_stream(
             leftover=entry.name in target.leftovers,
             changes=changes,
             consumers=tuple(consumers),
-            notes=tuple(_notes(entry, config, wire)),
+            notes=(*notes, *_notes(entry, config)),
         ),
         refusals,
     )
@@ -263,6 +267,12 @@ def _wire(entry: StreamBackup, config: JsonObject, target: Target, options: Rest
     return Wire.V1, ""
 
 
+def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
+    """2.10 purges a stream up to `first_seq` whenever it opens it, the message of that sequence included."""
+    first_seq = entry.config.get("first_seq") or 0
+    return target.version[:2] < (2, 11) and 0 < entry.captured.first_seq <= first_seq
+
+
 def _kept_in_memory(consumer: ConsumerBackup) -> bool:
     return bool(consumer.config.get("mem_storage")) and consumer.state is not None
 
@@ -283,7 +293,7 @@ def _plan_consumer(
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
-def _notes(entry: StreamBackup, config: JsonObject, wire: Wire) -> Iterable[str]:
+def _notes(entry: StreamBackup, config: JsonObject) -> Iterable[str]:
     if config.get("max_age"):
         yield "has max_age: messages older than that are removed by the target"
     if config.get("mirror") or config.get("sources"):

@@ -306,7 +306,7 @@ class _Run:
             seconds=time.monotonic() - began,
             wire=action.wire,
             consumers=tuple(found),
-            notes=tuple(notes),
+            notes=(*action.notes, *notes),
             incomplete=incomplete,
         )
 
