@@ -15,6 +15,7 @@ import ssl
 
 from jsbackup.config import Connection, Nkey, Server, UserJwt, UserPassword
 from jsbackup.errors import NatsError, NatsTimeout
+from jsbackup.model import JsonObject
 from jsbackup.protocol.headers import one_line
 
 __all__ = ["NoTls", "connect_error", "plain_reason"]
@@ -29,17 +30,21 @@ class NoTls(Exception):
         return "the server offers no TLS"
 
 
-def connect_error(server: Server, connection: Connection, cause: BaseException) -> NatsError:
-    """The error for an attempt on `server` that ended with `cause`."""
+def connect_error(server: Server, connection: Connection, info: JsonObject, cause: BaseException) -> NatsError:
+    """The error for an attempt on `server` that ended with `cause`; `info` is its greeting, if it came to that."""
     where = f"cannot connect to {server}"
     if isinstance(cause, NatsError):
         return cause
     if isinstance(cause, asyncio.TimeoutError):
-        hint = "Check the address, or allow more time with --timeout."
+        advice = "Check the address, or allow more time with --timeout."
         if not connection.tls.first:
-            hint += " A server that wants the TLS handshake first needs --tlsfirst."
-        return NatsTimeout(f"{where}: no answer within {connection.timeout_seconds:g} s", hint=hint)
-    return NatsError(f"{where}: {plain_reason(cause)}", hint=_hint(connection, server, cause))
+            advice += " A server that wants the TLS handshake first needs --tlsfirst."
+        return NatsTimeout(f"{where}: no answer within {connection.timeout_seconds:g} s", hint=advice)
+    hint = _hint(connection, server, cause)
+    if info.get("tls_verify") is True and connection.tls.cert is None:
+        # How the server's alert arrives is a matter of luck: as an alert, a reset, a broken pipe, an end.
+        hint = "The server asks for a client certificate: give --tlscert and --tlskey."
+    return NatsError(f"{where}: {plain_reason(cause)}", hint=hint)
 
 
 def plain_reason(cause: BaseException) -> str:

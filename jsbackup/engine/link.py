@@ -53,12 +53,19 @@ _MESSAGE_LIMIT_BYTES: Final = 65 << 20
 _CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
 
 _VIOLATION = re.compile(rf'permissions violation for ({PUBLISH}|{REPLY}|{SUBSCRIBE}) ("(?:[^"\\]|\\.)*")')
-_NOT_IN_A_SUBJECT = re.compile(r"[\s\x00]")
+_NOT_A_SUBJECT = re.compile(r"[\s\x00]|\A\.|\.\.|\.\Z|\A\Z")
 
-# What nats-py logs is either told by callback too, or ends a task that is watched here.
-_nats_log = logging.getLogger("nats")
-_nats_log.addHandler(logging.NullHandler())
-_nats_log.propagate = False
+
+def _silence() -> None:
+    """Keeps nats-py, and asyncio on its account, from writing to a terminal that shows progress bars and JSON."""
+    log = logging.getLogger("nats")  # what it logs is told by callback too, or ends a task that is watched here
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+    # nats-py upgrades a connection to TLS without telling its protocol, and asyncio remarks on that when it ends.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received() has no effect" not in record.getMessage())
+
+
+_silence()
 
 
 class _BoundedParser(Parser):
@@ -83,6 +90,8 @@ class _Client(Client):
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         # No call of super: it would parse the headers and queue the message, with limits that drop.
+        if headers and len(headers) + len(data) != self._ps.needed:
+            raise nats.errors.ProtocolError  # the parser believes headers that are longer than their message
         text = subject.decode("utf-8", "surrogateescape")
         answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
         self._wire.exchange.deliver(sid, Message(text, answer_to, headers or b"", data))
@@ -135,7 +144,7 @@ class _Wire:
             # nats-py tells what is wrong with an address by callback, and then only that no server is left.
             told = self._last_error if isinstance(error, nats.errors.NoServersError) else None
             await self._end(_ABANDON_SECONDS)
-            raise connect_error(self.server, self._connection, told or error) from None
+            raise connect_error(self.server, self._connection, self.info, told or error) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
             await self._end(_ABANDON_SECONDS)
             raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error
@@ -217,7 +226,7 @@ class _Wire:
                 f"a message of {len(payload)} bytes for {subject} is more than the {limit} that {self.server} allows",
                 hint="Raise max_payload on the server, or send smaller messages.",
             )
-        if not subject or _NOT_IN_A_SUBJECT.search(subject) or (reply and _NOT_IN_A_SUBJECT.search(reply)):
+        if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
             raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
         try:
             await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
@@ -288,24 +297,27 @@ class _Wire:
     @asynccontextmanager
     async def subscribe(self, subject: str, limit_bytes: int) -> AsyncIterator[Subscription]:
         self.exchange.check()
+        if _NOT_A_SUBJECT.search(subject):
+            raise NatsError(f"not a subject to subscribe to: {subject!r}")
         subscription = Subscription(subject, self.generation, self, limit_bytes)
         sid = self.client._sid + 1  # known to the exchange before the server can answer
         self.exchange.add(sid, subscription)
+        made = None
         try:
-            try:
-                made = await self.client.subscribe(subject)
-            except nats.errors.Error as error:
-                self.exchange.check()
-                raise NatsError(f"cannot subscribe to {subject!r}: {plain_reason(error)}") from error
+            made = await self.client.subscribe(subject)
             if made._id != sid:
                 raise RuntimeError("nats-py numbers its subscriptions in an unknown way")
             yield subscription
-            if not self.exchange.ended:
-                await made.unsubscribe()
         except nats.errors.Error as error:
-            self.lose(error)
+            self.exchange.check()
+            raise NatsError(f"cannot subscribe to {subject!r}: {plain_reason(error)}") from error
         finally:
             self.exchange.remove(sid)
+            if made is not None and not self.exchange.ended:
+                try:
+                    await made.unsubscribe()
+                except nats.errors.Error as error:
+                    self.lose(error)
 
     def new_inbox(self) -> str:
         return self.client.new_inbox()
