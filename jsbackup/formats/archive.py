@@ -56,8 +56,9 @@ class ArchiveDecoder:
 
     def feed(self, chunk: Buffer) -> Iterator[ArchiveItem]:
         """Give the items that are complete with `chunk`, lazily: iterate to the end before the next call."""
-        blocks = self._s2.feed(chunk)
-        return self._items(blocks)
+        if self._refusal is not None:
+            raise self._refusal
+        return self._items(self._s2.feed(chunk))
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
         """The last items, and the end, once the whole stream has been fed."""
@@ -69,8 +70,6 @@ class ArchiveDecoder:
         return self._reader.finish()
 
     def _items(self, blocks: Iterator[bytes]) -> Iterator[ArchiveItem]:
-        if self._refusal is not None:
-            raise self._refusal
         try:
             for block in blocks:
                 if self._reader is None:

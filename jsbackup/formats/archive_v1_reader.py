@@ -33,7 +33,6 @@ from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive_items import (
     BATCH_BYTES,
-    MAX_SEQUENCE,
     MAX_U64,
     ArchiveEnd,
     ArchiveItem,
@@ -203,11 +202,9 @@ class ArchiveV1Reader:
                 )
             except FormatError as error:
                 raise FormatError(f"archive v1: msgs/{self._block}.blk: {error.message}") from error
-            if self._last_seq > MAX_SEQUENCE:
-                raise FormatError(f"archive v1: msgs/{self._block}.blk: sequence {self._last_seq} out of range")
+            self._given.append(memoryview(columns.sequences).cast("B").cast("q"))
             self._bury(array("Q", tombstones))
             if columns.count:
-                self._given.append(memoryview(columns.sequences).cast("B").cast("q"))
                 yield batch_from_columns(columns)
 
     def _bury(self, tombstones: array[int]) -> None:

@@ -178,7 +178,7 @@ class ArchiveV2Reader:
         if name != "state.json":
             raise FormatError("archive v2: state.json is missing")
         self._state = state_from_json(json_object(content, "archive v2: state.json"), "archive v2: state.json")
-        if max(self._state.first_seq, self._state.last_seq) > MAX_SEQUENCE + 1:
+        if self._state.last_seq > MAX_SEQUENCE or self._state.first_seq > MAX_SEQUENCE + 1:
             raise FormatError("archive v2: state.json: sequence out of range")
         self._consumers_due = self._state.consumers
         return StreamMeta(state=self._state)
@@ -209,7 +209,7 @@ class ArchiveV2Writer:
         self._state = state
         self._consumers = tuple(consumers)
         self._last_seq = 0
-        if not 0 <= state.first_seq <= state.last_seq + 1 <= MAX_SEQUENCE + 1:
+        if not 0 <= state.first_seq <= state.last_seq + 1 or not 0 <= state.last_seq <= MAX_SEQUENCE:
             raise FormatError(f"archive v2: bad sequences {state.first_seq} to {state.last_seq}")
         for consumer in self._consumers:
             if not asset_name_is_sound(consumer.name):
