@@ -15,7 +15,8 @@ Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstre
 - M: names, limits of the account and the config as such are checked before the answer; subjects that overlap with
   another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps those
   errors ("restore failed: … (10065)", code 10062).
-- Those of 2.12.6 to 2.14 also fail a chunk that comes when the archive has ended already: send nothing after its end.
+- M: 2.12.6 to 2.14 read a v1 archive up to the end of its tar and no further. A frame behind that, in the same chunk or
+  a later one, makes the restore an error ("read/write on closed pipe") although the stream is there and complete.
 """
 
 from __future__ import annotations
