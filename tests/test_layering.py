@@ -22,7 +22,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "formats": ({"errors", "model"}, {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"}),
     "stores": ({"errors"}, set()),
     "repository": ({"errors", "model", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
-    "exchange": ({"errors", "model", "formats", "stores", "repository"}, {"pyarrow"}),
+    "exchange": ({"errors", "model", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "transforms": ({"errors", "model", "formats"}, {"pyarrow"}),
     "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
     "cli": (BASE | {"protocol", "formats", "stores", "repository", "exchange", "transforms", "engine"}, {"click", "tqdm"}),

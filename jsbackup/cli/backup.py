@@ -7,13 +7,12 @@ import os
 import click
 
 from jsbackup.cli.command import Command, Shared
-from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.reports import backup_json, print_stream_table, stream_json
+from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import connection_of, open_or_make_repository, run_async, start_log
 from jsbackup.config import parse_glob
-from jsbackup.engine.backup import BackupOptions, BackupReport, run_backup
-from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.engine.backup import BackupOptions, run_backup
+from jsbackup.errors import UsageError
 
 __all__ = ["COMMANDS", "parse_tags"]
 
@@ -66,50 +65,7 @@ def backup(
     repository = open_or_make_repository(shared)
     with make_progress("backup", wanted=shared.progress) as progress:
         report = run_async(run_backup(connection, repository, options, progress, random=os.urandom))
-    return _tell(shared, report)
-
-
-def _tell(shared: Shared, report: BackupReport) -> int:
-    output = shared.output
-    results = [
-        stream_json(
-            result.stream,
-            segments_reused=result.segments_reused,
-            stored_bytes_added=result.stored_bytes,
-            seconds=result.seconds,
-        )
-        for result in report.streams
-    ]
-    skipped = [{"name": failure.name, "reason": failure.error.message} for failure in report.failures]
-
-    def text() -> None:
-        print_stream_table(output, results)
-        for failure in report.failures:
-            output.line(f"failed: {failure.name}: {failure.error.message}")
-        if report.manifest is not None:
-            messages = sum(s["messages"] for s in results)
-            added = sum(s["stored_bytes_added"] for s in results)
-            output.line(
-                f"backup {report.manifest.id} is {report.manifest.result}: {len(results)} streams, "
-                f"{format_count(messages)} messages, {format_bytes(added)} added"
-            )
-
-    if report.manifest is None:
-        raise _all_failed(report)
-    output.result(backup_json(report.manifest, results, skipped), text)
-    return IncompleteError.exit_code if report.failures else 0
-
-
-def _all_failed(report: BackupReport) -> JsBackupError:
-    """Every stream failed: the first error, if it speaks for all of them, decides the exit code."""
-    errors = [failure.error for failure in report.failures]
-    if len(errors) == 1:
-        return errors[0]
-    kind = type(errors[0]) if len({error.exit_code for error in errors}) == 1 else JsBackupError
-    error = JsBackupError(f"all {len(errors)} streams failed, nothing was committed; first: {errors[0].message}")
-    error.hint = errors[0].hint
-    error.exit_code = kind.exit_code
-    return error
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
 
 
 COMMANDS = {"backup": backup}

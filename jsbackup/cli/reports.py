@@ -3,13 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds, format_time
+from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.times import parse_time
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
 
-__all__ = ["backup_json", "print_stream_table", "stream_json"]
+__all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup"]
+
+
+class Stored(Protocol):
+    """A stream that was stored, and what it cost: `backup` and `import` have each their own type of it."""
+
+    @property
+    def stream(self) -> StreamBackup: ...
+    @property
+    def segments_reused(self) -> int: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Failed(Protocol):
+    """A stream that was not, and why."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def error(self) -> JsBackupError: ...
+
+
+def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stored], failures: Sequence[Failed]) -> int:
+    """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed."""
+    if manifest is None:
+        raise all_failed([failure.error for failure in failures])
+    results = [
+        stream_json(
+            one.stream, segments_reused=one.segments_reused, stored_bytes_added=one.stored_bytes, seconds=one.seconds
+        )
+        for one in stored
+    ]
+    skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
+
+    def text() -> None:
+        print_stream_table(output, results)
+        for failure in failures:
+            output.line(f"failed: {failure.name}: {failure.error.message}")
+        messages = sum(s["messages"] for s in results)
+        added = sum(s["stored_bytes_added"] for s in results)
+        output.line(
+            f"backup {manifest.id} is {manifest.result}: {len(results)} streams, "
+            f"{format_count(messages)} messages, {format_bytes(added)} added"
+        )
+
+    output.result(backup_json(manifest, results, skipped), text)
+    return IncompleteError.exit_code if failures else 0
+
+
+def all_failed(errors: Sequence[JsBackupError]) -> JsBackupError:
+    """Every stream failed: the first error, if it speaks for all of them, decides the exit code."""
+    if len(errors) == 1:
+        return errors[0]
+    kind = type(errors[0]) if len({error.exit_code for error in errors}) == 1 else JsBackupError
+    error = JsBackupError(f"all {len(errors)} streams failed, nothing was committed; first: {errors[0].message}")
+    error.hint = errors[0].hint
+    error.exit_code = kind.exit_code
+    return error
 
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:
@@ -37,11 +99,11 @@ def stream_json(
     }
 
 
-def backup_json(manifest: Manifest | None, streams: Sequence[JsonObject], skipped: Iterable[JsonObject]) -> JsonObject:
-    """The document of `backup --json` and `import --json`. Without a manifest nothing was committed."""
+def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iterable[JsonObject]) -> JsonObject:
+    """The document of `backup --json` and `import --json`."""
     return {
-        "backup": manifest.id if manifest else None,
-        "result": manifest.result if manifest else "failed",
+        "backup": manifest.id,
+        "result": manifest.result,
         "streams": list(streams),
         "skipped": list(skipped),
     }

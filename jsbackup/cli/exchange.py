@@ -1,0 +1,164 @@
+"""`jsbackup import` and `jsbackup export`: other people's files, both ways. Neither speaks to a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.backup import parse_tags
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.output import format_bytes, format_count
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import tell_backup
+from jsbackup.cli.session import open_or_make_repository, open_repository, start_log
+from jsbackup.config import Glob, parse_glob
+from jsbackup.errors import IncompleteError, UsageError
+from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
+from jsbackup.exchange.importing import run_import
+from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.exchange.source import Source
+from jsbackup.repository.manifest import Manifest, StreamBackup
+
+__all__ = ["COMMANDS"]
+
+# Messages are nobody else's business; configs are meant to be shared.
+_PRIVATE, _SHARED = 0o700, 0o777
+
+
+@contextmanager
+def _terminated_cleanly() -> Iterator[None]:
+    """SIGTERM ends the work as Ctrl-C does, so that nothing half-made stays behind."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@click.command("import", cls=Command)
+@click.argument("directory", metavar="DIR")
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")
+def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
+    """Take in DIR as a backup: what `nats stream backup` or `nats account backup` wrote, or config files.
+
+    Archives of servers of any version are taken, under any name, and proved first. Makes the repository where the
+    location is empty. A stream that is damaged does not stop the others: the exit code is 3 then, and the output names
+    it.
+    """
+    start_log(shared)
+    chosen_tags = parse_tags(tags)
+    with _terminated_cleanly(), Source.open(Path(directory)) as source:
+        repository = open_or_make_repository(shared)
+        with make_progress("import", wanted=shared.progress) as progress:
+            report = run_import(
+                source,
+                repository,
+                tags=chosen_tags,
+                tool=f"jsbackup {__version__}",
+                progress=progress,
+                clock_ns=time.time_ns,
+                random=os.urandom,
+            )
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+
+
+@click.command(cls=Command)
+@click.argument("backup")
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["nats-cli", "config"]),
+    required=True,
+    help="nats-cli: what `nats stream restore` and `nats account restore` take; config: JSON files without messages.",
+)
+@click.option("--output", "directory", required=True, metavar="DIR", help="Folder to make, or an empty one.")
+@click.option(
+    "--archive",
+    type=click.Choice([str(archive) for archive in Archive]),
+    help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer. Default: v1, for streams kept in "
+    "memory v2.",
+)
+def export(
+    shared: Shared, backup: str, streams: tuple[str, ...], kind: str, directory: str, archive: str | None
+) -> int:
+    """Write BACKUP (an id, its start, or `latest`) out as files: all streams, or those named (globs are allowed).
+
+    For the nats CLI each stream gets a folder in DIR, as `nats account restore DIR` takes them. If the command names
+    exactly one stream, and no glob, DIR is that stream's, for `nats stream restore DIR`.
+
+    DIR appears when everything is written, or not at all.
+    """
+    start_log(shared)
+    patterns = tuple(map(parse_glob, streams))
+    wanted = None if archive is None else Archive(archive)
+    if archive is not None and kind != "nats-cli":
+        raise UsageError("--archive makes sense for --format nats-cli only")
+    repository = open_repository(shared)
+    manifest = repository.manifest(repository.resolve(backup))
+    chosen = _choose(manifest, patterns)
+    with _terminated_cleanly():
+        new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
+        with new, make_progress("export", wanted=shared.progress) as progress:
+            if kind == "config":
+                exported = export_configs(new, chosen)
+            elif len(patterns) == 1 and patterns[0].is_literal:
+                exported = [export_stream(new, "", repository.store, chosen[0], wanted, progress)]
+            else:
+                exported = export_account(new, repository.store, chosen, wanted, progress)
+            new.commit()
+    return _tell(shared, new, exported, directory)
+
+
+def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
+    for pattern in patterns:
+        if not any(pattern.matches(stream.name) for stream in manifest.streams):
+            raise UsageError(
+                f"backup {manifest.id} has no stream {pattern.pattern}",
+                hint=f"See 'jsbackup show {manifest.id}' for the streams it has.",
+            )
+    chosen = [s for s in manifest.streams if not patterns or any(p.matches(s.name) for p in patterns)]
+    if not chosen:
+        raise UsageError(f"backup {manifest.id} has no streams")
+    return chosen
+
+
+def _tell(shared: Shared, new: NewFolder, exported: Sequence[ExportedStream], directory: str) -> int:
+    output = shared.output
+    messages = sum(stream.messages for stream in exported)
+
+    def text() -> None:
+        output.table(["STREAM", ">MESSAGES", "AS"], [(s.name, format_count(s.messages), s.archive) for s in exported])
+        for stream in exported:
+            for note in stream.notes:
+                output.line(f"note: {stream.name}: {note}")
+        output.line(
+            f"wrote {directory}: {len(exported)} streams, {format_count(messages)} messages, "
+            f"{format_count(new.files)} files, {format_bytes(new.bytes)}"
+        )
+
+    document = {
+        "files": new.files,
+        "rows": messages,
+        "bytes": new.bytes,
+        "streams": [
+            {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
+        ],
+    }
+    output.result(document, text)
+    return IncompleteError.exit_code if any(stream.incomplete for stream in exported) else 0
+
+
+COMMANDS = {"import": import_, "export": export}

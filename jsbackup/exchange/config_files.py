@@ -1,0 +1,194 @@
+"""Configurations as plain files that people keep in version control, edit and apply.
+
+    DIR/streams/<stream>.json                 a stream's config
+    DIR/consumers/<stream>/<consumer>.json    a consumer's
+
+Each is the config object as JetStream's API has it and nothing else: no state, and no metadata under `_nats.`, which
+servers write themselves. Keys are sorted, two blanks an indent, one newline at the end, so that equal configs are equal
+files and a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`).
+
+The file's name has to be that of the config's `name`: a copied file whose name was forgotten would otherwise replace
+another stream without a word. Hidden files, and whatever else is in DIR, are passed over; in the folders of configs
+every other file has to be one. What is wrong with these files is a usage error: people write them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import NoReturn
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.exchange.folder import Entry, Folder, printable
+from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.formats.archive_items import asset_name_is_sound
+from jsbackup.model import JsonObject
+from jsbackup.repository.layout import encode_name
+
+__all__ = [
+    "CONSUMERS",
+    "STREAMS",
+    "StreamConfigs",
+    "encode_config",
+    "read_config_files",
+    "without_server_metadata",
+    "write_config_files",
+]
+
+STREAMS = "streams"
+CONSUMERS = "consumers"
+
+_SUFFIX = ".json"
+_SERVER_METADATA = "_nats."
+# A server takes no more in one request (`max_payload`).
+_MAX_CONFIG_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfigs:
+    """A stream's config and those of its consumers by name, in order of names."""
+
+    config: JsonObject
+    consumers: dict[str, JsonObject]
+
+    @property
+    def name(self) -> str:
+        name: str = self.config["name"]
+        return name
+
+
+def without_server_metadata(config: JsonObject) -> JsonObject:
+    """The config without what servers add to its metadata: their own version, and the API level they need."""
+    metadata = config.get("metadata")
+    if not isinstance(metadata, dict):
+        return config
+    kept = {key: value for key, value in metadata.items() if not key.startswith(_SERVER_METADATA)}
+    plain = {key: value for key, value in config.items() if key != "metadata"}
+    return {**plain, "metadata": kept} if kept else plain
+
+
+def encode_config(config: JsonObject) -> bytes:
+    """One file's content. `FormatError` if the config is no JSON."""
+    try:
+        text = json.dumps(
+            without_server_metadata(config), ensure_ascii=False, allow_nan=False, sort_keys=True, indent=2
+        )
+        return text.encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"the config of {config.get('name')} cannot be written as JSON") from error
+
+
+def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None:
+    """Write the files. Raises `FormatError`, and what `NewFolder` raises."""
+    new.folder(STREAMS)
+    with_consumers = False
+    for stream in streams:
+        new.write(f"{STREAMS}/{encode_name(stream.name)}{_SUFFIX}", encode_config(stream.config))
+        if not stream.consumers:
+            continue
+        if not with_consumers:
+            new.folder(CONSUMERS)
+            with_consumers = True
+        folder = f"{CONSUMERS}/{encode_name(stream.name)}"
+        new.folder(folder)
+        for name, config in stream.consumers.items():
+            new.write(f"{folder}/{encode_name(name)}{_SUFFIX}", encode_config({**config, "name": name}))
+
+
+def read_config_files(root: Folder) -> list[StreamConfigs]:
+    """All configs below `root`, in order of names.
+
+    Raises:
+        UsageError: a file is not what it should be.
+        StoreError: one cannot be read.
+    """
+    entries = root.entries()
+    with root.folder(STREAMS) as folder:
+        streams = {name: _config(folder, name, "name") for name in _files(folder)}
+    consumers: dict[str, dict[str, JsonObject]] = {}
+    if CONSUMERS in entries:
+        with root.folder(CONSUMERS) as folder:
+            for name in _shown(folder.entries()):
+                with folder.folder(name) as files:
+                    if f"{name}{_SUFFIX}" not in streams:
+                        raise UsageError(f"{files.where} has consumers of no stream: {STREAMS}/{name}.json is missing")
+                    found = [_config(files, file, "name", "durable_name") for file in _files(files)]
+                    consumers[name] = {_name(config): config for config in found}
+    return sorted(
+        (
+            StreamConfigs(config, dict(sorted(consumers.get(name.removesuffix(_SUFFIX), {}).items())))
+            for name, config in streams.items()
+        ),
+        key=lambda stream: stream.name,
+    )
+
+
+def _shown(entries: dict[str, Entry]) -> dict[str, Entry]:
+    return {name: kind for name, kind in entries.items() if not name.startswith(".")}
+
+
+def _files(folder: Folder) -> list[str]:
+    files = _shown(folder.entries())
+    for name, kind in files.items():
+        if kind is not Entry.FILE:
+            raise UsageError(f"{folder.path_of(name)} is {kind.value}")
+        if not name.endswith(_SUFFIX):
+            raise UsageError(f"{folder.path_of(name)} is not a config file: its name does not end in {_SUFFIX}")
+    return list(files)
+
+
+def _name(config: JsonObject) -> str:
+    name: str = config.get("name") or config["durable_name"]
+    return name
+
+
+def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
+    """The config in a file, whose name is under one of `keys`."""
+    where = folder.path_of(file)
+    try:
+        config = _parse(folder.read(file, _MAX_CONFIG_BYTES), where)
+    except FormatError as error:
+        raise UsageError(error.message) from error
+    given = {key: config[key] for key in keys if config.get(key)}
+    if not given:
+        raise UsageError(f"{where} has no name")
+    if len(set(map(str, given.values()))) > 1:
+        raise UsageError(f"{where} has two names: {' and '.join(given)} differ")
+    name = next(iter(given.values()))
+    if not isinstance(name, str) or not asset_name_is_sound(name):
+        raise UsageError(f"{where} has a name that NATS does not allow")
+    if file != f"{encode_name(name)}{_SUFFIX}":
+        raise UsageError(
+            f"{where} is the config of {printable(name)}",
+            hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",
+        )
+    return config
+
+
+def _parse(data: bytes, where: str) -> JsonObject:
+    try:
+        config = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        message = f"{error.msg[:1].lower()}{error.msg[1:]}"
+        raise UsageError(f"{where} is not JSON: {message} in line {error.lineno}, column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where} is not UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where} is not JSON") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{where} is not a JSON object")
+    encode_config(config)  # half a surrogate pair, a value too deep: what could not be written again
+    return config
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(digits)
+    return value

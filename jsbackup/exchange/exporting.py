@@ -1,0 +1,208 @@
+"""Export: streams of a backup as folders that the nats CLI restores, or as config files.
+
+Archives are written anew from the stored messages, as v1, which every server takes; `nats_cli.py` has the names.
+Streams kept in memory are the exception: servers restore these from v2 alone. Each segment is proved before it is used,
+and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is given as it came.
+
+`backup.json` describes what the archive holds: the captured messages, and all consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from jsbackup.errors import UnsupportedError
+from jsbackup.exchange import nats_cli
+from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
+from jsbackup.exchange.new_folder import NewFolder
+from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
+from jsbackup.formats.s2 import S2Encoder
+from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
+from jsbackup.progress import Progress
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.opaque import read_opaque
+from jsbackup.repository.pending import load_consumer
+from jsbackup.repository.segments import SegmentReader
+from jsbackup.stores.base import Store
+
+__all__ = ["Archive", "ExportedStream", "export_account", "export_configs", "export_stream"]
+
+_FILE_NAMES = {"v1": nats_cli.ARCHIVE_V1, "v2": nats_cli.ARCHIVE_V2}
+
+
+class Archive(StrEnum):
+    V1 = "v1"
+    V2 = "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStream:
+    """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if it lacks."""
+
+    name: str
+    archive: str
+    messages: int
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+
+def export_account(
+    new: NewFolder, store: Store, streams: Iterable[StreamBackup], archive: Archive | None, progress: Progress
+) -> list[ExportedStream]:
+    """A folder for each stream, as `nats account restore` takes them. Arguments and errors as of `export_stream`."""
+    exported = []
+    for stream in streams:
+        new.folder(stream.name)
+        exported.append(export_stream(new, f"{stream.name}/", store, stream, archive, progress))
+    return exported
+
+
+def export_stream(
+    new: NewFolder, folder: str, store: Store, stream: StreamBackup, archive: Archive | None, progress: Progress
+) -> ExportedStream:
+    """One stream, as `nats stream restore` takes it, in `folder` (a path that ends in `/`, or "").
+
+    `archive` is the format to write; without one it is v1 wherever servers take that.
+
+    Raises:
+        UnsupportedError: the stream cannot be written so.
+        IntegrityError: the repository is damaged.
+        StoreError: something cannot be read or written.
+    """
+    chosen = _choose(stream, archive)
+    consumers, left_out = _consumers(store, stream, chosen)
+    state = replace(_state_to_restore(stream), consumers=len(consumers))
+    config = {**without_server_metadata(stream.config), "name": stream.name}
+    progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
+    try:
+        with new.create(folder + _FILE_NAMES.get(chosen, nats_cli.ARCHIVE_V1)) as file:
+            for piece in _archive(store, stream, config, state, consumers, chosen, progress):
+                file.write(piece)
+        new.write(folder + nats_cli.META, nats_cli.encode_meta(config, state))
+    finally:
+        progress.finish(stream.name)
+    notes = [f"consumer {name} is left out: it has no state, and archives v2 hold none without" for name in left_out]
+    notes += _notes(stream, chosen)
+    return ExportedStream(stream.name, chosen, stream.captured.messages, tuple(notes), bool(left_out))
+
+
+def export_configs(new: NewFolder, streams: Sequence[StreamBackup]) -> list[ExportedStream]:
+    """Configurations alone, see `config_files.py`. Raises `StoreError`, or `FormatError` if one is no JSON."""
+    configs = (
+        StreamConfigs(
+            {**stream.config, "name": stream.name},
+            {consumer.name: consumer.config for consumer in stream.consumers},
+        )
+        for stream in streams
+    )
+    write_config_files(new, configs)
+    return [ExportedStream(stream.name, ArchiveFormat.CONFIG, 0) for stream in streams]
+
+
+def _choose(stream: StreamBackup, archive: Archive | None) -> str:
+    """The format to write: v1, v2, or opaque."""
+    if stream.archive_format is ArchiveFormat.CONFIG:
+        raise UnsupportedError(
+            f"stream {stream.name} was backed up without its messages, and the nats CLI restores none without",
+            hint="Use --format config.",
+        )
+    if stream.archive_format is ArchiveFormat.OPAQUE:
+        if archive is not None:
+            raise UnsupportedError(
+                f"stream {stream.name} is of an archive format that is not known here, so it cannot be written as "
+                f"{archive}",
+                hint="Without --archive it is written as it came.",
+            )
+        return ArchiveFormat.OPAQUE
+    memory = stream.config.get("storage") == "memory"
+    if archive is Archive.V1 and memory:
+        raise UnsupportedError(
+            f"stream {stream.name} is kept in memory, and servers restore no such stream from an archive v1",
+            hint="Without --archive it is written as v2, which nats-server 2.15 and newer take.",
+        )
+    return archive or (Archive.V2 if memory else Archive.V1)
+
+
+def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
+    if chosen == Archive.V2:
+        yield "archives v2 are for nats-server 2.15 and newer; nats CLI up to 0.4 looks for them as stream.tar.s2"
+    if chosen == ArchiveFormat.OPAQUE:
+        yield "written as it came, undecoded: for servers of the kind that it came from"
+    if stream.config.get("storage") == "memory":
+        yield "it is kept in memory, which nats CLI up to 0.4 does not restore"
+    first_seq = stream.config.get("first_seq")
+    if isinstance(first_seq, int) and 0 < stream.captured.first_seq <= first_seq:
+        yield "nats-server 2.10 would empty it at each start, because of its first_seq"
+    if chosen == Archive.V1:
+        for consumer in stream.consumers:
+            if consumer.config.get("mem_storage") and consumer.state is not None:
+                yield f"consumer {consumer.name} is kept in memory and starts anew, unless restored from an archive v2"
+
+
+def _consumers(store: Store, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
+    """The consumers with their whole states, and the names of those that the format cannot hold."""
+    found: list[ArchivedConsumer] = []
+    left_out: list[str] = []
+    for backup in stream.consumers:
+        state = load_consumer(store, backup).state
+        if state is None and chosen == Archive.V2:
+            # The server makes consumers before it stores messages: only one that begins with the first begins right.
+            if backup.config.get("deliver_policy", "all") != "all":
+                left_out.append(backup.name)
+                continue
+            state = ConsumerState()
+        config = without_server_metadata(backup.config)
+        found.append(ArchivedConsumer(backup.name, config, state, backup.created))
+    return found, left_out
+
+
+def _archive(
+    store: Store,
+    stream: StreamBackup,
+    config: dict[str, object],
+    state: StreamState,
+    consumers: list[ArchivedConsumer],
+    chosen: str,
+    progress: Progress,
+) -> Iterator[bytes]:
+    """The archive in S2 frames."""
+    if chosen == ArchiveFormat.OPAQUE:
+        yield from read_opaque(store, stream.opaque)
+        return
+    writer: ArchiveV1Writer | ArchiveV2Writer
+    if chosen == Archive.V1:
+        writer = ArchiveV1Writer(config, stream.created, state, consumers)
+    else:
+        writer = ArchiveV2Writer(state, consumers)
+    encoder = S2Encoder()
+    reader = SegmentReader(store)
+    for piece in writer.begin():
+        yield encoder.feed(piece)
+    for ref in stream.segments:
+        for batch in reader.read(ref):
+            for piece in writer.write(batch):
+                yield encoder.feed(piece)
+            progress.advance(stream.name, batch.nbytes, batch.num_rows)
+    for piece in writer.finish():
+        yield encoder.feed(piece)
+    yield encoder.finish()
+
+
+def _state_to_restore(stream: StreamBackup) -> StreamState:
+    """The state that the archive brings about: as reported, widened to what was captured after the report."""
+    captured, state = stream.captured, stream.state
+    last_seq = max(state.last_seq, captured.last_seq)
+    first_seq = captured.first_seq
+    if not captured.messages:
+        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
+        first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
+    return replace(
+        state,
+        messages=captured.messages,
+        bytes=captured.bytes,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        deleted=last_seq - first_seq + 1 - captured.messages if captured.messages else 0,
+    )

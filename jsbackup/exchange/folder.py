@@ -1,0 +1,156 @@
+"""A folder that somebody else wrote, read with distrust.
+
+The root is the user's own word and may be a symbolic link. Below it nothing is followed: each folder is opened from its
+parent's descriptor, only regular files are opened, and a FIFO or a device in the place of one is refused instead of
+waited for. What is read as a whole is bounded. Names in errors are relative to the root, printable and without the
+root's own path, because they end up in manifests.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jsbackup.errors import FormatError, StoreError, UsageError
+
+__all__ = ["Entry", "Folder", "printable"]
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+# No account has as many streams; it bounds what a listing holds in memory.
+_MAX_ENTRIES = 1 << 18
+_CHUNK_BYTES = 1 << 20
+
+
+class Entry(Enum):
+    FILE = "a file"
+    FOLDER = "a folder"
+    LINK = "a symbolic link, which is not followed"
+    OTHER = "neither a file nor a folder"
+
+
+class Folder:
+    """An open folder. `where` is its path below the root, "" for the root itself."""
+
+    def __init__(self, descriptor: int, where: str) -> None:
+        self._descriptor = descriptor
+        self.where = where
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        """The root. `UsageError` if it is no folder, `StoreError` if it cannot be read."""
+        shown = printable(str(path))
+        with explained(f"folder {shown} cannot be read"):
+            try:
+                return cls(os.open(path, _FOLDER_FLAGS), "")
+            except FileNotFoundError:
+                raise UsageError(f"there is no folder {shown}") from None
+            except NotADirectoryError:
+                raise UsageError(f"{shown} is not a folder") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def path_of(self, name: str) -> str:
+        """A name in this folder as it is shown: below the root."""
+        return f"{self.where}/{printable(name)}" if self.where else printable(name)
+
+    def entries(self) -> dict[str, Entry]:
+        """What is in the folder, in order of names. `UsageError` if that is more than any backup has."""
+        with explained(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
+            kinds = {entry.name: _kind(entry) for entry in islice(found, _MAX_ENTRIES + 1)}
+        if len(kinds) > _MAX_ENTRIES:
+            raise UsageError(f"folder {self.where or '.'} has more than {_MAX_ENTRIES} entries")
+        return dict(sorted(kinds.items()))
+
+    def folder(self, name: str) -> Folder:
+        """A folder in this one. `UsageError` if it is something else by now."""
+        where = self.path_of(name)
+        with explained(f"folder {where} cannot be read"):
+            try:
+                return Folder(os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=self._descriptor), where)
+            except NotADirectoryError:
+                raise UsageError(f"{where} is not a folder") from None
+
+    def size(self, name: str) -> int:
+        """A regular file's size, `UsageError` if it is none."""
+        with self._file(name) as file:
+            return os.fstat(file).st_size
+
+    def modified_seconds(self, name: str) -> int:
+        with self._file(name) as file:
+            return int(os.fstat(file).st_mtime)
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        """A file as a whole. `FormatError` if it has more than `most_bytes`."""
+        with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
+            content = b""
+            while len(content) <= most_bytes and (part := os.read(file, most_bytes + 1 - len(content))):
+                content += part
+        if len(content) > most_bytes:
+            raise FormatError(f"{self.path_of(name)} has more than {most_bytes} bytes")
+        return content
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """A file's content, a mebibyte at a time."""
+        with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
+            while chunk := os.read(file, _CHUNK_BYTES):
+                yield chunk
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[int]:
+        where = self.path_of(name)
+        with explained(f"{where} cannot be read"):
+            kind = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode
+            if not stat.S_ISREG(kind):
+                raise UsageError(f"{where} is {_kind_of_mode(kind).value}")
+            file = os.open(name, _FILE_FLAGS, dir_fd=self._descriptor)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):  # exchanged since
+                raise UsageError(f"{where} is not a file")
+            yield file
+        finally:
+            os.close(file)
+
+
+def printable(name: str) -> str:
+    """A file's name for an error: no control characters, nothing that is not Unicode."""
+    text = name.encode("utf-8", "backslashreplace").decode()
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an `OSError` into a `StoreError` that says it in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {os.strerror(error.errno or 0).lower()}") from error
+
+
+def _kind(entry: os.DirEntry[str]) -> Entry:
+    if entry.is_symlink():
+        return Entry.LINK
+    if entry.is_dir(follow_symlinks=False):
+        return Entry.FOLDER
+    return Entry.FILE if entry.is_file(follow_symlinks=False) else Entry.OTHER
+
+
+def _kind_of_mode(mode: int) -> Entry:
+    if stat.S_ISLNK(mode):
+        return Entry.LINK
+    return Entry.FOLDER if stat.S_ISDIR(mode) else Entry.OTHER

@@ -1,0 +1,250 @@
+"""One folder of `nats stream backup` into segments and a description for the manifest.
+
+The archive is read once, piece by piece, and proved as one that comes from a server is. The only word that a folder
+adds to it is `backup.json`, which nothing protects. So where both speak they are compared:
+
+- the stream's name has to be the same, and an archive v1 has to reach the last sequence that `backup.json` reports;
+- state: an archive v2 has its own, and that counts, as it does for a server;
+- config: that of `backup.json`, which is what `nats stream restore` would send, and which people edit. A CLI that is
+  older than its server drops fields that it does not know; an archive v1 has them all, so what `backup.json` lacks is
+  taken from there. Both kinds of difference become warnings.
+
+Consumers are those of the archive, exactly, with one exception: a cluster's archive v2 rolls those with unacknowledged
+messages back to their ack floor, without a sign of it.
+
+When a v2 stream was created is not known: Go's zero time stands for it, which servers pass over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import FormatError, UnsupportedError
+from jsbackup.exchange.config_files import without_server_metadata
+from jsbackup.exchange.folder import Folder
+from jsbackup.exchange.nats_cli import META, StreamMetaFile
+from jsbackup.exchange.source import FoundStream
+from jsbackup.formats.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
+from jsbackup.formats.archive_items import ns_from_rfc3339, rfc3339_from_ns
+from jsbackup.formats.consumer_state import clamp
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    Result,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.pending import store_consumer
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.settle import messages_to_remove
+from jsbackup.stores.base import Store
+
+__all__ = ["UNKNOWN_TIME", "ImportedStream", "import_stream"]
+
+UNKNOWN_TIME = rfc3339_from_ns(0)
+
+_ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages above it that were delivered come again"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedStream:
+    """A stream that was stored, for the manifest, with what it cost."""
+
+    stream: StreamBackup
+    segments_reused: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+
+
+def import_stream(
+    folder: Folder,
+    found: FoundStream,
+    store: Store,
+    advance: Callable[[int, int], None],
+    clock_ns: Callable[[], int],
+) -> ImportedStream:
+    """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
+
+    Raises:
+        FormatError: the archive is damaged, or not that of its `backup.json`.
+        UnsupportedError: it is of a format that is not known.
+        StoreError: it cannot be read, or its segments cannot be stored.
+    """
+    begun_ns = clock_ns()
+    intake = _Intake(store, found.meta)
+    end = _read(folder, found, intake, advance)
+    segments = intake.finish(end)
+    totals = total_of(segments)
+    state = replace(intake.state, last_seq=max(intake.state.last_seq, end.last_seq))
+    ended_ns = clock_ns()
+    stream = StreamBackup(
+        name=found.meta.name,
+        incarnation=intake.incarnation,
+        config=intake.config,
+        created=intake.created,
+        state=state,
+        captured=Captured(
+            messages=totals.messages,
+            bytes=totals.bytes,
+            first_seq=totals.first_seq,
+            last_seq=totals.last_seq,
+            begun=rfc3339_from_ns(begun_ns),
+            ended=rfc3339_from_ns(ended_ns),
+        ),
+        archive_format=ArchiveFormat(end.format),
+        digest=totals.digest,
+        segments=tuple(segments),
+        consumers=tuple(intake.stored_consumers(end, state.last_seq)),
+        warnings=(*intake.differences, *_missing(found.meta.state, totals.messages, len(intake.consumers), end)),
+    )
+    _check_describable(stream)
+    return ImportedStream(stream, intake.writer.reused, intake.writer.stored_bytes, (ended_ns - begun_ns) / 1e9)
+
+
+def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
+    where = folder.path_of(found.archive)
+    decoder = ArchiveDecoder(found.meta.state.first_seq)
+    try:
+        for chunk in folder.chunks(found.archive):
+            advance(len(chunk), sum(map(intake.take, decoder.feed(chunk))))
+        items, end = decoder.finish()
+        advance(0, sum(map(intake.take, items)))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{where}: {error.message}", hint=error.hint) from error
+    except FormatError as error:
+        raise FormatError(f"{where}: {error.message}", hint=error.hint) from error
+    reached = max(end.last_seq, end.index.last_seq if end.index else 0)
+    if end.format == "v1" and reached < found.meta.state.last_seq:
+        raise FormatError(
+            f"{where} ends at sequence {reached}, {META} reports {found.meta.state.last_seq}",
+            hint="The two files are not of the same backup, or the server lost messages.",
+        )
+    return end
+
+
+class _Intake:
+    """What comes out of an archive, stored as it comes."""
+
+    def __init__(self, store: Store, meta: StreamMetaFile) -> None:
+        self._store = store
+        self._meta = meta
+        self.config = meta.config
+        self.state = meta.state
+        self.created = UNKNOWN_TIME
+        self.differences: list[str] = []
+        self.consumers: dict[str, ArchivedConsumer] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
+        self._folder = layout.stream_folder(self._meta.name, self.incarnation)
+        self.writer = SegmentWriter(self._store, self._folder)
+
+    def take(self, item: ArchiveItem) -> int:
+        """Deal with an item; the number of messages in it."""
+        if isinstance(item, StreamMeta):
+            self._take_meta(item)
+        elif isinstance(item, ArchivedConsumer):
+            if item.created is not None:
+                ns_from_rfc3339(item.created, f"creation time of consumer {item.name}")
+            if self.consumers.setdefault(item.name, item) is not item:
+                raise FormatError(f"consumer {item.name} comes twice")
+        else:
+            self.writer.add(item)
+            messages: int = item.num_rows
+            return messages
+        return 0
+
+    def _take_meta(self, meta: StreamMeta) -> None:
+        if meta.state is not None:
+            self.differences += _state_differences(meta.state, self.state)
+            self.state = meta.state
+        if meta.config is None:
+            return
+        if meta.config.get("name") != self._meta.name:
+            raise FormatError(f"the archive is of stream {meta.config.get('name')}, {META} of {self._meta.name}")
+        self.config, differences = _merged(meta.config, self._meta.config)
+        self.differences += differences
+        if meta.created is not None:
+            ns_from_rfc3339(meta.created, "creation time of the stream")
+            self.created = meta.created
+            self._begin()
+
+    def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
+        """The segments, without the messages that the archive calls deleted at its end."""
+        segments = self.writer.finish()
+        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._store))
+        return self.writer.without(segments, remove) if remove else segments
+
+    def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
+        clustered = end.format == "v2" and _is_of_a_cluster(self.config)
+        for name in sorted(self.consumers):
+            backup = _consumer_backup(self.consumers[name], last_seq, clustered)
+            yield store_consumer(self._store, self._folder, backup)
+
+
+def _is_of_a_cluster(config: JsonObject) -> bool:
+    replicas = config.get("num_replicas")
+    return (isinstance(replicas, int) and replicas > 1) or bool(config.get("placement"))
+
+
+def _consumer_backup(consumer: ArchivedConsumer, last_seq: int, clustered: bool) -> ConsumerBackup:
+    if consumer.state is None:
+        fidelity, state, reason = Fidelity.CONFIG_ONLY, None, "the archive has no state for it"
+    else:
+        fidelity, state, reason = Fidelity.EXACT, clamp(consumer.state, last_seq), ""
+        acks = consumer.config.get("ack_policy") != "none"
+        if clustered and acks and not state.pending and state.delivered == state.ack_floor:
+            fidelity, reason = Fidelity.FLOOR, _ROLLED_BACK
+    return ConsumerBackup(consumer.name, consumer.config, consumer.created, fidelity, state, reason)
+
+
+def _merged(archived: JsonObject, described: JsonObject) -> tuple[JsonObject, list[str]]:
+    """The described config, completed by the archived one, and what differed."""
+    before, now = without_server_metadata(archived), without_server_metadata(described)
+    lacking = sorted(key for key, value in before.items() if value and not now.get(key))
+    differing = sorted(key for key, value in now.items() if value and before.get(key) != value)
+    said: list[str] = []
+    if lacking:
+        said.append(f"{META} lacks {', '.join(lacking)} of the config, taken from the archive")
+    if differing:
+        said.append(f"{META} and the archive differ about {', '.join(differing)}; {META} was taken")
+    return {**described, **{key: archived[key] for key in lacking}}, said
+
+
+def _state_differences(archived: StreamState, described: StreamState) -> Iterator[str]:
+    if (archived.first_seq, archived.last_seq) != (described.first_seq, described.last_seq):
+        yield (
+            f"{META} reports sequences {described.first_seq} to {described.last_seq}, "
+            f"its archive {archived.first_seq} to {archived.last_seq}, which count"
+        )
+
+
+def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveEnd) -> Iterator[str]:
+    """What a folder said to have and has not. Messages that arrive or expire meanwhile are one reason."""
+    if messages != reported.messages:
+        yield f"the archive has {messages} messages, {META} reports {reported.messages}"
+    if consumers < reported.consumers:
+        why = "those held in memory, or on other servers of a cluster, " if end.format == "v1" else ""
+        yield (
+            f"the archive has {consumers} consumers, {META} reports {reported.consumers}: "
+            f"{why}{'or ' if why else ''}they were not asked for"
+        )
+
+
+def _check_describable(stream: StreamBackup) -> None:
+    """What a manifest could not hold must be this stream's failure, not that of the whole backup."""
+    backup = layout.backup_id(0, bytes(3))
+    alone = Manifest(backup, UNKNOWN_TIME, "", Source(), Result.COMPLETE, (stream,))
+    try:
+        decode_manifest(encode_manifest(alone), layout.manifest_key(backup))
+    except FormatError as error:
+        raise FormatError(f"stream {stream.name} cannot be kept in a manifest: {error.message}") from error

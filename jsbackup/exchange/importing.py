@@ -1,0 +1,120 @@
+"""Import: a folder of other people's files becomes one committed backup in a repository.
+
+A stream that cannot be imported does not stop the others; it is named with its reason, and the backup is partial. The
+manifest, written last, commits; whoever is stopped before leaves objects that nobody names.
+
+The manifest's source says what is known: `imported`, with the kind of folder and the time its descriptions were
+written. Which cluster and account the streams lived in, no folder tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from jsbackup.errors import JsBackupError
+from jsbackup.exchange.config_files import StreamConfigs
+from jsbackup.exchange.folder import Folder
+from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, import_stream
+from jsbackup.exchange.source import FoundStream, NotImported, Source, SourceKind
+from jsbackup.formats.archive_items import rfc3339_from_ns
+from jsbackup.model import Fidelity, JsonObject, StreamState
+from jsbackup.progress import Progress
+from jsbackup.repository import layout, manifest
+from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+
+__all__ = ["ImportReport", "run_import"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What came of it. `manifest` is None if nothing was committed because no stream could be imported."""
+
+    manifest: Manifest | None
+    streams: tuple[ImportedStream, ...]
+    failures: tuple[NotImported, ...]
+
+
+def run_import(
+    source: Source,
+    repository: Repository,
+    *,
+    tags: Mapping[str, str],
+    tool: str,
+    progress: Progress,
+    clock_ns: Callable[[], int],
+    random: Callable[[int], bytes],
+) -> ImportReport:
+    """Import every stream of `source` and commit them as one backup.
+
+    `tool` is name and version of the writer, `clock_ns` gives Unix time, `random` so many random bytes.
+
+    Raises:
+        StoreError: the backup cannot be committed.
+    """
+    begun_ns = clock_ns()
+    streams = [ImportedStream(_of_configs(configs, rfc3339_from_ns(begun_ns))) for configs in source.configs]
+    failures = list(source.failures)
+    for found in source.streams:
+        name = found.meta.name
+        progress.start(name, found.size, found.meta.state.messages)
+        try:
+            streams.append(_import(source.root, found, repository.store, progress, clock_ns))
+        except JsBackupError as error:
+            failures.append(NotImported(name, error))
+        finally:
+            progress.finish(name)
+    failures.sort(key=lambda failure: failure.name)
+    if not streams:
+        return ImportReport(None, (), tuple(failures))
+    streams.sort(key=lambda imported: imported.stream.name)
+    backups = repository.backups()
+    document = Manifest(
+        id=layout.backup_id(begun_ns, random(3)),
+        created=rfc3339_from_ns(begun_ns),
+        tool=tool,
+        source=manifest.Source(extra={"imported": _origin(source)}),
+        result=Result.PARTIAL if failures else Result.COMPLETE,
+        streams=tuple(imported.stream for imported in streams),
+        skipped=tuple(manifest.SkippedStream(failure.name, failure.error.message) for failure in failures),
+        tags=dict(tags),
+        previous=backups[-1] if backups else None,
+    )
+    repository.commit(document)
+    return ImportReport(document, tuple(streams), tuple(failures))
+
+
+def _import(
+    root: Folder, found: FoundStream, store: Store, progress: Progress, clock_ns: Callable[[], int]
+) -> ImportedStream:
+    def advance(byte_count: int, messages: int) -> None:
+        progress.advance(found.meta.name, byte_count, messages)
+
+    if not found.folder:
+        return import_stream(root, found, store, advance, clock_ns)
+    with root.folder(found.folder) as folder:
+        return import_stream(folder, found, store, advance, clock_ns)
+
+
+def _origin(source: Source) -> JsonObject:
+    origin: JsonObject = {"from": str(source.kind)}
+    if source.kind is not SourceKind.CONFIGS:
+        origin["written"] = rfc3339_from_ns(source.written_seconds * 1_000_000_000)
+    return origin
+
+
+def _of_configs(configs: StreamConfigs, now: str) -> StreamBackup:
+    """A stream of config files; that they can be written as JSON again was checked when they were read."""
+    consumers = [ConsumerBackup(name, config, None, Fidelity.CONFIG_ONLY) for name, config in configs.consumers.items()]
+    return StreamBackup(
+        name=configs.name,
+        incarnation=layout.incarnation("", "", configs.name, UNKNOWN_TIME),
+        config=configs.config,
+        created=UNKNOWN_TIME,
+        state=StreamState(),
+        captured=Captured(0, 0, 0, 0, now, now),
+        archive_format=ArchiveFormat.CONFIG,
+        consumers=tuple(consumers),
+    )

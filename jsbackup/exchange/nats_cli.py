@@ -1,0 +1,127 @@
+"""The folders that the nats CLI backs streams up to (github.com/nats-io/jsm.go `snapshots.go`, all its history).
+
+    nats stream backup NAME DIR         DIR/backup.json, and the archive beside it
+    nats account backup DIR             the same for each stream, in DIR/<stream>/
+
+`backup.json` holds `config` and `state` as the server answered the snapshot request, as far as the CLI's version knows
+their fields: it is what `nats stream restore` sends. It is created first and filled last, so an empty one is the trace
+of an interrupted backup. Edited and captured backups (jsm.go `backup/metafile.go`, 2026) carry further blocks.
+
+The archive is the snapshot byte for byte, an S2 stream. Its name says little: it is `stream.tar.s2` for both formats up
+to CLI 0.4, and since then `stream.arc.s2` for v2. A folder with both is refused by the CLI, and here. Recorded backups
+of before February 2021 are single files without a description; configuration backups of before June 2022 are files of
+`type`, `time`, `configuration` and `checksum`. Neither is read here.
+
+The CLI restores `stream.tar.s2` of any format; `stream.arc.s2` only since 0.4. Up to 0.4 it restores no memory streams.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from jsbackup.errors import FormatError, UnsupportedError, UsageError
+from jsbackup.exchange.folder import Entry, Folder
+from jsbackup.formats.archive_items import (
+    MAX_SEQUENCE,
+    asset_name_is_sound,
+    json_object,
+    state_from_json,
+    state_to_json,
+)
+from jsbackup.model import JsonObject, StreamState
+
+__all__ = [
+    "ARCHIVE_V1",
+    "ARCHIVE_V2",
+    "META",
+    "StreamMetaFile",
+    "archive_in",
+    "decode_meta",
+    "encode_meta",
+    "read_meta",
+]
+
+META = "backup.json"
+ARCHIVE_V1 = "stream.tar.s2"
+ARCHIVE_V2 = "stream.arc.s2"
+
+# A state may list deleted messages by their sequences.
+_MAX_META_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMetaFile:
+    """What `backup.json` says."""
+
+    config: JsonObject
+    state: StreamState
+
+    @property
+    def name(self) -> str:
+        name: str = self.config["name"]
+        return name
+
+
+def read_meta(folder: Folder) -> StreamMetaFile:
+    """The `backup.json` of a folder.
+
+    Raises:
+        FormatError: it is damaged.
+        UnsupportedError: it is of a kind of backup that is not read.
+    """
+    return decode_meta(folder.read(META, _MAX_META_BYTES), folder.path_of(META))
+
+
+def decode_meta(data: bytes, where: str) -> StreamMetaFile:
+    """The content of a `backup.json`; `where` names it. Errors as `read_meta` raises them."""
+    if not data.strip():
+        raise FormatError(f"{where} is empty", hint="The backup was interrupted: its archive is not whole.")
+    value = json_object(data, where)
+    if "checksum" in value and "configuration" in value:
+        raise UnsupportedError(
+            f"{where} is of a configuration backup that the nats CLI made before June 2022", hint="It has no messages."
+        )
+    config = _object(value, "config", where)
+    name = config.get("name")
+    if not isinstance(name, str) or not asset_name_is_sound(name):
+        raise FormatError(f"{where}: config has no stream name")
+    state = state_from_json(_object(value, "state", where), f"{where}: state")
+    if max(state.first_seq - 1, state.last_seq) > MAX_SEQUENCE:
+        raise FormatError(f"{where}: state: sequence out of range")
+    return StreamMetaFile(config, state)
+
+
+def _object(value: JsonObject, key: str, where: str) -> JsonObject:
+    part: Any = value.get(key)
+    if not isinstance(part, dict):
+        raise FormatError(f"{where} has no {key}")
+    return part
+
+
+def encode_meta(config: JsonObject, state: StreamState) -> bytes:
+    """A `backup.json`. `FormatError` if the config is no JSON."""
+    try:
+        text = json.dumps({"config": config, "state": state_to_json(state)}, indent=2, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"the config of stream {config.get('name')} is not JSON") from error
+    return text.encode() + b"\n"
+
+
+def archive_in(folder: Folder, entries: dict[str, Entry]) -> str:
+    """The name of the archive in a stream's folder.
+
+    Raises:
+        FormatError: there is none.
+        UsageError: there are two.
+    """
+    found = [name for name in (ARCHIVE_V1, ARCHIVE_V2) if name in entries]
+    if len(found) == 2:
+        raise UsageError(
+            f"{folder.where or 'the folder'} holds both {ARCHIVE_V1} and {ARCHIVE_V2}",
+            hint="Only one of them belongs to its backup.json: remove the other.",
+        )
+    if not found:
+        raise FormatError(f"{folder.path_of(META)} has no {ARCHIVE_V1} or {ARCHIVE_V2} beside it")
+    return found[0]

@@ -1,0 +1,147 @@
+"""A folder that appears whole or not at all.
+
+Files are written into a hidden folder first, each flushed to the disk. `commit` gives it its name: a folder that does
+not exist yet is made by one rename. One that exists (empty; perhaps a mount point, perhaps in a place where nothing
+else may be made) is staged within, and its entries are renamed up one after the other, those moved already being taken
+back if one cannot be. Leaving without `commit` removes everything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from jsbackup.errors import StoreError, UsageError
+from jsbackup.exchange.folder import explained, printable
+from jsbackup.stores import posix
+
+__all__ = ["NewFolder"]
+
+# A name of 255 bytes with ours around it would be too long for a file system; a character has up to four.
+_MAX_SHOWN = 40
+
+
+class NewFolder:
+    """A context manager. Paths are relative, parts joined by `/`; `files` and `bytes` count what was written.
+
+    `token` makes the hidden name unique, `mode` is that of folders (files get it without the right to execute).
+    All methods raise `StoreError` where the file system fails.
+    """
+
+    def __init__(self, path: Path, token: str, mode: int) -> None:
+        self._target = path.absolute()
+        self._mode = mode
+        self._exists = self._check()
+        parent = self._target if self._exists else self._target.parent
+        self._staging = parent / f".{self._target.name[:_MAX_SHOWN]}.jsbackup-{token}"
+        self._committed = False
+        self.files = 0
+        self.bytes = 0
+
+    def _check(self) -> bool:
+        """Whether the folder exists. `UsageError` if it is in the way."""
+        shown = printable(str(self._target))
+        with explained(f"{shown} cannot be read"):
+            if self._target.is_dir():
+                if any(self._target.iterdir()):
+                    raise UsageError(f"{shown} is not empty", hint="Name a folder that is empty or does not exist yet.")
+                return True
+            if os.path.lexists(self._target):
+                raise UsageError(f"{shown} is not a folder", hint="Name a folder that is empty or does not exist yet.")
+            if not self._target.parent.is_dir():
+                raise UsageError(f"there is no folder {printable(str(self._target.parent))} to make it in")
+        return False
+
+    def __enter__(self) -> Self:
+        with explained("the output folder cannot be made"):
+            self._staging.mkdir(mode=self._mode)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._committed:
+            shutil.rmtree(self._staging, ignore_errors=True)
+
+    def folder(self, path: str) -> None:
+        """Make a folder. `UsageError` if there is one whose name this file system takes for the same."""
+        with explained(f"folder {printable(path)} cannot be made"):
+            try:
+                (self._staging / path).mkdir(mode=self._mode)
+            except FileExistsError:
+                raise _same_name(path) from None
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """A new file; it is flushed to the disk at the end."""
+        with explained(f"{printable(path)} cannot be written"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                descriptor = os.open(self._staging / path, flags, self._mode & 0o666)
+            except FileExistsError:
+                raise _same_name(path) from None
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                posix.fsync(file.fileno())
+                self.bytes += file.tell()
+        self.files += 1
+
+    def write(self, path: str, content: bytes) -> None:
+        """A new file with this content."""
+        with self.create(path) as file:
+            file.write(content)
+
+    def commit(self) -> None:
+        """Give everything its final name. `UsageError` if something is there by now."""
+        with explained("the output folder cannot get its name"):
+            for folder, _, _ in os.walk(self._staging):
+                _fsync_folder(Path(folder))
+            try:
+                if self._exists:
+                    self._move_up()
+                else:
+                    # Replaces an empty folder, never one with something in it.
+                    self._staging.rename(self._target)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise _in_the_way(self._target) from error
+            except OSError as error:
+                if self._exists or not self._target.is_dir():
+                    raise
+                raise _in_the_way(self._target) from error
+            self._committed = True
+            _fsync_folder(self._target if self._exists else self._target.parent)
+
+    def _move_up(self) -> None:
+        moved: list[str] = []
+        try:
+            for name in sorted(path.name for path in self._staging.iterdir()):
+                if os.path.lexists(self._target / name):
+                    raise FileExistsError(name)
+                (self._staging / name).rename(self._target / name)
+                moved.append(name)
+            self._staging.rmdir()
+        except BaseException:
+            with suppress(OSError):
+                for name in moved:
+                    (self._target / name).rename(self._staging / name)
+            raise
+
+
+def _fsync_folder(path: Path) -> None:
+    with posix.closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+        posix.fsync(descriptor)
+
+
+def _same_name(path: str) -> UsageError:
+    return UsageError(
+        f"this file system takes {printable(path)} for the same name as another one's",
+        hint="It ignores case or the composition of letters; write to another file system.",
+    )
+
+
+def _in_the_way(path: Path) -> StoreError:
+    return StoreError(f"something was put into {printable(str(path))} meanwhile, so nothing was written there")

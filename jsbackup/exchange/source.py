@@ -1,0 +1,170 @@
+"""What a folder to import holds, found out by looking into it: names say little and may be anybody's choice.
+
+    a stream      `backup.json` and an archive, of `nats stream backup`
+    an account    a folder of such folders, of `nats account backup`
+    configs       `streams/*.json`, see `config_files.py`
+
+Descriptions are read at once (they are small, and tell which streams there are), archives are not opened. In an account
+a folder that is no backup, or a damaged one, is a failure of its own and does not hide the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
+from jsbackup.exchange import nats_cli
+from jsbackup.exchange.config_files import STREAMS, StreamConfigs, read_config_files
+from jsbackup.exchange.folder import Entry, Folder, printable
+from jsbackup.exchange.nats_cli import StreamMetaFile
+from jsbackup.repository.layout import DESCRIPTOR
+
+__all__ = ["FoundStream", "NotImported", "Source", "SourceKind"]
+
+_BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
+
+
+class SourceKind(StrEnum):
+    STREAM = "nats stream backup"
+    ACCOUNT = "nats account backup"
+    CONFIGS = "config files"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStream:
+    """A stream's folder: `folder` is its name in an account, "" if it is the root. `size` is the archive's."""
+
+    folder: str
+    meta: StreamMetaFile
+    archive: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotImported:
+    """A stream that cannot be imported (or a folder that should be one), and why."""
+
+    name: str
+    error: JsBackupError
+
+
+class Source:
+    """A folder to import, open. A context manager; `open` makes one."""
+
+    def __init__(self, root: Folder) -> None:
+        self.root = root
+        self.kind = SourceKind.STREAM
+        self.streams: tuple[FoundStream, ...] = ()
+        self.configs: tuple[StreamConfigs, ...] = ()
+        self.failures: tuple[NotImported, ...] = ()
+        self.written_seconds = 0  # the youngest description's time of change
+
+    @classmethod
+    def open(cls, path: Path) -> Source:
+        """Look into a folder.
+
+        Raises:
+            UsageError: it holds nothing to import, or files that people wrote wrong.
+            FormatError: the one stream's description is damaged.
+            UnsupportedError: a kind of backup that is not read.
+            StoreError: it cannot be read.
+        """
+        root = Folder.open(path)
+        try:
+            source = cls(root)
+            source._look(printable(str(path)))
+        except BaseException:
+            root.close()
+            raise
+        return source
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.root.close()
+
+    def _look(self, shown: str) -> None:
+        entries = self.root.entries()
+        if entries.keys() & _BACKUP_FILES:
+            self.kind = SourceKind.STREAM
+            self.streams = (self._stream(self.root, ""),)
+        elif DESCRIPTOR in entries:
+            raise UsageError(
+                f"{shown} is a repository of jsbackup already", hint="Name it with --repo; nothing needs importing."
+            )
+        elif entries.get(STREAMS) is Entry.FOLDER and not self._is_stream_folder(STREAMS):
+            self.kind = SourceKind.CONFIGS
+            self.configs = tuple(read_config_files(self.root))
+            if not self.configs:
+                raise UsageError(f"there is no config file in {shown}/{STREAMS}")
+        else:
+            self.kind = SourceKind.ACCOUNT
+            self._look_at_account(entries)
+            if not self.streams and not any(isinstance(f.error, IntegrityError) for f in self.failures):
+                raise _foreign(shown, entries)
+
+    def _is_stream_folder(self, name: str) -> bool:
+        """Whether a folder is a backup of a stream, rather than one of configs (`backup.json` may be that of one)."""
+        with self.root.folder(name) as folder:
+            entries = folder.entries()
+            if entries.keys() & {nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}:
+                return True
+            if nats_cli.META not in entries:
+                return False
+            try:
+                nats_cli.read_meta(folder)
+            except JsBackupError:
+                return False
+            return True
+
+    def _look_at_account(self, entries: dict[str, Entry]) -> None:
+        found: dict[str, FoundStream] = {}
+        failures: list[NotImported] = []
+        for name, kind in entries.items():
+            if kind is Entry.FILE or name.startswith("."):
+                continue
+            try:
+                if kind is not Entry.FOLDER:
+                    raise UsageError(f"{printable(name)} is {kind.value}")
+                with self.root.folder(name) as folder:
+                    stream = self._stream(folder, name)
+                other = found.setdefault(stream.meta.name, stream)
+                if other is not stream:
+                    twin = printable(other.folder)
+                    raise FormatError(f"{printable(name)} is a backup of stream {stream.meta.name}, and so is {twin}")
+            except JsBackupError as error:
+                failures.append(NotImported(printable(name), error))
+        self.streams = tuple(found.values())
+        self.failures = tuple(failures)
+
+    def _stream(self, folder: Folder, name: str) -> FoundStream:
+        entries = folder.entries()
+        if not entries.keys() & _BACKUP_FILES:
+            raise UsageError(f"{folder.where} holds no backup of the nats CLI")
+        if nats_cli.META not in entries:
+            raise FormatError(
+                f"{folder.where or 'the folder'} has an archive, but no {nats_cli.META}",
+                hint="Without it the stream's configuration is not known; the backup was interrupted or moved in part.",
+            )
+        meta = nats_cli.read_meta(folder)
+        archive = nats_cli.archive_in(folder, entries)
+        self.written_seconds = max(self.written_seconds, folder.modified_seconds(nats_cli.META))
+        return FoundStream(name, meta, archive, folder.size(archive))
+
+
+def _foreign(shown: str, entries: dict[str, Entry]) -> JsBackupError:
+    """The error for a folder that is nothing of what can be imported."""
+    if {"meta.inf", "msgs"} <= entries.keys():
+        return UnsupportedError(
+            f"{shown} is a nats-server's own store, not a backup",
+            hint="Start a nats-server on it, and use 'jsbackup backup'.",
+        )
+    return UsageError(
+        f"{shown} holds no backup of the nats CLI and no config files",
+        hint="Name the folder that 'nats stream backup' or 'nats account backup' wrote, or one with streams/*.json.",
+    )
