@@ -21,6 +21,7 @@ from jsbackup.errors import Interrupted, RepositoryNotFound, UsageError
 from jsbackup.protocol.times import format_time
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
+from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
 
 __all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async", "start_log"]
@@ -39,7 +40,7 @@ def connection_of(shared: Shared) -> Connection:
 def _store(shared: Shared) -> Store:
     if not shared.repo:
         raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
-    return open_store(shared.repo)
+    return RetryingStore(open_store(shared.repo), sleep=time.sleep)
 
 
 def open_repository(shared: Shared) -> Repository:

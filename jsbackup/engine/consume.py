@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.errors import FormatError, NatsTimeout, TransferError
+from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
 __all__ = ["read_messages"]
 
@@ -48,7 +48,9 @@ async def read_messages(js: JetStream, info: StreamInfo, advance: Advance) -> As
     """Message batches of the stream up to `info.state.last_seq`, in order. Raises NatsError and TransferError."""
     if not info.state.messages:
         return
-    rows = _consume(js, info) if info.config.get("retention") == "limits" else _get_each(js, info)
+    inbox = js.link.new_inbox()
+    consumer = await _try_consumer(js, info, inbox)
+    rows = _get_each(js, info) if consumer is None else _consume(js, info, inbox, consumer)
     batch: list[_Row] = []
     size = 0
     async for row in rows:
@@ -91,10 +93,18 @@ async def _get_each(js: JetStream, info: StreamInfo) -> AsyncIterator[_Row]:
                 )
 
 
-async def _consume(js: JetStream, info: StreamInfo) -> AsyncIterator[_Row]:
-    inbox = js.link.new_inbox()
+async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str) -> ConsumerInfo | None:
+    """A consumer of ours, which delivers as soon as somebody listens; None where it would disturb or is not allowed."""
+    if info.config.get("retention", "limits") != "limits":
+        return None
+    try:
+        return await js.create_consumer(info.name, _consumer_config(inbox))
+    except (ApiError, NatsPermissionDenied):  # limits on consumers, such as max_consumers or consumer_limits
+        return None
+
+
+async def _consume(js: JetStream, info: StreamInfo, inbox: str, consumer: ConsumerInfo) -> AsyncIterator[_Row]:
     async with js.link.subscribe(inbox) as subscription:
-        consumer = await js.create_consumer(info.name, _consumer_config(inbox))
         try:
             left = consumer.num_pending
             last = 0

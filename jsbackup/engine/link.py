@@ -124,7 +124,7 @@ class _Wire:
         self._tls_hostname = candidate.tls_hostname
         self._connection = connection
         self._open = False
-        self._last_error: Exception | None = None
+        self._last_error: BaseException | None = None
         self._pings: set[asyncio.Task[None]] = set()
 
     # ---------------------------------------------------------------------------------------------- connecting
@@ -142,7 +142,8 @@ class _Wire:
                 await self.flush(self._connection.timeout_seconds)
         except (OSError, TimeoutError, nats.errors.Error, NatsError, NoTls) as error:
             # nats-py tells what is wrong with an address by callback, and then only that no server is left.
-            told = self._last_error if isinstance(error, nats.errors.NoServersError) else None
+            unclear = isinstance(error, (nats.errors.NoServersError, TransferError))
+            told = self._last_error if unclear else None
             await self._end(_ABANDON_SECONDS)
             raise connect_error(self.server, self._connection, self.info, told or error) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
@@ -340,17 +341,25 @@ class _Wire:
         if (violation := _VIOLATION.search(str(error))) is not None:
             self.exchange.refuse(violation[1], violation[2])
             return
-        self._last_error = error
         if self._open:
             self.lose(error)
+        else:
+            self._last_error = error
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A task of nats-py that lives as long as its connection is over, whatever the reason."""
         cause = None if task.cancelled() else task.exception()
-        self.lose(cause or self.client.last_error or self._last_error)
+        self.lose(cause or self._last_error)
 
     def lose(self, cause: BaseException | None) -> None:
         """The connection is gone: everything that waits on it fails now."""
+        if self.exchange.ended:
+            return
+        # What the server said before it hung up tells more than that it did.
+        said = self.client.last_error
+        if said is not None and not _VIOLATION.search(str(said)):
+            cause = said
+        self._last_error = cause
         reason = "no reason was given" if cause is None else plain_reason(cause)
         self.exchange.end(lambda: TransferError(f"the connection to {self.server} was lost: {reason}"))
 

@@ -235,7 +235,7 @@ def _plan_stream(
             leftover=entry.name in target.leftovers,
             changes=changes,
             consumers=tuple(consumers),
-            notes=(*notes, *_notes(entry, config)),
+            notes=(*notes, *_notes(entry, config, wire)),
         ),
         refusals,
     )
@@ -293,9 +293,11 @@ def _plan_consumer(
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
-def _notes(entry: StreamBackup, config: JsonObject) -> Iterable[str]:
+def _notes(entry: StreamBackup, config: JsonObject, wire: Wire) -> Iterable[str]:
     if config.get("max_age"):
         yield "has max_age: messages older than that are removed by the target"
+    if wire is Wire.V2 and entry.state.last_seq > entry.captured.last_seq:
+        yield "its last message was deleted; the time of it has no place in an archive v2"
     if config.get("mirror") or config.get("sources"):
         yield "goes on copying from its origins as soon as it is restored"
     floors = [c.name for c in entry.consumers if c.fidelity is Fidelity.FLOOR]

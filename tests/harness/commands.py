@@ -1,0 +1,51 @@
+"""The command line as a user types it: a process of its own, its exit code, its JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# A stray setting of the developer's shell must not reach the commands under test.
+_ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("NATS_", "JSBACKUP_", "XDG_"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command did. `document` is its JSON, an empty object if it printed none."""
+
+    code: int
+    document: dict[str, Any]
+    out: str
+    err: str
+
+    def ok(self) -> Ran:
+        """Itself, if the command succeeded."""
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self
+
+
+def command_line(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "jsbackup", *map(str, arguments)]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of commands under test: a home without contexts, plus `extra`."""
+    return {**_ENVIRONMENT, "HOME": "/nonexistent", "JSBACKUP_TRACEBACK": "1", **extra}
+
+
+def jsbackup(*arguments: str | Path, seconds: float = 90, **extra: str) -> Ran:
+    """Run `jsbackup … --json`; `extra` are environment variables."""
+    done = subprocess.run(
+        command_line(*arguments, "--json"), capture_output=True, text=True, timeout=seconds, env=environment(**extra)
+    )
+    try:
+        document = json.loads(done.stdout) if done.stdout else {}
+    except ValueError:
+        document = {}
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ran(done.returncode, document, done.stdout, done.stderr)
