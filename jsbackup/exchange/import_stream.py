@@ -1,7 +1,10 @@
 """One folder of `nats stream backup` into segments and a description for the manifest.
 
-The archive is read once, piece by piece, and proved as one that comes from a server is. The only word that a folder
-adds to it is `backup.json`, which nothing protects. So where both speak they are compared:
+The archive is read piece by piece, and proved as one that comes from a server is. One of format v1 is read twice: it
+tells of deletions after the messages that they concern, and so these need not be stored only to be taken out again.
+
+The only word that a folder adds to its archive is `backup.json`, which nothing protects. So where both speak they are
+compared:
 
 - the stream's name has to be the same, and an archive v1 has to reach the last sequence that `backup.json` reports;
 - state: an archive v2 has its own, and that counts, as it does for a server;
@@ -9,8 +12,8 @@ adds to it is `backup.json`, which nothing protects. So where both speak they ar
   older than its server drops fields that it does not know; an archive v1 has them all, so what `backup.json` lacks is
   taken from there. Both kinds of difference become warnings.
 
-Consumers are those of the archive, exactly, with one exception: a cluster's archive v2 rolls those with unacknowledged
-messages back to their ack floor, without a sign of it.
+Consumers are those of the archive, exactly, with two exceptions: a cluster's archive v2 rolls those with unacknowledged
+messages back to their ack floor, without a sign of it, and servers before 2.11 do not store where one starts.
 
 When a v2 stream was created is not known: Go's zero time stands for it, which servers pass over.
 """
@@ -20,14 +23,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from jsbackup.errors import FormatError, UnsupportedError
+from jsbackup.errors import FormatError
+from jsbackup.exchange.archive_file import ArchiveFile
 from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.nats_cli import META, StreamMetaFile
 from jsbackup.exchange.source import FoundStream
-from jsbackup.formats.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
+from jsbackup.formats.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
 from jsbackup.formats.archive_items import ns_from_rfc3339, rfc3339_from_ns
 from jsbackup.formats.consumer_state import clamp
+from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
@@ -52,6 +57,9 @@ __all__ = ["UNKNOWN_TIME", "ImportedStream", "import_stream"]
 UNKNOWN_TIME = rfc3339_from_ns(0)
 
 _ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages above it that were delivered come again"
+_NO_START = (
+    "servers before 2.11 keep where a consumer starts with its first delivery only; messages may come to it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +118,23 @@ def import_stream(
 
 
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
-    where = folder.path_of(found.archive)
-    decoder = ArchiveDecoder(found.meta.state.first_seq)
-    try:
-        for chunk in folder.chunks(found.archive):
-            advance(len(chunk), sum(map(intake.take, decoder.feed(chunk))))
-        items, end = decoder.finish()
-        advance(0, sum(map(intake.take, items)))
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{where}: {error.message}", hint=error.hint) from error
-    except FormatError as error:
-        raise FormatError(f"{where}: {error.message}", hint=error.hint) from error
+    """Read the archive into `intake`; one of format v1 twice, see above."""
+    archive = ArchiveFile(folder, found.archive, found.meta.state.first_seq)
+    if not archive.is_v1():
+        return archive.read(SequenceSet(), intake.take, advance)
+
+    def half(byte_count: int, messages: int) -> None:
+        advance(byte_count // 2, messages)
+
+    before = archive.read(SequenceSet(), lambda _item: 0, half)
+    deleted = late_deletions(before).certain
+    end = archive.read(deleted, intake.take, half)
+    if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
+        raise FormatError(f"{archive.where} changed while it was read")
     reached = max(end.last_seq, end.index.last_seq if end.index else 0)
-    if end.format == "v1" and reached < found.meta.state.last_seq:
+    if reached < found.meta.state.last_seq:
         raise FormatError(
-            f"{where} ends at sequence {reached}, {META} reports {found.meta.state.last_seq}",
+            f"{archive.where} ends at sequence {reached}, {META} reports {found.meta.state.last_seq}",
             hint="The two files are not of the same backup, or the server lost messages.",
         )
     return end
@@ -179,7 +189,7 @@ class _Intake:
             self._begin()
 
     def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
-        """The segments, without the messages that the archive calls deleted at its end."""
+        """The segments, without what was deleted while the server read them, as far as newer messages explain it."""
         segments = self.writer.finish()
         remove = messages_to_remove(end, self.config, segments, SegmentReader(self._store))
         return self.writer.without(segments, remove) if remove else segments
@@ -204,14 +214,26 @@ def _consumer_backup(consumer: ArchivedConsumer, last_seq: int, clustered: bool)
         acks = consumer.config.get("ack_policy") != "none"
         if clustered and acks and not state.pending and state.delivered == state.ack_floor:
             fidelity, reason = Fidelity.FLOOR, _ROLLED_BACK
+        elif state.delivered.stream == 0 < last_seq and consumer.config.get("deliver_policy", "all") != "all":
+            fidelity, reason = Fidelity.FLOOR, _NO_START
     return ConsumerBackup(consumer.name, consumer.config, consumer.created, fidelity, state, reason)
+
+
+def _means_something(value: object) -> bool:
+    """Whether it is other than the default, which the CLI leaves out and servers write, or the other way round."""
+    return bool(value) and value not in ("none", "default")
 
 
 def _merged(archived: JsonObject, described: JsonObject) -> tuple[JsonObject, list[str]]:
     """The described config, completed by the archived one, and what differed."""
     before, now = without_server_metadata(archived), without_server_metadata(described)
-    lacking = sorted(key for key, value in before.items() if value and not now.get(key))
-    differing = sorted(key for key, value in now.items() if value and before.get(key) != value)
+    lacking = sorted(key for key, value in before.items() if _means_something(value) and key not in now)
+    differing = sorted(
+        key
+        for key in before.keys() & now.keys()
+        if before[key] != now[key] and (_means_something(before[key]) or _means_something(now[key]))
+    )
+    differing += sorted(key for key, value in now.items() if key not in before and _means_something(value))
     said: list[str] = []
     if lacking:
         said.append(f"{META} lacks {', '.join(lacking)} of the config, taken from the archive")
