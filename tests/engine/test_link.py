@@ -52,6 +52,17 @@ async def clients(server: NatsServer, number: int) -> None:
     )
 
 
+def freeze(server: NatsServer) -> None:
+    """Stops the server's process, and returns when each of its threads has stopped."""
+
+    def stopped() -> bool:
+        states = [task.joinpath("stat").read_text() for task in Path(f"/proc/{server.pid}/task").iterdir()]
+        return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
+
+    server.freeze()
+    wait_until(stopped, "the server to stop", server)
+
+
 class Waiting:
     """Coroutines that all wait, started and known to wait before something is done to them."""
 
@@ -467,7 +478,7 @@ async def cuttable(server: NatsServer) -> AsyncIterator[tuple[str, Any]]:
 def test_a_publisher_that_waits_for_a_stuck_server_fails_with_the_connection() -> None:
     async def main(server: NatsServer) -> None:
         async with await connect(server.url) as link, link.subscribe("quiet") as quiet:
-            server.freeze()
+            freeze(server)
 
             async def send(publish: Any) -> None:
                 while True:
@@ -492,7 +503,7 @@ def test_a_publisher_that_waits_for_a_stuck_server_fails_with_the_connection() -
 def test_a_waiting_publisher_can_be_cancelled() -> None:
     async def main(server: NatsServer) -> None:
         async with await connect(server.url) as link:
-            server.freeze()
+            freeze(server)
 
             async def send() -> None:
                 while True:
@@ -511,7 +522,7 @@ def test_a_waiting_publisher_can_be_cancelled() -> None:
 def test_a_late_pong_does_no_harm() -> None:
     async def main(server: NatsServer) -> None:
         async with await connect(server.url) as link:
-            server.freeze()
+            freeze(server)
             for _ in range(3):
                 with pytest.raises(NatsTimeout, match="no answer to a ping"):
                     await link.rtt(0.02)
