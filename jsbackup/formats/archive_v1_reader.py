@@ -43,7 +43,7 @@ from jsbackup.formats.archive_items import (
 )
 from jsbackup.formats.batch import batch_from_columns
 from jsbackup.formats.consumer_state import decode_state
-from jsbackup.formats.given_sequences import GivenSequences
+from jsbackup.formats.given_sequences import GivenSequences, sequence_set
 from jsbackup.formats.index_db import IndexReader
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.formats.tar import Piece, TarReader
@@ -62,7 +62,7 @@ _MAX_STATE_BYTES = 64 << 20
 _MAX_SUM_BYTES = 16
 _MAX_ERRORS_BYTES = 64 << 10
 # Tombstones are looked up once there are this many, so that a stream of nothing else cannot fill the memory.
-_MANY_TOMBSTONES = 1 << 20
+_MANY_TOMBSTONES = 1 << 18
 
 _BLOCK_NAME = re.compile(r"msgs/(0|[1-9][0-9]{0,9})\.blk", re.ASCII)
 _CONSUMER_NAME = re.compile(r"obs/([^/]+)/(meta\.inf|meta\.sum|o\.dat)")
@@ -93,7 +93,7 @@ class ArchiveV1Reader:
         self._proved = max(0, first_seq - 1)
         self._given = GivenSequences()
         self._tombstones: set[int] = set()
-        self._buried: set[int] = set()
+        self._buried = array("Q")
         self._index_reader: IndexReader | None = None
         self._index: IndexState | None = None
         self._consumer: _ConsumerFiles | None = None
@@ -127,7 +127,7 @@ class ArchiveV1Reader:
             first_given=self._given.first,
             last_given=self._given.last,
             last_seq=self._proved,
-            tombstoned=SequenceSet(sorted(self._buried)),
+            tombstoned=sequence_set(self._buried),
             index=self._index,
         )
 
@@ -223,7 +223,7 @@ class ArchiveV1Reader:
     def _look_up_tombstones(self) -> None:
         # A tombstone is younger than its message, so those that bury nothing by now never will.
         self._proved = max(self._proved, self._last_seq)
-        self._buried |= self._given.intersection(self._tombstones)
+        self._buried.extend(self._given.intersection(self._tombstones))
         self._tombstones.clear()
 
     def _consumer_part(self, name: str, file: str, content: bytes) -> Iterator[ArchivedConsumer]:

@@ -13,6 +13,10 @@ every record; what is written means the same either way. What that takes, found 
 - A block whose first record has the length 0x??706d63 starts like a compressed one ("cmp") and would be lost; a
   tombstone of sequence 0, which all servers pass over, goes before it.
 - Records of more than 32 MiB are damage to every server: a stream with such a message cannot be written as v1.
+
+What no archive can help: servers before 2.10.28, and 2.11.0 and 2.11.1, empty a stream whenever they load it if its
+first message has the sequence of the config's `first_seq` (restore with a config without it), and no server takes over
+the state of a consumer kept in memory.
 """
 
 from __future__ import annotations

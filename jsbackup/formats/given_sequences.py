@@ -11,7 +11,12 @@ from itertools import accumulate
 from operator import sub
 from typing import Literal, NamedTuple
 
-__all__ = ["GivenSequences"]
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.formats.sequences import SequenceSet
+
+__all__ = ["GivenSequences", "sequence_set"]
 
 # Later records speak about sequences close to each other, so that a few unpacked runs serve nearly all questions.
 _UNPACKED_RUNS = 4
@@ -79,15 +84,16 @@ class GivenSequences:
             at += 1
         return found
 
-    def intersection(self, sequences: set[int]) -> set[int]:
-        """The members among `sequences`."""
-        found: set[int] = set()
-        if sequences:
-            low, high = min(sequences), max(sequences)
-            for at, run in enumerate(self._runs):
-                if run.last >= low and run.first <= high:
-                    members = range(run.first, run.last + 1) if run.steps is None else self._unpack(at)
-                    found.update(sequences.intersection(members))
+    def intersection(self, sequences: set[int]) -> array[int]:
+        """The members among `sequences`, in no order."""
+        asked = array("Q", sorted(sequences))
+        found = array("Q")
+        for at, run in enumerate(self._runs):
+            part = asked[bisect_left(asked, run.first) : bisect_right(asked, run.last)]
+            if part and run.steps is None:
+                found.extend(part)
+            elif part:
+                found.extend(set(part).intersection(self._unpack(at)))
         return found
 
     def _unpack(self, at: int) -> array[int]:
@@ -99,3 +105,11 @@ class GivenSequences:
                 del self._unpacked[next(iter(self._unpacked))]
             self._unpacked[at] = members
         return members
+
+
+def sequence_set(sequences: array[int]) -> SequenceSet:
+    """The set of many sequences in any order, doubled ones included, without a Python object for each."""
+    packed = pa.Array.from_buffers(pa.uint64(), len(sequences), [None, pa.py_buffer(sequences)])
+    unique = pc.unique(packed)
+    ordered = unique.take(pc.sort_indices(unique))
+    return SequenceSet(array("Q", memoryview(ordered.buffers()[1])[: 8 * len(ordered)].tobytes()))

@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.archive_items import MAX_SEQUENCE, MAX_U64, IndexState
-from jsbackup.formats.given_sequences import GivenSequences
-from jsbackup.formats.sequences import SequenceSet
+from jsbackup.formats.given_sequences import GivenSequences, sequence_set
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -109,7 +108,7 @@ class IndexReader:
         removed = yield from self._blocks(version, last_seq)
         yield from self._unsigned()
         yield from self._take(8)
-        return IndexState(version, messages, size, first_seq, first_ns, last_seq, last_ns, SequenceSet(removed))
+        return IndexState(version, messages, size, first_seq, first_ns, last_seq, last_ns, sequence_set(removed))
 
     def _skip_subjects(self, version: int) -> Generator[None, None, None]:
         count = yield from self._unsigned()

@@ -90,7 +90,7 @@ def test_what_a_server_writes_is_read() -> None:
     )
     content = decode(raw)
     assert content.messages == [
-        Message(5, 17, b"a.b".decode(), b"NATS/1.0\r\n\r\n", b"xy"),
+        Message(5, 17, "a.b", b"NATS/1.0\r\n\r\n", b"xy"),
         Message(8, 0, b"\xff", None, b""),
     ]
     assert content.consumers == [

@@ -5,7 +5,8 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.formats.given_sequences import GivenSequences
+from jsbackup.formats.given_sequences import GivenSequences, sequence_set
+from jsbackup.formats.sequences import SequenceSet
 
 
 @st.composite
@@ -40,7 +41,7 @@ def test_it_holds_what_was_appended(all_runs: list[list[int]], data: st.DataObje
     low, high = sorted((data.draw(around), data.draw(around)))
     assert list(found.within(low, high)) == [m for m in members if low <= m <= high]
     asked = set(data.draw(st.lists(around, max_size=10)))
-    assert found.intersection(asked) == asked & set(members)
+    assert sorted(found.intersection(asked)) == sorted(asked & set(members))
 
 
 def test_every_run_can_be_asked_for_again() -> None:
@@ -49,3 +50,8 @@ def test_every_run_can_be_asked_for_again() -> None:
     for run in [*all_runs, *all_runs[::-1]]:
         assert list(found.within(run[0], run[1])) == run
     assert list(found.within(0, 2000)) == [sequence for run in all_runs for sequence in run]
+
+
+@given(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 5)))
+def test_sequences_in_any_order_make_a_set(sequences: list[int]) -> None:
+    assert sequence_set(array("Q", sequences)) == SequenceSet(sorted(set(sequences)))
