@@ -1,15 +1,15 @@
 """The proof at the end of a restore: what the server now holds is read back and compared with the backup.
 
 The stream's digest over what was restored decides. Where it differs, the messages are compared one by one, and what the
-stream's own rules removed meanwhile (`max_age`, per-message TTL) is told apart from what is wrong. Messages beyond the
-backup's last sequence arrived after the restore and are not looked at.
+stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers at work on a queue) is told from what is
+wrong. Messages beyond the backup's last sequence arrived after the restore and are not looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from jsbackup.errors import DigestMismatch, NatsTimeout, SnapshotBusy, TransferE
 from jsbackup.formats.archive import late_deletions
 from jsbackup.formats.digest import Digester, StreamDigest
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject
+from jsbackup.model import ArchivedConsumer, JsonObject, SequencePair
 from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["Expected", "Proof", "prove_stream"]
@@ -37,22 +37,26 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a restored stream should hold. `messages_of` reads the backup's messages again, where that is needed."""
+    """What a restored stream should hold, and where its consumers were put.
+
+    `messages_of` reads the backup's messages again, where that is needed.
+    """
 
     digest: StreamDigest
     messages: int
     last_seq: int
+    delivered: Mapping[str, SequencePair]
     messages_of: Callable[[], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found. `expired` messages went by the stream's own rules; `consumers` are as the server holds them."""
+    """What was found. `gone` messages left by the stream's own rules; `consumers` are as the server holds them."""
 
     info: StreamInfo
     digest: StreamDigest
     messages: int
-    expired: int
+    gone: int
     consumers: dict[str, ArchivedConsumer]
 
 
@@ -86,7 +90,8 @@ async def prove_stream(
 
     info, consumers = await _read(js, name, compare, lambda _bytes, _messages: None)
     await asyncio.to_thread(comparison.finish)
-    wrong = [m.sequence for m in comparison.missing if not _has_expired(m, info.config, now_ns())]
+    taken = info.config.get("retention", "limits") != "limits" and await _at_work(js, name, expected.delivered)
+    wrong = [m.sequence for m in comparison.missing if not taken and not _has_expired(m, info.config, now_ns())]
     if wrong or comparison.added or comparison.changed:
         raise DigestMismatch(
             f"stream {name} does not hold what was restored: "
@@ -95,6 +100,17 @@ async def prove_stream(
         )
     _check_last(info, expected)
     return Proof(info, found.stream_digest, found.messages, comparison.count, consumers)
+
+
+async def _at_work(js: JetStream, name: str, delivered: Mapping[str, SequencePair]) -> bool:
+    """Whether consumers have taken messages since the restore: then a queue no longer holds what it held."""
+    listing = await js.consumers(name)
+    before = SequencePair()
+    return any(
+        info.delivered.consumer > delivered.get(consumer, before).consumer
+        or info.ack_floor.stream > delivered.get(consumer, before).stream
+        for consumer, info in listing.entries.items()
+    )
 
 
 def _check_last(info: StreamInfo, expected: Expected) -> None:

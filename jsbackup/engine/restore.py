@@ -3,9 +3,10 @@
 Order: everything the plan needs is read and checked before the first chunk; origins come before their mirrors; a
 stream counts as restored when it has been read back and is what the backup holds.
 
-What a failure leaves. A failed restore may leave a partial, active stream: what this run created is deleted, and only
+What a failure leaves. A failed transfer may leave a partial, active stream: what this run created is deleted, and only
 that. If the process dies, nobody can: so streams that a server could leave half-made carry the metadata key
-`jsbackup.restoring` until they are proved, and the next restore takes one that carries it for a leftover.
+`jsbackup.restoring` until the transfer has ended, and the next restore takes one that carries it for a leftover. A
+stream that is whole is never deleted, even if the proof fails: publishers and consumers may be at work on it.
 
 Replacing. No server can rename a stream, and two cannot share subjects. So the new one is first restored beside the
 old one, under a name of its own and without its subjects, and proved; only then is the old one deleted and the new one
@@ -41,7 +42,7 @@ from jsbackup.errors import (
 )
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.formats.s2 import S2Encoder
-from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, JsonObject, SequencePair, StreamState
 from jsbackup.progress import Progress
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
@@ -255,7 +256,11 @@ class _Run:
         config |= {"name": name, "subjects": [f"jsbackup.staged.{suffix}"], "description": f"replaces {action.name}"}
         copy = replace(action, name=name, config=config, replaces=False, consumers=())
         _log.info("stream %s is restored as %s first, and proved, before the old one goes", action.name, name)
-        await self._restore(js, copy)
+        try:
+            await self._restore(js, copy)
+        except BaseException:
+            await asyncio.shield(self._clean_up(name))
+            raise
         return name
 
     async def _restore(self, js: JetStream, action: Action) -> RestoredStream:
@@ -284,18 +289,21 @@ class _Run:
             await transmit(
                 js, sender, lambda: self._archive(action, config, consumers), self.settings.limits, on_accepted
             )
-            notes, incomplete = await self._settle(js, action)
-            proof = await self._prove(js, action)
-            if marked:
-                await js.update_stream(action.config)
         except BaseException as error:
             name_taken = isinstance(error, TargetConflict) and _is_name_taken(error)
             if accepted and not name_taken:
                 await asyncio.shield(self._clean_up(action.name))
             raise
+        # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
+        notes: list[str] = []
+        if marked:
+            notes += await _take_marker_off(js, action.config)
+        more, incomplete = await self._settle(js, action)
+        notes += more
+        proof = await self._prove(js, action, consumers)
         found = _compare_consumers(consumers, proof, entry.state.last_seq) if proof else _as_planned(consumers)
-        if proof and proof.expired:
-            notes.append(f"{proof.expired} messages have expired by the stream's own rules")
+        if proof and proof.gone:
+            notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
         return RestoredStream(
             name=entry.name,
             as_name=action.name,
@@ -400,7 +408,7 @@ class _Run:
                 notes.append(f"consumer {name} is missing: {error.message}")
         return notes, incomplete
 
-    async def _prove(self, js: JetStream, action: Action) -> Proof | None:
+    async def _prove(self, js: JetStream, action: Action, consumers: Sequence[PlannedConsumer]) -> Proof | None:
         entry = action.entry
         if not self.settings.verify or action.wire is Wire.OPAQUE:
             return None
@@ -408,6 +416,7 @@ class _Run:
             entry.digest,
             entry.captured.messages,
             _state_to_restore(entry).last_seq,
+            {p.consumer.name: p.consumer.state.delivered if p.consumer.state else SequencePair() for p in consumers},
             lambda: self._messages(entry),
         )
         return await prove_stream(
@@ -451,6 +460,15 @@ def _state_to_restore(entry: StreamBackup) -> StreamState:
 
 def _with_marker(config: JsonObject, backup: str) -> JsonObject:
     return {**config, "metadata": {**(config.get("metadata") or {}), MARKER: backup}}
+
+
+async def _take_marker_off(js: JetStream, config: JsonObject) -> list[str]:
+    """The stream is whole now. Notes what stands against saying so."""
+    try:
+        await js.update_stream(config)
+    except JsBackupError as error:
+        return [f"its metadata key {MARKER} could not be removed: {error.message}"]
+    return []
 
 
 def _is_name_taken(error: TargetConflict) -> bool:
