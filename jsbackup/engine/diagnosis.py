@@ -88,7 +88,7 @@ def _hint(connection: Connection, server: Server, cause: BaseException) -> str |
         return "Check that a nats-server runs there and that address and port are right."
     if isinstance(cause, socket.gaierror):
         return "Check the spelling of the host name."
-    if "authorization violation" in text or "authentication" in text:
+    if "authorization" in text or "authentication" in text:
         return _login_hint(connection, server)
     if "maximum" in text:
         return "A limit of the server or the account is reached; ask its operator."

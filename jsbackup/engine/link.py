@@ -8,23 +8,25 @@
 - Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the exchange matches the denial with what
   it is about, which then fails at once instead of waiting for its timeout.
 
-nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info` and
-`_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_reading_task`, `_flusher_task`.
+nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
+`_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
+`_flusher_task`; tests/engine/test_link.py fails if one of them changes its meaning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final, Self
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
+from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
@@ -295,7 +297,7 @@ class _Wire:
         except nats.errors.Error as error:
             self.lose(error)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def subscribe(self, subject: str, limit_bytes: int) -> AsyncIterator[Subscription]:
         self.exchange.check()
         if _NOT_A_SUBJECT.search(subject):
@@ -369,15 +371,20 @@ class _Wire:
 
     async def _end(self, seconds: float) -> None:
         self.exchange.end(lambda: NatsError(f"the connection to {self.server} was closed"))
-        transport = self.client._transport
-        if transport is not None:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self.client.close()
-            except (OSError, TimeoutError, nats.errors.Error):
-                transport.close()  # type: ignore[no-untyped-call]
         for ping in self._pings:
             ping.cancel()
+        transport = self.client._transport
+        if not isinstance(transport, TcpTransport):
+            return
+        try:
+            with contextlib.suppress(OSError, TimeoutError, nats.errors.Error):
+                async with asyncio.timeout(seconds):
+                    await self.client.close()
+        finally:
+            # A socket that still has to write would never close by itself if the server hangs.
+            if transport._bare_io_writer is not None:
+                transport._bare_io_writer.transport.abort()
+        await asyncio.sleep(0)  # asyncio closes the socket in its next turn
 
 
 class Link(Peer):

@@ -84,6 +84,7 @@ class Peer(ServerFacts):
         self.name = name
         self._connecting = asyncio.Lock()
         self._closed = asyncio.Event()
+        self._failed: tuple[float, TransferError] | None = None
 
     @abstractmethod
     async def dial(self, candidate: Candidate, generation: int) -> Wire:
@@ -108,26 +109,39 @@ class Peer(ServerFacts):
 
     async def _connected(self) -> Wire:
         """The connection, made anew if it was lost."""
+        asked = asyncio.get_running_loop().time()
         async with self._connecting:
-            lost = self._wire
-            if self._closed.is_set() or not lost.exchange.ended:
-                return lost
-            await lost.close()
-            known = {(c.server.host, c.server.port) for c in self._configured()}
-            others = [c for c in lost.discovered() if (c.server.host, c.server.port) not in known]
-            for pause in RECONNECT_PAUSES_SECONDS:
-                await asyncio.sleep(pause)
-                try:
-                    self._wire = await self._dial_first([*self._configured(), *others], lost.generation + 1)
-                except NatsError as error:
-                    if self._closed.is_set() or pause == RECONNECT_PAUSES_SECONDS[-1]:
-                        text = f"the connection was lost and cannot be made again: {error.message}"
-                        raise TransferError(text, hint=error.hint) from error
-                else:
-                    break
+            if self._closed.is_set() or not self._wire.exchange.ended:
+                return self._wire
+            if self._failed is not None and self._failed[0] >= asked:
+                # All who waited for the same attempts share their outcome.
+                raise TransferError(self._failed[1].message, hint=self._failed[1].hint)
+            await self._replace(self._wire)
+            return self._wire
+
+    async def _replace(self, lost: Wire) -> None:
+        """Puts a new connection in place of the lost one. Raises TransferError when all attempts have failed."""
+        await lost.close()
+        known = {(c.server.host, c.server.port) for c in self._configured()}
+        others = [c for c in lost.discovered() if (c.server.host, c.server.port) not in known]
+        reason: NatsError | None = None
+        for pause in RECONNECT_PAUSES_SECONDS:
+            await asyncio.sleep(pause)
+            if self._closed.is_set():
+                return
+            try:
+                self._wire = await self._dial_first([*self._configured(), *others], lost.generation + 1)
+            except NatsError as error:
+                reason = error
+                continue
             if self._closed.is_set():
                 await self._wire.close()
-            return self._wire
+            return
+        assert reason is not None
+        text = f"the connection was lost and cannot be made again: {reason.message}"
+        failure = TransferError(text, hint=reason.hint)
+        self._failed = asyncio.get_running_loop().time(), failure
+        raise failure from reason
 
     def _configured(self) -> list[Candidate]:
         return [Candidate(server) for server in self.connection.servers]

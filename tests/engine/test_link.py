@@ -298,6 +298,23 @@ def test_what_the_server_would_not_take_is_refused_before_it_is_sent() -> None:
         asyncio.run(main(server))
 
 
+@pytest.mark.nats
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_limit_of_the_account_counts_where_it_is_lower_than_the_servers(version: str) -> None:
+    config = "accounts { A { users: [{ user: ann, password: p }], limits { max_payload: 1000 } } }"
+
+    async def main(server: NatsServer) -> None:
+        async with await connect(server.url, user="ann", password="p") as link:
+            assert link.max_payload_bytes == 1000
+            await link.publish("x", bytes(1000))
+            with pytest.raises(NatsError, match="1001 bytes for x is more than the 1000"):
+                await link.publish("x", bytes(1001))
+            await link.flush()
+
+    with NatsServer(version, config=config, jetstream=False) as server:
+        asyncio.run(main(server))
+
+
 # ------------------------------------------------------------------------------------------------------- denials
 
 DENYING = """authorization { users: [{ user: ann, password: p, permissions: {
@@ -376,6 +393,20 @@ def test_a_denied_publish_is_told_by_the_next_flush() -> None:
             await link.flush()
 
     with NatsServer(NEWEST, config=DENYING, jetstream=False) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize(("version", "account"), [(VERSIONS[0], None), (NEWEST, "$G")])
+def test_a_user_who_may_not_ask_for_its_account_knows_it_from_newer_servers_only(
+    version: str, account: str | None
+) -> None:
+    async def main(server: NatsServer) -> None:
+        async with await connect(server.url, user="ann", password="p") as link:
+            assert await link.account() == account
+            assert link.connected
+
+    with NatsServer(version, config=DENYING.replace("Secret.>", "$SYS.>"), jetstream=False) as server:
         asyncio.run(main(server))
 
 
@@ -557,6 +588,21 @@ def test_closing_a_link_under_those_who_wait_on_it_ends_their_wait() -> None:
             async with link.subscribe("x"):
                 pass
         await clients(server, 0)
+
+    with NatsServer(NEWEST, jetstream=False) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.nats
+def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
+    async def main(server: NatsServer) -> None:
+        async with await connect(server.url) as link, link.subscribe("x"):
+            freeze(server)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    while True:
+                        await link.publish("x", bytes(1 << 20))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     with NatsServer(NEWEST, jetstream=False) as server:
         asyncio.run(main(server))
