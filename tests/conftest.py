@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.servers import NatsCluster, NatsServer
+from tests.harness.clusters import NatsCluster
+from tests.harness.servers import NatsServer
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Real nats-servers for tests: single ones, clusters, and a hub with a leaf node behind a JetStream domain.
+"""Real nats-servers for tests: single ones, and a hub with a leaf node behind a JetStream domain.
 
 Rules of this module:
 - Servers listen on 127.0.0.1 only, keep their store in a directory of their own, and are ended by pid: by the context
@@ -39,7 +39,7 @@ CACHE = REPOSITORY / ".cache" / "nats-server"
 # Below Linux's ephemeral range (32768-60999): no outgoing connection can take a claimed port between stop and restart.
 _PORTS = range(14000, 32000)
 _PORT_LOCKS = Path(tempfile.gettempdir()) / f"jsbackup-test-ports-{os.getuid()}"
-_START_SECONDS = 30.0
+START_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 
 
@@ -177,7 +177,8 @@ class NatsServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self, *, wait: bool = True) -> None:
-        """Starts the process; with `wait`, returns when it is ready. RuntimeError with the log's end if it is not."""
+        """Starts the process; with `wait`, returns when it is ready. RuntimeError with the log's end if it ends,
+        TimeoutError if it does not get ready."""
         path = self.directory / "server.conf"
         path.write_text(self._config)
         command = [str(self._binary), "-c", str(path)]
@@ -283,150 +284,14 @@ class NatsServer:
         self.close()
 
 
-def wait_until(condition: Callable[[], bool], what: str, *servers: NatsServer, seconds: float = _START_SECONDS) -> None:
-    """Polls; RuntimeError with the ends of the servers' logs when `seconds` are over."""
+def wait_until(condition: Callable[[], bool], what: str, *servers: NatsServer, seconds: float = START_SECONDS) -> None:
+    """Polls; TimeoutError with the ends of the servers' logs when `seconds` are over."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             logs = "\n".join(f"--- {server.name}\n{server.log[-2000:]}" for server in servers)
-            raise RuntimeError(f"waited {seconds:g} s in vain for {what}\n{logs}")
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what}\n{logs}")
         time.sleep(_POLL_SECONDS)
-
-
-class NatsCluster:
-    """`size` servers with full routes and one JetStream meta group; use it as a context manager.
-
-    `config` is appended to every server's configuration.
-    """
-
-    def __init__(
-        self,
-        version: str = NEWEST,
-        size: int = 3,
-        *,
-        config: str = "",
-        name: str = "c1",
-        domain: str | None = None,
-        key: str | None = None,
-        max_payload_bytes: int | None = None,
-    ) -> None:
-        self.version = version
-        self.name = name
-        self.domain = domain
-        self._routes = [Port() for _ in range(size)]
-        urls = ", ".join(f'"nats-route://127.0.0.1:{route.number}"' for route in self._routes)
-        self.servers = [
-            NatsServer(
-                version,
-                name=f"n{index}",
-                config=f"cluster {{ name: {name}, listen: 127.0.0.1:{route.number}, routes: [{urls}] }}\n{config}",
-                domain=domain,
-                key=key,
-                max_payload_bytes=max_payload_bytes,
-            )
-            for index, route in enumerate(self._routes, 1)
-        ]
-
-    @property
-    def urls(self) -> list[str]:
-        return [server.url for server in self.servers]
-
-    @property
-    def url(self) -> str:
-        """Comma list of all servers, as users write it."""
-        return ",".join(self.urls)
-
-    def start(self) -> None:
-        for server in self.servers:
-            server.start(wait=False)
-        self.wait_ready()
-
-    def wait_ready(self) -> None:
-        """All running servers are healthy and name the same meta leader, which sees as many peers as there are."""
-        running = [server for server in self.servers if server.running]
-        for server in running:
-            server.wait_ready()
-        wait_until(self._agreed, "a meta leader", *running)
-
-    def _agreed(self) -> bool:
-        try:
-            metas = [server.monitor("/jsz").get("meta_cluster") or {} for server in self.servers if server.running]
-        except OSError:
-            return False
-        leaders = {meta.get("leader") for meta in metas}
-        return len(leaders) == 1 and bool(leaders.pop()) and metas[0].get("cluster_size") == len(self.servers)
-
-    @property
-    def meta_leader(self) -> NatsServer:
-        for server in self.servers:
-            if server.running and (leader := (server.monitor("/jsz").get("meta_cluster") or {}).get("leader")):
-                return self.named(leader)
-        raise RuntimeError(f"cluster {self.name} has no meta leader")
-
-    def named(self, name: str) -> NatsServer:
-        return next(server for server in self.servers if server.name == name)
-
-    def leader_of(self, stream: str, *, account: str = "$G") -> NatsServer:
-        """The server that leads the stream's group, waited for."""
-        found: list[NatsServer] = []
-
-        def known() -> bool:
-            group = self._group(stream, account)
-            found[:] = [self.named(group["leader"])] if group.get("leader") else []
-            return bool(found)
-
-        wait_until(known, f"a leader of stream {stream}", *self.servers)
-        return found[0]
-
-    def wait_current(self, stream: str, *, account: str = "$G") -> None:
-        """Waits until the stream has a leader and all its replicas are current."""
-
-        def current() -> bool:
-            group = self._group(stream, account)
-            replicas = group.get("replicas") or []
-            return bool(group.get("leader")) and all(
-                replica.get("current") and not replica.get("offline") and not replica.get("lag") for replica in replicas
-            )
-
-        wait_until(current, f"the replicas of stream {stream}", *self.servers)
-
-    def _group(self, stream: str, account: str) -> dict[str, Any]:
-        # The leader's own view is the one that counts: only it knows how far its followers are.
-        for server in self.servers:
-            if not server.running:
-                continue
-            try:
-                accounts = server.monitor("/jsz?accounts=1&streams=1&limit=10000").get("account_details") or []
-            except OSError:
-                continue
-            for entry in accounts:
-                for detail in (entry.get("stream_detail") or []) if entry.get("name") == account else []:
-                    group: dict[str, Any] = detail.get("cluster") or {}
-                    if detail.get("name") == stream and group.get("leader") == server.name:
-                        return group
-        return {}
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.close()
-        for route in self._routes:
-            route.release()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            for server in self.servers:
-                error.add_note(f"log of {server.name}:\n{server.log[-1500:]}")
-        self.close()
 
 
 @contextlib.contextmanager

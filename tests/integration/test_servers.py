@@ -10,8 +10,9 @@ import pytest
 
 from tests.harness.api import JSON, call, connected
 from tests.harness.awkward import fill, keys
+from tests.harness.clusters import NatsCluster
 from tests.harness.oracle import compare, observe
-from tests.harness.servers import NEWEST, VERSIONS, NatsCluster, NatsServer, Port, hub_and_leaf
+from tests.harness.servers import NEWEST, VERSIONS, NatsServer, Port, hub_and_leaf
 
 pytestmark = pytest.mark.nats
 

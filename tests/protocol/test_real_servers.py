@@ -28,7 +28,8 @@ from jsbackup.protocol.responses import decode_response, is_unknown_field
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.protocol.restore import State as RestoreState
 from jsbackup.protocol.snapshot import SnapshotReceiver
-from tests.harness.servers import NEWEST, VERSIONS, NatsCluster, NatsServer, version_tuple
+from tests.harness.clusters import NatsCluster
+from tests.harness.servers import NEWEST, VERSIONS, NatsServer, version_tuple
 from tests.protocol.schemas import follows, schema
 from tests.protocol.wire import Wire
 
