@@ -202,7 +202,7 @@ def _plan_stream(
     notes: list[str] = []
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
-        notes.append("first_seq is left out: nats-server 2.10 would empty the stream at each start")
+        notes.append(f"first_seq is left out: {_text(target.version)} would empty the stream at each start")
     wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
     for lacking in lacking_for_stream(wanted, target.version):
         refuse(f"{lacking}, the target is {_text(target.version)}")
@@ -268,9 +268,10 @@ def _wire(entry: StreamBackup, config: JsonObject, target: Target, options: Rest
 
 
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
-    """2.10 purges a stream up to `first_seq` whenever it opens it, the message of that sequence included."""
-    first_seq = entry.config.get("first_seq") or 0
-    return target.version[:2] < (2, 11) and 0 < entry.captured.first_seq <= first_seq
+    """M: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence that
+    `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
+    buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
+    return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
 
 
 def _kept_in_memory(consumer: ConsumerBackup) -> bool:

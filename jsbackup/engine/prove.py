@@ -30,7 +30,6 @@ __all__ = ["Expected", "Proof", "prove_stream"]
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
-_V2_SINCE = (2, 15)
 _TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
 _SHOWN = 5
 
@@ -153,13 +152,12 @@ async def _read(
     js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance
 ) -> tuple[StreamInfo, dict[str, ArchivedConsumer]]:
     """Everything the stream holds, into a fresh sink, again until a reading comes out clean."""
+    deleted = SequenceSet()
     for attempt in range(1, _ATTEMPTS + 1):
         info = await js.stream(name)
-        deleted = SequenceSet()
-        if info.state.deleted and js.link.server_version < _V2_SINCE:
-            deleted = SequenceSet((await js.stream(name, deleted_details=True)).deleted or ())
         sink = make_sink()
         try:
+            # What was deleted before the backup has no record here, so no deletions have to be known beforehand.
             capture = await capture_snapshot(js, name, sink, deleted=deleted, advance=advance)
         except UnsupportedError:
             async for batch in read_messages(js, info, advance):
@@ -173,6 +171,7 @@ async def _read(
             late = late_deletions(capture.end)
             if not late.certain and not late.doubtful:
                 return info, {consumer.name: consumer for consumer in capture.consumers}
-            # Messages went away while they were read (somebody consumes already): once more.
+            # Messages went since the restore (somebody consumes already): once more, without those.
+            deleted = deleted | late.certain | late.doubtful
         await asyncio.sleep(_PAUSE_SECONDS * attempt)
     raise DigestMismatch(f"stream {name} changes too fast to be read back and compared")

@@ -1,16 +1,17 @@
 """Which messages that an archive v1 gave, and later called deleted, really have to go.
 
-An archive v1 tells of deletions after the messages they concern. Those with a tombstone among the captured records
-are certain. The others are known to the index alone, which was written after the last block was read: on a quiet
-stream it is exact, but on a busy one a message may have been removed by a newer one that was not captured (a key's
-next revision), and taking it out would lose the key. So of those only the ones go that the limit of messages per
-subject explains by messages that were captured.
+An archive v1 tells of deletions after the messages they concern. Those with a tombstone among the captured records are
+certain. The others are known to the index alone, which was written after the last block was read. On a quiet stream it
+is exact. On a busy one it is ahead of the blocks: what it calls deleted may have been removed by something that was not
+captured, a key's next revision or an acknowledgement, and taking it out would lose what the stream held when its last
+captured message was stored. So of these only those go that captured messages explain: enough newer ones on the same
+subject, where the stream limits messages per subject.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from jsbackup.formats.archive import ArchiveEnd, late_deletions
 from jsbackup.formats.sequences import SequenceSet
@@ -28,31 +29,34 @@ def messages_to_remove(
     late = late_deletions(end)
     limit = config.get("max_msgs_per_subject") or 0
     if not late.doubtful or limit < 1:
-        # Without that limit, what is gone without a tombstone has expired: it is gone for good.
-        return late.certain | late.doubtful
-    return late.certain | _explained(late.doubtful, limit, segments, reader)
+        return late.certain
+    gone = [s for s in _explained(late.doubtful, limit, segments, reader) if s not in late.certain]
+    return late.certain | SequenceSet(sorted(gone))
 
 
-def _explained(doubtful: SequenceSet, limit: int, segments: Sequence[SegmentRef], reader: SegmentReader) -> SequenceSet:
-    subjects: dict[object, list[int]] = defaultdict(list)  # of doubtful messages, by subject
-    for ref in segments:
-        wanted = set(doubtful.within(ref.first_seq, ref.last_seq))
-        if wanted:
-            for batch in reader.read(ref):
-                columns = batch.column("sequence").to_pylist(), batch.column("subject").to_pylist()
-                for sequence, subject in zip(*columns, strict=True):
-                    if sequence in wanted:
-                        subjects[subject].append(sequence)
-    newer: dict[object, int] = defaultdict(int)  # messages of each subject that are not in doubt, from the end on
-    gone: list[int] = []
+def _explained(
+    doubtful: SequenceSet, limit: int, segments: Sequence[SegmentRef], reader: SegmentReader
+) -> Iterator[int]:
+    subjects = {
+        subject
+        for ref in segments
+        if doubtful.within(ref.first_seq, ref.last_seq)
+        for sequence, subject in _forwards(ref, reader)
+        if sequence in doubtful
+    }
+    newer: Counter[bytes] = Counter()  # captured messages of these subjects, from the end on
     for ref in reversed(segments):
-        for batch in reversed(list(reader.read(ref))):
-            columns = batch.column("sequence").to_pylist(), batch.column("subject").to_pylist()
-            for sequence, subject in reversed(list(zip(*columns, strict=True))):
-                if subject not in subjects:
-                    continue
-                if sequence in doubtful and newer[subject] >= limit:
-                    gone.append(sequence)
+        for sequence, subject in reversed(list(_forwards(ref, reader))):
+            if subject in subjects:
+                if newer[subject] >= limit and sequence in doubtful:
+                    yield sequence
                 else:
                     newer[subject] += 1
-    return SequenceSet(sorted(gone))
+
+
+def _forwards(ref: SegmentRef, reader: SegmentReader) -> Iterator[tuple[int, bytes]]:
+    """Sequence and subject of a segment's messages. A subject is text or bytes as its segment has it; here bytes."""
+    for batch in reader.read(ref):
+        columns = batch.column("sequence").to_pylist(), batch.column("subject").to_pylist()
+        for sequence, subject in zip(*columns, strict=True):
+            yield sequence, subject.encode() if isinstance(subject, str) else subject
