@@ -1,0 +1,142 @@
+"""A stranger's folder is read without following, waiting for or swallowing anything that it should not hold."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
+from jsbackup.exchange import folder as folder_module
+from jsbackup.exchange.folder import Entry, Folder, printable
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Folder]:
+    with Folder.open(tmp_path) as folder:
+        yield folder
+
+
+def test_files_and_folders_are_told_apart_and_sorted(tmp_path: Path, root: Folder) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").write_bytes(b"")
+    (tmp_path / "a").symlink_to("c")
+    os.mkfifo(tmp_path / "d")
+    assert list(root.entries().items()) == [
+        ("a", Entry.LINK),
+        ("b", Entry.FOLDER),
+        ("c", Entry.FILE),
+        ("d", Entry.OTHER),
+    ]
+
+
+def test_files_are_read_whole_and_in_chunks(tmp_path: Path, root: Folder) -> None:
+    content = os.urandom((1 << 20) + 7)
+    (tmp_path / "file").write_bytes(content)
+    assert root.read("file", len(content)) == content
+    assert [len(chunk) for chunk in root.chunks("file")] == [1 << 20, 7]
+    assert b"".join(root.chunks("file")) == content
+    assert root.size("file") == len(content)
+
+
+def test_a_file_larger_than_allowed_is_refused(tmp_path: Path, root: Folder) -> None:
+    (tmp_path / "file").write_bytes(bytes(11))
+    with pytest.raises(FormatError, match="file has more than 10 bytes"):
+        root.read("file", 10)
+
+
+def test_an_endless_sparse_file_is_not_swallowed(tmp_path: Path, root: Folder) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FormatError):
+        root.read("file", 1000)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "loop", "fifo", "socket", "folder"])
+def test_only_regular_files_are_opened(
+    tmp_path: Path, root: Folder, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    (tmp_path / "target").write_bytes(b"secret")
+    with socket.socket(socket.AF_UNIX) as server:
+        if kind == "link":
+            path.symlink_to(tmp_path / "target")
+        elif kind == "dangling":
+            path.symlink_to("nowhere")
+        elif kind == "loop":
+            path.symlink_to("file")
+        elif kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "socket":
+            monkeypatch.chdir(tmp_path)  # a socket's whole path has to be short
+            server.bind("file")
+        else:
+            path.mkdir()
+        for read in (lambda: root.read("file", 10), lambda: list(root.chunks("file")), lambda: root.size("file")):
+            with pytest.raises(UsageError, match=r"^file is (a|neither) "):
+                read()
+
+
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    with Folder.open(Path("/dev")) as devices, pytest.raises(UsageError, match="zero is neither a file nor a folder"):
+        devices.read("zero", 10)
+
+
+def test_linked_folders_are_not_entered(tmp_path: Path, root: Folder) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "file").write_bytes(b"")
+    root.folder("real").close()
+    for name in ("link", "file"):
+        with pytest.raises(UsageError, match=f"{name} is not a folder"):
+            root.folder(name)
+
+
+def test_the_root_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("real")
+    with Folder.open(tmp_path / "link") as root:
+        assert root.read("file", 10) == b"x"
+
+
+def test_a_root_that_is_no_folder_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path, text in ((tmp_path / "file", "is not a folder"), (tmp_path / "none", "there is no folder")):
+        with pytest.raises(UsageError, match=text):
+            Folder.open(path)
+
+
+def test_what_vanishes_is_a_store_error(tmp_path: Path, root: Folder) -> None:
+    for read in (lambda: root.read("none", 10), lambda: root.folder("none"), lambda: root.size("none")):
+        with pytest.raises(StoreError, match="none cannot be read: no such file"):
+            read()
+
+
+def test_errors_name_files_below_the_root_only(tmp_path: Path, root: Folder) -> None:
+    (tmp_path / "a\nb").mkdir()
+    with root.folder("a\nb") as inner, pytest.raises(JsBackupError) as caught:
+        inner.read("none", 10)
+    assert caught.value.message == "a\\x0ab/none cannot be read: no such file or directory"
+
+
+def test_names_that_are_no_text_are_shown_all_the_same(tmp_path: Path, root: Folder) -> None:
+    (tmp_path / os.fsdecode(b"\xff\x1b[2J")).write_bytes(b"")
+    (name,) = root.entries()
+    assert printable(name) == "\\udcff\\x1b[2J"
+    printable(name).encode()
+
+
+def test_a_folder_of_endlessly_many_entries_is_refused(
+    tmp_path: Path, root: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "_MAX_ENTRIES", 3)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"")
+    assert len(root.entries()) == 3
+    (tmp_path / "d").write_bytes(b"")
+    with pytest.raises(UsageError, match="more than 3 entries"):
+        root.entries()
