@@ -212,7 +212,8 @@ class NatsCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        # Not for a skipped test.
+        if isinstance(error, Exception):
             for server in self.servers:
                 error.add_note(f"log of {server.name}:\n{server.log[-1500:]}")
         self.close()

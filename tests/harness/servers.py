@@ -279,7 +279,8 @@ class NatsServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        # Not for a skipped test.
+        if isinstance(error, Exception):
             error.add_note(f"log of nats-server {self.name} {self.version}:\n{self.log[-2000:]}")
         self.close()
 

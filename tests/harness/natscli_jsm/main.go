@@ -1,0 +1,92 @@
+// Takes and restores stream backups with jsm.go, the library behind `nats stream backup` and `nats stream restore`.
+//
+//	jsm backup  URL STREAM DIRECTORY [check]
+//	jsm restore URL STREAM DIRECTORY
+//	jsm version
+//
+// Tests use it to see what that library writes and what it takes. The last line on stdout is the stream's state, as JSON.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/nats-io/jsm.go"
+	"github.com/nats-io/nats.go"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 1 && args[0] == "version" {
+		return version()
+	}
+	if len(args) < 4 {
+		return fmt.Errorf("usage: jsm backup|restore URL STREAM DIRECTORY")
+	}
+	nc, err := nats.Connect(args[1])
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	manager, err := jsm.New(nc, jsm.WithTimeout(10*time.Second))
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "backup":
+		return backup(manager, args[2], args[3], len(args) > 4 && args[4] == "check")
+	case "restore":
+		return restore(manager, args[2], args[3])
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+func backup(manager *jsm.Manager, name, directory string, check bool) error {
+	stream, err := manager.LoadStream(name)
+	if err != nil {
+		return err
+	}
+	options := []jsm.SnapshotOption{jsm.SnapshotConsumers()}
+	if check {
+		options = append(options, jsm.SnapshotHealthCheck())
+	}
+	if _, err := stream.SnapshotToDirectory(context.Background(), directory, options...); err != nil {
+		return err
+	}
+	state, err := stream.State()
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(state)
+}
+
+func restore(manager *jsm.Manager, name, directory string) error {
+	_, state, err := manager.RestoreSnapshotFromDirectory(context.Background(), name, directory)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(state)
+}
+
+func version() error {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return fmt.Errorf("no build information")
+	}
+	for _, module := range info.Deps {
+		if module.Path == "github.com/nats-io/jsm.go" {
+			fmt.Println(module.Version)
+		}
+	}
+	return nil
+}
