@@ -10,22 +10,29 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "model", "config", "progress"}
+BASE = {"errors", "model", "times", "config", "progress"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
+    "times": ({"errors"}, set()),
     "progress": ({"errors", "model"}, set()),
-    "config": ({"errors", "model"}, set()),
-    "protocol": ({"errors", "model"}, set()),
-    "formats": ({"errors", "model"}, {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"}),
+    "config": ({"errors", "model", "times"}, set()),
+    "protocol": ({"errors", "model", "times"}, set()),
+    "formats": (
+        {"errors", "model", "times"},
+        {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"},
+    ),
     "stores": ({"errors"}, set()),
-    "repository": ({"errors", "model", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
-    "exchange": ({"errors", "model", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
+    "repository": ({"errors", "model", "times", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
+    "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "transforms": ({"errors", "model", "formats"}, {"pyarrow"}),
     "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
-    "cli": (BASE | {"protocol", "formats", "stores", "repository", "exchange", "transforms", "engine"}, {"click", "tqdm"}),
+    "cli": (
+        BASE | {"protocol", "formats", "stores", "repository", "exchange", "transforms", "engine"},
+        {"click", "tqdm"},
+    ),
     "__main__": ({"cli"}, set()),
     "__init__": (BASE | {"engine", "repository", "stores"}, set()),
 }

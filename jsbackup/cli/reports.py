@@ -8,8 +8,8 @@ from typing import Protocol
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds, format_time
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.protocol.times import parse_time
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+from jsbackup.times import parse_time
 
 __all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup"]
 

@@ -1,30 +1,29 @@
-"""What commands have in common before and after they act: connection, repository, log, the event loop, interruption."""
+"""What commands have in common before and after they act: connection, repository, the event loop, interruption.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from jsbackup import __version__
-from jsbackup.cli.command import Shared
+from jsbackup.cli.command import INTERRUPTED, Shared
 from jsbackup.config import Connection, ConnectionOptions, environment, source_connection
-from jsbackup.errors import Interrupted, RepositoryNotFound, UsageError
-from jsbackup.protocol.times import format_time
-from jsbackup.repository.repository import Repository
+from jsbackup.errors import Interrupted, JsBackupError, RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
+from jsbackup.times import format_time
 
-__all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async", "start_log"]
+if TYPE_CHECKING:
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async"]
 
 T = TypeVar("T")
 
@@ -44,11 +43,15 @@ def _store(shared: Shared) -> Store:
 
 
 def open_repository(shared: Shared) -> Repository:
+    from jsbackup.repository.repository import Repository
+
     return Repository.open(_store(shared))
 
 
 def make_repository(shared: Shared) -> Repository:
     """A new repository in an empty location."""
+    from jsbackup.repository.repository import Repository
+
     return Repository.create(
         _store(shared),
         repository_id=os.urandom(16).hex(),
@@ -59,6 +62,8 @@ def make_repository(shared: Shared) -> Repository:
 
 def open_or_make_repository(shared: Shared) -> Repository:
     """The repository, made where the location is empty."""
+    from jsbackup.repository.repository import Repository
+
     store = _store(shared)
     try:
         return Repository.open(store)
@@ -69,38 +74,9 @@ def open_or_make_repository(shared: Shared) -> Repository:
     return make_repository(shared)
 
 
-class _TextLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {record.getMessage()}"
-
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        moment = format_time(int(record.created * 1e9) // 1_000_000 * 1_000_000)
-        line = {"time": moment, "level": record.levelname.lower(), "message": record.getMessage()}
-        return json.dumps(line, ensure_ascii=False)
-
-
-class _BesideBars(logging.Handler):
-    """Log lines on stderr that do not tear the progress bars."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
-
-
-def start_log(shared: Shared) -> None:
-    """Log lines on stderr as the options say: warnings, with -v what is done, with -vv everything."""
-    level = {0: logging.WARNING, 1: logging.INFO}.get(shared.verbose, logging.DEBUG)
-    handler = _BesideBars()
-    handler.setFormatter(_JsonLines() if shared.log_format == "json" else _TextLines())
-    log = logging.getLogger("jsbackup")
-    log.handlers = [handler]
-    log.setLevel(logging.ERROR if shared.output.quiet else level)
-    log.propagate = False
-
-
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work. Ctrl-C and SIGTERM stop it cleanly and raise Interrupted."""
+    import asyncio
 
     async def guarded() -> T:
         task = asyncio.ensure_future(work)
@@ -118,10 +94,27 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
             return await task
         except asyncio.CancelledError:
             if stopped:
-                raise Interrupted("interrupted; what was committed before is untouched") from None
+                raise Interrupted(INTERRUPTED) from None
+            raise
+        except (JsBackupError, BaseExceptionGroup) as error:
+            if stopped:  # it failed while it cleaned up
+                raise Interrupted(INTERRUPTED) from error
+            if isinstance(error, BaseExceptionGroup):
+                _raise_the_first(error)
             raise
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
     return asyncio.run(guarded())
+
+
+def _raise_the_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """The first error of tasks that failed together, if all of them are ours; else the group, which is a bug."""
+    known, bugs = group.split(JsBackupError)
+    if known is None or bugs is not None:
+        raise group
+    first: BaseException = known
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    raise first from group

@@ -27,10 +27,10 @@ from jsbackup.errors import JsBackupError, NatsError, UsageError
 from jsbackup.progress import Progress
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.times import format_time
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, Result, SkippedStream, Source
 from jsbackup.repository.repository import Repository
+from jsbackup.times import format_time
 
 __all__ = ["BackupOptions", "BackupReport", "Failure", "connect_jetstream", "run_backup"]
 

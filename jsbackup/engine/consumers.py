@@ -63,7 +63,7 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
 def _with_start(state: ConsumerState, info: ConsumerInfo | None) -> ConsumerState:
     """A consumer that has delivered nothing since the snapshot may stand further on than its file says.
 
-    Servers before 2.11 store where a consumer starts (`deliver_policy` last, new, by time) with its first delivery only.
+    Servers before 2.11 store where a consumer starts (`deliver_policy` last, new, …) with its first delivery only.
     """
     if info is None or info.delivered.consumer != state.delivered.consumer or state.pending or info.num_ack_pending:
         return state

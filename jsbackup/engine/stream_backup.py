@@ -29,7 +29,6 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, StreamState
 from jsbackup.progress import Progress
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.protocol.times import format_time
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
@@ -46,6 +45,7 @@ from jsbackup.repository.pending import store_consumer
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
+from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.backup import BackupOptions

@@ -30,7 +30,6 @@ from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.nats_cli import META, StreamMetaFile
 from jsbackup.exchange.source import FoundStream
 from jsbackup.formats.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
-from jsbackup.formats.archive_items import ns_from_rfc3339, rfc3339_from_ns
 from jsbackup.formats.consumer_state import clamp
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
@@ -51,10 +50,11 @@ from jsbackup.repository.pending import store_consumer
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
 from jsbackup.stores.base import Store
+from jsbackup.times import format_time, parse_time
 
 __all__ = ["UNKNOWN_TIME", "ImportedStream", "import_stream"]
 
-UNKNOWN_TIME = rfc3339_from_ns(0)
+UNKNOWN_TIME = format_time(0)
 
 _ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages above it that were delivered come again"
 _NO_START = (
@@ -104,8 +104,8 @@ def import_stream(
             bytes=totals.bytes,
             first_seq=totals.first_seq,
             last_seq=totals.last_seq,
-            begun=rfc3339_from_ns(begun_ns),
-            ended=rfc3339_from_ns(ended_ns),
+            begun=format_time(begun_ns),
+            ended=format_time(ended_ns),
         ),
         archive_format=ArchiveFormat(end.format),
         digest=totals.digest,
@@ -164,7 +164,7 @@ class _Intake:
             self._take_meta(item)
         elif isinstance(item, ArchivedConsumer):
             if item.created is not None:
-                ns_from_rfc3339(item.created, f"creation time of consumer {item.name}")
+                parse_time(item.created, f"creation time of consumer {item.name}")
             if self.consumers.setdefault(item.name, item) is not item:
                 raise FormatError(f"consumer {item.name} comes twice")
         else:
@@ -184,7 +184,7 @@ class _Intake:
         self.config, differences = _merged(meta.config, self._meta.config)
         self.differences += differences
         if meta.created is not None:
-            ns_from_rfc3339(meta.created, "creation time of the stream")
+            parse_time(meta.created, "creation time of the stream")
             self.created = meta.created
             self._begin()
 

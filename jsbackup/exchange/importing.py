@@ -17,13 +17,13 @@ from jsbackup.exchange.config_files import StreamConfigs
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, import_stream
 from jsbackup.exchange.source import FoundStream, NotImported, Source, SourceKind
-from jsbackup.formats.archive_items import rfc3339_from_ns
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository import layout, manifest
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
+from jsbackup.times import format_time
 
 __all__ = ["ImportReport", "run_import"]
 
@@ -55,7 +55,7 @@ def run_import(
         StoreError: the backup cannot be committed.
     """
     begun_ns = clock_ns()
-    streams = [ImportedStream(_of_configs(configs, rfc3339_from_ns(begun_ns))) for configs in source.configs]
+    streams = [ImportedStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
     failures = list(source.failures)
     for found in source.streams:
         name = found.meta.name
@@ -73,7 +73,7 @@ def run_import(
     backups = repository.backups()
     document = Manifest(
         id=layout.backup_id(begun_ns, random(3)),
-        created=rfc3339_from_ns(begun_ns),
+        created=format_time(begun_ns),
         tool=tool,
         source=manifest.Source(extra={"imported": _origin(source)}),
         result=Result.PARTIAL if failures else Result.COMPLETE,
@@ -101,7 +101,7 @@ def _import(
 def _origin(source: Source) -> JsonObject:
     origin: JsonObject = {"from": str(source.kind)}
     if source.kind is not SourceKind.CONFIGS:
-        origin["written"] = rfc3339_from_ns(source.written_seconds * 1_000_000_000)
+        origin["written"] = format_time(source.written_seconds * 1_000_000_000)
     return origin
 
 

@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow as pa
 from jsbackup.errors import FormatError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.times import format_time, parse_time
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -36,8 +36,6 @@ __all__ = [
     "asset_name_is_sound",
     "integer",
     "json_object",
-    "ns_from_rfc3339",
-    "rfc3339_from_ns",
     "state_from_json",
     "state_to_json",
 ]
@@ -144,47 +142,15 @@ def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> i
     return number
 
 
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_TIME = "0001-01-01T00:00:00Z"
-
-
-def ns_from_rfc3339(text: object, what: str) -> int:
-    """Nanoseconds since the epoch; 0 for Go's zero time and for nothing. `FormatError` for anything else."""
-    if text is None or text == _NO_TIME:
-        return 0
-    found = _RFC3339.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise FormatError(f"{what}: bad time")
-    try:
-        whole = datetime.fromisoformat(found[1] + found[3].replace("Z", "+00:00")) - _EPOCH
-    except (ValueError, OverflowError) as error:
-        raise FormatError(f"{what}: bad time") from error
-    ns = (whole.days * 86400 + whole.seconds) * 1_000_000_000 + int((found[2] or "0").ljust(9, "0"))
-    if not -(1 << 63) <= ns < 1 << 63:
-        raise FormatError(f"{what}: bad time")
-    return ns
-
-
-def rfc3339_from_ns(ns: int) -> str:
-    """The opposite of `ns_from_rfc3339`, with as many digits as it takes."""
-    if ns == 0:
-        return _NO_TIME
-    seconds, fraction = divmod(ns, 1_000_000_000)
-    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
-    digits = f"{fraction:09d}".rstrip("0")
-    return f"{text}.{digits}Z" if digits else f"{text}Z"
-
-
 def state_from_json(value: JsonObject, what: str) -> StreamState:
     """A `StreamState` as JetStream writes it (nats-server `server/store.go`). `FormatError` if it is not one."""
     return StreamState(
         messages=integer(value, "messages", what),
         bytes=integer(value, "bytes", what),
         first_seq=integer(value, "first_seq", what),
-        first_ns=ns_from_rfc3339(value.get("first_ts"), what),
+        first_ns=parse_time(value.get("first_ts"), what),
         last_seq=integer(value, "last_seq", what),
-        last_ns=ns_from_rfc3339(value.get("last_ts"), what),
+        last_ns=parse_time(value.get("last_ts"), what),
         consumers=integer(value, "consumer_count", what),
         deleted=integer(value, "num_deleted", what),
     )
@@ -196,9 +162,9 @@ def state_to_json(state: StreamState) -> JsonObject:
         "messages": state.messages,
         "bytes": state.bytes,
         "first_seq": state.first_seq,
-        "first_ts": rfc3339_from_ns(state.first_ns),
+        "first_ts": format_time(state.first_ns),
         "last_seq": state.last_seq,
-        "last_ts": rfc3339_from_ns(state.last_ns),
+        "last_ts": format_time(state.last_ns),
         "consumer_count": state.consumers,
     }
     if state.deleted:

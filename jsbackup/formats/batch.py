@@ -1,8 +1,8 @@
 """The one currency: a message batch is an Arrow `RecordBatch` of `BATCH_SCHEMA`, from the wire to the repository.
 
 Rows are messages in strictly rising `sequence`; a gap is a deleted message. `headers` is null for a message without a
-header block and otherwise the block byte for byte (`NATS/1.0\\r\\n…\\r\\n\\r\\n`). Subjects that are not UTF-8 (the server
-does not insist) make a batch of `BINARY_SUBJECT_SCHEMA` instead, which has the same layout in memory.
+header block and otherwise the block byte for byte (`NATS/1.0\\r\\n…\\r\\n\\r\\n`). Subjects that are not UTF-8 (the
+server does not insist) make a batch of `BINARY_SUBJECT_SCHEMA` instead, which has the same layout in memory.
 
 `Columns` is the same thing as bare buffers: what the kernels produce and consume, so that they know nothing of Arrow.
 """

@@ -14,7 +14,7 @@ from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.headers import one_line
 from jsbackup.protocol.names import is_name
-from jsbackup.protocol.times import parse_time
+from jsbackup.times import parse_time
 
 __all__ = ["Fields", "dump_object", "load_object"]
 

@@ -16,7 +16,7 @@ from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject, SequencePair, StreamState
 from jsbackup.protocol.fields import INT64, Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.protocol.times import format_time
+from jsbackup.times import format_time
 
 __all__ = [
     "AccountInfo",

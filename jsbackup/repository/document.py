@@ -20,9 +20,9 @@ from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from jsbackup.errors import FormatError, UnsupportedError
-from jsbackup.formats.archive_items import ns_from_rfc3339
 from jsbackup.model import JsonObject
 from jsbackup.stores.base import Data
+from jsbackup.times import parse_time
 
 __all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "Fields", "decode_document", "encode_document"]
 
@@ -130,7 +130,7 @@ class Fields:
         return value
 
     def time_ns(self, key: str) -> int:
-        return ns_from_rfc3339(self.text(key), f"{self.where}: {key}")
+        return parse_time(self.text(key), f"{self.where}: {key}")
 
     def choice(self, key: str, kind: type[_Choice]) -> _Choice:
         value = self.text(key)

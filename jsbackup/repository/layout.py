@@ -35,7 +35,7 @@ from enum import Enum
 from itertools import accumulate
 
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.formats.archive_items import ns_from_rfc3339
+from jsbackup.times import parse_time
 
 __all__ = [
     "BACKUPS",
@@ -122,7 +122,7 @@ class SegmentKey:
 
 def incarnation(cluster: str, account: str, name: str, created: str) -> str:
     """Eight hex digits for one life of a stream. `created` is RFC 3339 as the server writes it (else `FormatError`)."""
-    parts = (cluster, account, name, str(ns_from_rfc3339(created, f"creation time of stream {name}")))
+    parts = (cluster, account, name, str(parse_time(created, f"creation time of stream {name}")))
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 

@@ -11,8 +11,6 @@ from itertools import pairwise
 from jsbackup.errors import FormatError
 from jsbackup.formats.archive_items import (
     asset_name_is_sound,
-    ns_from_rfc3339,
-    rfc3339_from_ns,
     state_from_json,
     state_to_json,
 )
@@ -34,6 +32,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
 )
 from jsbackup.stores.base import Data
+from jsbackup.times import format_time, parse_time
 
 __all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest"]
 
@@ -121,7 +120,7 @@ def _source(fields: Fields) -> Source:
 def _time(fields: Fields, key: str) -> str:
     """A time that stays the text it is, once it is known to be one."""
     text = fields.text(key)
-    ns_from_rfc3339(text, f"{fields.where}: {key}")
+    parse_time(text, f"{fields.where}: {key}")
     return text
 
 
@@ -209,8 +208,8 @@ def _segment_to_json(ref: SegmentRef) -> JsonObject:
         "last_seq": ref.last_seq,
         "messages": ref.messages,
         "bytes": ref.bytes,
-        "min_time": rfc3339_from_ns(ref.min_ns),
-        "max_time": rfc3339_from_ns(ref.max_ns),
+        "min_time": format_time(ref.min_ns),
+        "max_time": format_time(ref.max_ns),
         "digest": ref.digest,
         "fingerprint": ref.fingerprint.hex,
     }

@@ -368,10 +368,10 @@ def test_a_consumer_twice_is_refused(tmp_path: Path, repository: Repository) -> 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (meta({**config_of("ORDERS"), "Created": "yesterday"}), "creation time of the stream: bad time"),
+        (meta({**config_of("ORDERS"), "Created": "yesterday"}), "creation time of the stream: not in RFC 3339"),
         (
             [*meta(), *meta({"Created": "now"}, "ORDERS/c", "obs/c/"), ("obs/c/o.dat", b"")],
-            "creation time of consumer c: bad time",
+            "creation time of consumer c: not in RFC 3339",
         ),
         (
             [*meta(), *meta({"x": "\ud800"}, "ORDERS/c", "obs/c/"), ("obs/c/o.dat", b"")],

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UnsupportedError
-from jsbackup.formats.archive_items import rfc3339_from_ns
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout
@@ -34,6 +33,7 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.times import format_time
 
 SCHEMA = json.loads(files("jsbackup.repository").joinpath("manifest.schema.json").read_text())
 FOLDER = layout.stream_folder("ORDERS", "1a2b3c4d")
@@ -155,7 +155,7 @@ _configs = st.dictionaries(_words, _json, max_size=3)
 _u63 = st.integers(0, (1 << 63) - 1)
 _u64 = st.integers(0, (1 << 64) - 1)
 _ns = st.integers(-(1 << 63), (1 << 63) - 1)
-_times = st.integers(-(10**18), 4 * 10**18).map(rfc3339_from_ns)
+_times = st.integers(-(10**18), 4 * 10**18).map(format_time)
 _hex = st.binary(min_size=32, max_size=32).map(bytes.hex)
 _digests = st.binary(min_size=32, max_size=32).map(StreamDigest)
 _pairs = st.builds(SequencePair, _u64, _u64)
@@ -324,7 +324,7 @@ def test_a_wrong_value_anywhere_is_read_right_or_a_format_error() -> None:
         (("streams", 0, "segments", 0, "sha256"), "A" * 64, r"segments\[0\]: sha256 is not 64 lower-case hex digits"),
         (("streams", 0, "segments", 0, "last_seq"), 91, r"key is not that of this segment of this stream"),
         (("streams", 0, "segments", 0, "key"), "jsbackup.json", r"segments\[0\]: not a segment's key"),
-        (("streams", 0, "segments", 0, "min_time"), "now", r"segments\[0\]: min_time: bad time"),
+        (("streams", 0, "segments", 0, "min_time"), "now", r"segments\[0\]: min_time: not in RFC 3339"),
         (("streams", 0, "opaque", 0, "key"), f"{FOLDER}/pending-{HEX}.parquet", "folder and of the kind: opaque piece"),
         (("streams", 0, "consumers", 0, "state", "pending"), [[2, 1, 1], [1, 1, 1]], "pending is not in rising order"),
         (("streams", 0, "consumers", 0, "state", "redelivered"), [[1, -1]], "redelivered is not a list of lists"),
@@ -333,7 +333,7 @@ def test_a_wrong_value_anywhere_is_read_right_or_a_format_error() -> None:
         (("streams", 0, "name"), "OTHER", "key is not that of this segment of this stream"),
         (("streams", 0, "name"), "a.>", "name is not a name that NATS allows"),
         (("streams", 0, "incarnation"), "1A2B3C4D", "not a stream's name and incarnation"),
-        (("streams", 0, "state", "first_ts"), "x", "state: bad time"),
+        (("streams", 0, "state", "first_ts"), "x", "state: not in RFC 3339"),
         (("tags", "env"), 1, "tags: env is not text"),
         (("id",), "20261121T014500Z-ffffff", "is that of another backup"),
         (("previous",), "yesterday", "previous is not a backup id"),

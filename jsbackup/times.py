@@ -25,26 +25,30 @@ _DAY = 86_400
 _NS_LOW, _NS_HIGH = -(1 << 63), (1 << 63) - 1  # what a message batch and Go's UnixNano can hold: years 1677 to 2262
 
 
-def parse_time(text: str) -> int:
-    """The moment in nanoseconds since the epoch; 0 for Go's zero time. FormatError if it is no such timestamp."""
-    if text == ZERO_TIME:
+def parse_time(text: object, what: str = "timestamp") -> int:
+    """The moment in nanoseconds since the epoch; 0 for Go's zero time and for None, which is no time either.
+
+    Raises FormatError, opened by `what`, for anything that is no such timestamp.
+    """
+    if text is None or text == ZERO_TIME:
         return 0
-    match = _RFC3339.fullmatch(text)
+    match = _RFC3339.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise FormatError(f"not an RFC 3339 timestamp: {text[:40]!r}")
+        raise FormatError(f"{what}: not in RFC 3339: {str(text)[:40]!r}")
+    text = match[0]
     year, month, day, hour, minute, second = (int(group) for group in match.groups()[:6])
     fraction, sign, offset_hours, offset_minutes = match.groups()[6:]
     offset = 0 if sign is None else int(offset_hours) * 3600 + int(offset_minutes) * 60
     try:
         days = date(year, month, day).toordinal() - _EPOCH_DAY
     except ValueError as error:
-        raise FormatError(f"not a date: {text[:40]!r}") from error
+        raise FormatError(f"{what}: not a date: {text!r}") from error
     if hour > 23 or minute > 59 or second > 59 or offset >= _DAY or int(offset_minutes or 0) > 59:
-        raise FormatError(f"not a time of day: {text[:40]!r}")
+        raise FormatError(f"{what}: not a time of day: {text!r}")
     seconds = days * _DAY + hour * 3600 + minute * 60 + second - (-offset if sign == "-" else offset)
     moment = seconds * _SECOND + int((fraction or "").ljust(9, "0"))
     if not _NS_LOW <= moment <= _NS_HIGH:
-        raise FormatError(f"timestamp outside the years 1678 to 2261: {text[:40]!r}")
+        raise FormatError(f"{what}: outside the years 1678 to 2261: {text!r}")
     return moment
 
 

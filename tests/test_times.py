@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.protocol.times import ZERO_TIME, format_time, parse_time
+from jsbackup.times import ZERO_TIME, format_time, parse_time
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -47,6 +47,16 @@ def test_what_go_prints_is_understood(text: str, moment: int) -> None:
 
 def test_no_moment_is_go_s_zero_time() -> None:
     assert format_time(0) == "0001-01-01T00:00:00Z"
+
+
+def test_nothing_is_no_moment() -> None:
+    assert parse_time(None) == 0
+
+
+@pytest.mark.parametrize("value", [5, [], {}, True])
+def test_what_is_no_text_is_refused_with_the_name_of_what_it_should_be(value: object) -> None:
+    with pytest.raises(FormatError, match="creation time: not in RFC 3339"):
+        parse_time(value, "creation time")
 
 
 def test_trailing_zeros_of_the_fraction_are_left_out_as_go_does() -> None:
