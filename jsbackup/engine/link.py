@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import nats.errors
 from nats.aio.client import Client, RawCredentials
-from nats.aio.transport import TcpTransport
+from nats.aio.transport import TcpTransport, Transport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
@@ -199,6 +199,7 @@ class _Wire:
         # A server that hangs up instead of answering CONNECT leaves nats-py neither connected nor complaining.
         if not self.client.is_connected:
             raise self._last_error or nats.errors.UnexpectedEOF()
+        _join_writes(self.client._transport)
         for task in (self.client._reading_task, self.client._flusher_task):
             if task is not None:
                 task.add_done_callback(self._task_ended)
@@ -279,6 +280,7 @@ class _Wire:
                 await self._written(0)  # nats-py sends a PING past what still waits to be written
         except TimeoutError:
             raise NatsTimeout(f"{self.server} takes no data: nothing went out within {timeout:g} s") from None
+        self.exchange.check()
         start = loop.time()
         # A task that is not cancelled when time is up: a late PONG for a cancelled ping would end nats-py's read loop.
         ping = loop.create_task(self._ping())
@@ -404,6 +406,16 @@ class Link(Peer):
         wire = _Wire(candidate, self.connection, generation)
         await wire.open(self.name)
         return wire
+
+
+def _join_writes(transport: Transport | None) -> None:
+    """Has many parts written as one.
+
+    In Python 3.12 and early 3.13 `writelines` on a socket that is lost watches its number on, which may be that of the
+    next connection by then: that one never gets through (https://github.com/python/cpython/issues/136234).
+    """
+    if transport is not None:
+        transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
 
 
 def _decorated(jwt: str, seed: str) -> RawCredentials:
