@@ -27,10 +27,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "stores": ({"errors"}, set()),
     "repository": ({"errors", "model", "times", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
-    "transforms": ({"errors", "model", "formats"}, {"pyarrow"}),
-    "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
+    "engine": (BASE | {"protocol", "formats", "stores", "repository"}, {"pyarrow"}),
     "cli": (
-        BASE | {"protocol", "formats", "stores", "repository", "exchange", "transforms", "engine"},
+        BASE | {"protocol", "formats", "stores", "repository", "exchange", "engine"},
         {"click", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from jsbackup.engine.link import Link
 from jsbackup.errors import ApiError
-from jsbackup.model import JsonObject, StreamState
+from jsbackup.model import JsonObject
 from jsbackup.protocol import api
 from jsbackup.protocol.info import (
     AccountInfo,
@@ -127,6 +127,3 @@ class JetStream:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None
             raise
-
-    def restore_request(self, config: JsonObject, state: StreamState) -> api.Request:
-        return api.stream_restore(self.prefix, config, state)

@@ -59,7 +59,6 @@ class Wire(StrEnum):
     V2 = "v2"
     API = "api"  # config only: created by the API, without messages
     OPAQUE = "opaque"  # the snapshot as it came
-    MIRROR = "mirror"  # a memory stream before 2.15: restored as a file stream, mirrored, then set free
 
 
 class Consumers(StrEnum):
