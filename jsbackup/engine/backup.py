@@ -157,23 +157,33 @@ async def _run_workers(
     waiting = list(reversed(streams))
     results: list[StreamResult] = []
     failures: list[Failure] = []
+    unreachable: list[JsBackupError] = []
+
+    async def store(js: JetStream, info: StreamInfo) -> bool:
+        began = time.monotonic()
+        try:
+            stream = await back_up_stream(js, repository, info, options, progress, source, clock_ns)
+        except JsBackupError as error:
+            _log.warning("stream %s failed: %s", info.name, error.message)
+            failures.append(Failure(info.name, error))
+            return False
+        finally:
+            progress.finish(info.name)
+        results.append(replace(stream, seconds=time.monotonic() - began))
+        return True
 
     async def work() -> None:
-        async with connect_jetstream(connection) as js:
+        """Until no stream waits, or no connection can be had: then the others do what is left, or nobody can."""
+        try:
             while waiting:
-                info = waiting.pop()
-                began = time.monotonic()
-                try:
-                    stream = await back_up_stream(js, repository, info, options, progress, source, clock_ns)
-                except JsBackupError as error:
-                    _log.warning("stream %s failed: %s", info.name, error.message)
-                    failures.append(Failure(info.name, error))
-                else:
-                    results.append(replace(stream, seconds=time.monotonic() - began))
-                finally:
-                    progress.finish(info.name)
+                async with connect_jetstream(connection) as js:
+                    while waiting and (await store(js, waiting.pop()) or js.link.connected):
+                        pass
+        except JsBackupError as error:
+            unreachable.append(error)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(options.jobs, len(streams))):
             group.create_task(work())
+    failures += [Failure(info.name, unreachable[-1]) for info in waiting]
     return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -208,24 +208,36 @@ class _Run:
         """Stage by stage; a failed stream does not stop the others."""
         results: list[RestoredStream] = []
         failures: list[Failure] = []
+
+        async def one(js: JetStream, action: Action) -> bool:
+            try:
+                results.append(await self._one(js, action))
+            except JsBackupError as error:
+                _log.warning("stream %s failed: %s", action.name, error.message)
+                failures.append(Failure(action.name, error))
+                return False
+            finally:
+                self.progress.finish(action.name)
+            return True
+
         for stage in plan.stages:
             waiting = list(reversed(stage))
+            unreachable: list[JsBackupError] = []
 
-            async def work(waiting: list[Action] = waiting) -> None:
-                async with connect_jetstream(self.connection) as js:
+            async def work(waiting: list[Action] = waiting, unreachable: list[JsBackupError] = unreachable) -> None:
+                """Until nothing waits, or no connection can be had: then the others do what is left, or nobody can."""
+                try:
                     while waiting:
-                        action = waiting.pop()
-                        try:
-                            results.append(await self._one(js, action))
-                        except JsBackupError as error:
-                            _log.warning("stream %s failed: %s", action.name, error.message)
-                            failures.append(Failure(action.name, error))
-                        finally:
-                            self.progress.finish(action.name)
+                        async with connect_jetstream(self.connection) as js:
+                            while waiting and (await one(js, waiting.pop()) or js.link.connected):
+                                pass
+                except JsBackupError as error:
+                    unreachable.append(error)
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self.settings.jobs, len(stage))):
                     group.create_task(work())
+            failures += [Failure(action.name, unreachable[-1]) for action in waiting]
         return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
 
     async def _one(self, js: JetStream, action: Action) -> RestoredStream:
