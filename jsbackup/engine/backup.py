@@ -72,8 +72,7 @@ class BackupReport:
 async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
     """A link of its own with the JetStream API on it."""
     async with await Link.connect(connection, name=name) as link:
-        prefix = ApiPrefix.of(connection.js_domain, connection.js_api_prefix)
-        yield JetStream(link, prefix, connection.timeout_seconds)
+        yield JetStream(link, ApiPrefix(connection.api_prefix), connection.timeout_seconds)
 
 
 async def run_backup(

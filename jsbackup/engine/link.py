@@ -3,9 +3,9 @@
 - Headers are handed over byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
   spaces; so `_Client` takes each message where the parser has cut it, before that.
 - A connection is never revived by nats-py (`peer.py` says why and who does it). When it is lost, whatever the way, the
-  exchange ends, and with it everything that waits.
+  conversation ends, and with it everything that waits.
 - Nothing of nats-py reaches stderr: its errors arrive through callbacks and are kept, its logger is silent.
-- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the exchange matches the denial with what
+- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches the denial with what
   it is about, which then fails at once instead of waiting for its timeout.
 
 nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
@@ -31,7 +31,7 @@ from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
 from jsbackup.engine.diagnosis import NoTls, connect_error, plain_reason
-from jsbackup.engine.exchange import PUBLISH, REPLY, SUBSCRIBE, Exchange
+from jsbackup.engine.conversation import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.peer import Candidate, Peer, Wire
 from jsbackup.engine.subscription import Subscription
 from jsbackup.engine.tls import tls_context
@@ -96,7 +96,7 @@ class _Client(Client):
             raise nats.errors.ProtocolError  # the parser believes headers that are longer than their message
         text = subject.decode("utf-8", "surrogateescape")
         answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
-        self._wire.exchange.deliver(sid, Message(text, answer_to, headers or b"", data))
+        self._wire.conversation.deliver(sid, Message(text, answer_to, headers or b"", data))
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         self._wire.take_info(info, initial_connection)
@@ -118,7 +118,7 @@ class _Wire:
     def __init__(self, candidate: Candidate, connection: Connection, generation: int) -> None:
         self.server = candidate.server
         self.generation = generation
-        self.exchange = Exchange(str(self.server))
+        self.conversation = Conversation(str(self.server))
         self.client = _Client(self)
         self.info: JsonObject = {}
         self.account: str | None = None
@@ -138,7 +138,7 @@ class _Wire:
                 await self._log_in(name)
                 self._open = True
                 inbox = self.client.new_inbox()
-                self.exchange.use_inbox(inbox, self.client._sid + 1)
+                self.conversation.use_inbox(inbox, self.client._sid + 1)
                 await self.client.subscribe(f"{inbox}.*")
                 # Behind its answer there is nothing left to come of denials, or of the second INFO (from 2.12 on).
                 await self.flush(self._connection.timeout_seconds)
@@ -223,7 +223,7 @@ class _Wire:
     async def publish(
         self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.exchange.check()
+        self.conversation.check()
         limit = self.info["max_payload"]
         if len(payload) > limit:
             raise NatsError(
@@ -235,7 +235,7 @@ class _Wire:
         try:
             await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
         except (nats.errors.Error, UnicodeEncodeError) as error:
-            self.exchange.check()
+            self.conversation.check()
             raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
         if self.client.pending_data_size > _PENDING_LIMIT_BYTES:
             await self._written(_PENDING_LIMIT_BYTES)
@@ -243,7 +243,7 @@ class _Wire:
     async def _written(self, limit_bytes: int) -> None:
         """Waits until at most `limit_bytes` wait for the socket. (nats-py's own wait can outlive the connection.)"""
         while self.client.pending_data_size > limit_bytes:
-            self.exchange.check()
+            self.conversation.check()
             await asyncio.sleep(0)  # a turn for nats-py's task that writes
             transport = self.client._transport
             if transport is None:
@@ -256,7 +256,7 @@ class _Wire:
     async def request(
         self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
     ) -> Message:
-        with self.exchange.expecting(subject) as (reply, answer):
+        with self.conversation.expecting(subject) as (reply, answer):
             try:
                 async with asyncio.timeout(timeout):
                     await self.publish(subject, payload, reply, headers)
@@ -280,17 +280,19 @@ class _Wire:
                 await self._written(0)  # nats-py sends a PING past what still waits to be written
         except TimeoutError:
             raise NatsTimeout(f"{self.server} takes no data: nothing went out within {timeout:g} s") from None
-        self.exchange.check()
+        self.conversation.check()
         start = loop.time()
         # A task that is not cancelled when time is up: a late PONG for a cancelled ping would end nats-py's read loop.
         ping = loop.create_task(self._ping())
         self._pings.add(ping)
         ping.add_done_callback(self._pings.discard)
-        await asyncio.wait({ping, self.exchange.gone}, timeout=deadline - start, return_when=asyncio.FIRST_COMPLETED)
-        self.exchange.check()
+        await asyncio.wait(
+            {ping, self.conversation.gone}, timeout=deadline - start, return_when=asyncio.FIRST_COMPLETED
+        )
+        self.conversation.check()
         if not ping.done():
             raise NatsTimeout(f"no answer to a ping of {self.server} within {timeout:g} s")
-        self.exchange.take_denial()
+        self.conversation.take_denial()
         return loop.time() - start
 
     async def _ping(self) -> None:
@@ -301,12 +303,12 @@ class _Wire:
 
     @contextlib.asynccontextmanager
     async def subscribe(self, subject: str, limit_bytes: int) -> AsyncIterator[Subscription]:
-        self.exchange.check()
+        self.conversation.check()
         if _NOT_A_SUBJECT.search(subject):
             raise NatsError(f"not a subject to subscribe to: {subject!r}")
         subscription = Subscription(subject, self.generation, self, limit_bytes)
-        sid = self.client._sid + 1  # known to the exchange before the server can answer
-        self.exchange.add(sid, subscription)
+        sid = self.client._sid + 1  # known to the conversation before the server can answer
+        self.conversation.add(sid, subscription)
         made = None
         try:
             made = await self.client.subscribe(subject)
@@ -314,11 +316,11 @@ class _Wire:
                 raise RuntimeError("nats-py numbers its subscriptions in an unknown way")
             yield subscription
         except nats.errors.Error as error:
-            self.exchange.check()
+            self.conversation.check()
             raise NatsError(f"cannot subscribe to {subject!r}: {plain_reason(error)}") from error
         finally:
-            self.exchange.remove(sid)
-            if made is not None and not self.exchange.ended:
+            self.conversation.remove(sid)
+            if made is not None and not self.conversation.ended:
                 try:
                     await made.unsubscribe()
                 except nats.errors.Error as error:
@@ -343,7 +345,7 @@ class _Wire:
 
     async def _on_error(self, error: Exception) -> None:
         if (violation := _VIOLATION.search(str(error))) is not None:
-            self.exchange.refuse(violation[1], violation[2])
+            self.conversation.refuse(violation[1], violation[2])
             return
         if self._open:
             self.lose(error)
@@ -357,7 +359,7 @@ class _Wire:
 
     def lose(self, cause: BaseException | None) -> None:
         """The connection is gone: everything that waits on it fails now."""
-        if self.exchange.ended:
+        if self.conversation.ended:
             return
         # What the server said before it hung up tells more than that it did.
         said = self.client.last_error
@@ -365,14 +367,14 @@ class _Wire:
             cause = said
         self._last_error = cause
         reason = "no reason was given" if cause is None else plain_reason(cause)
-        self.exchange.end(lambda: TransferError(f"the connection to {self.server} was lost: {reason}"))
+        self.conversation.end(lambda: TransferError(f"the connection to {self.server} was lost: {reason}"))
 
     async def close(self) -> None:
         """Ends it, bounded in time. What still waits fails with NatsError."""
         await self._end(_CLOSE_SECONDS)
 
     async def _end(self, seconds: float) -> None:
-        self.exchange.end(lambda: NatsError(f"the connection to {self.server} was closed"))
+        self.conversation.end(lambda: NatsError(f"the connection to {self.server} was closed"))
         for ping in self._pings:
             ping.cancel()
         transport = self.client._transport

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from jsbackup.config import Connection, Server
-from jsbackup.engine.exchange import Exchange
+from jsbackup.engine.conversation import Conversation
 from jsbackup.engine.greeting import ServerFacts
 from jsbackup.engine.subscription import DEFAULT_LIMIT_BYTES, Subscription
 from jsbackup.errors import NatsError, TransferError
@@ -47,7 +47,7 @@ class Wire(Protocol):
 
     server: Server
     generation: int
-    exchange: Exchange
+    conversation: Conversation
     info: JsonObject
     account: str | None
 
@@ -111,7 +111,7 @@ class Peer(ServerFacts):
         """The connection, made anew if it was lost."""
         asked = asyncio.get_running_loop().time()
         async with self._connecting:
-            if self._closed.is_set() or not self._wire.exchange.ended:
+            if self._closed.is_set() or not self._wire.conversation.ended:
                 return self._wire
             if self._failed is not None and self._failed[0] >= asked:
                 # All who waited for the same attempts share their outcome.
@@ -211,7 +211,7 @@ class Peer(ServerFacts):
 
     @property
     def connected(self) -> bool:
-        return not self._wire.exchange.ended
+        return not self._wire.conversation.ended
 
     @property
     def server(self) -> Server:

@@ -98,7 +98,7 @@ class Subscription:
         if self._failure is not None:
             raise self._failure()
 
-    # For the exchange.
+    # For the conversation.
 
     def push(self, message: Message) -> None:
         """A message arrived. Past the limit the subscription fails, and takes no more."""

@@ -10,7 +10,7 @@ import pytest
 
 from jsbackup.config import Connection, Server
 from jsbackup.engine import peer
-from jsbackup.engine.exchange import Exchange
+from jsbackup.engine.conversation import Conversation
 from jsbackup.engine.peer import Candidate, Peer, Wire
 from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import NatsError, NatsTimeout, TransferError
@@ -26,7 +26,7 @@ class PlainWire:
     def __init__(self, candidate: Candidate, generation: int, others: list[Candidate]) -> None:
         self.server = candidate.server
         self.generation = generation
-        self.exchange = Exchange(str(candidate.server))
+        self.conversation = Conversation(str(candidate.server))
         self.info: JsonObject = {}
         self.account: str | None = None
         self._others = others
@@ -34,19 +34,19 @@ class PlainWire:
     async def publish(
         self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.exchange.check()
+        self.conversation.check()
 
     async def request(
         self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
     ) -> Message:
-        self.exchange.check()
+        self.conversation.check()
         return Message(subject, None, b"", self.server.host.encode())
 
     def subscribe(self, subject: str, limit_bytes: int) -> AbstractAsyncContextManager[Subscription]:
         raise NotImplementedError
 
     async def flush(self, timeout: float) -> float:
-        self.exchange.check()
+        self.conversation.check()
         return 0.0
 
     def new_inbox(self) -> str:
@@ -56,10 +56,10 @@ class PlainWire:
         return self._others
 
     async def close(self) -> None:
-        self.exchange.end(lambda: NatsError("closed"))
+        self.conversation.end(lambda: NatsError("closed"))
 
     def lose(self) -> None:
-        self.exchange.end(lambda: TransferError("lost"))
+        self.conversation.end(lambda: TransferError("lost"))
 
 
 class PlainPeer(Peer):

@@ -17,7 +17,7 @@ from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import NatsError, NatsPermissionDenied
 from jsbackup.protocol.events import Message
 
-__all__ = ["PUBLISH", "REPLY", "SUBSCRIBE", "Exchange"]
+__all__ = ["PUBLISH", "REPLY", "SUBSCRIBE", "Conversation"]
 
 # What a permissions violation is about, in the words of the server.
 PUBLISH: Final = "publish to"
@@ -31,7 +31,7 @@ class _Request:
     answer: asyncio.Future[Message]
 
 
-class Exchange:
+class Conversation:
     """Of one connection to `where`. `gone` is done when it has ended."""
 
     def __init__(self, where: str) -> None:
@@ -128,7 +128,7 @@ class Exchange:
         return self._ending is not None
 
     def check(self) -> None:
-        """Raises what ended the exchange, if it has ended."""
+        """Raises what ended the conversation, if it has ended."""
         if self._ending is not None:
             raise self._ending()
 

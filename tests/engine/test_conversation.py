@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from jsbackup.engine.exchange import PUBLISH, REPLY, SUBSCRIBE, Exchange
+from jsbackup.engine.conversation import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
 from jsbackup.protocol.events import Message
 from tests.engine.test_subscription import Sent
 
 
-def exchange() -> Exchange:
-    made = Exchange("nats://h:4222")
+def conversation() -> Conversation:
+    made = Conversation("nats://h:4222")
     made.use_inbox("_INBOX.Me", 1)
     return made
 
 
-def subscribed(made: Exchange, sid: int, subject: str) -> Subscription:
+def subscribed(made: Conversation, sid: int, subject: str) -> Subscription:
     subscription = Subscription(subject, 1, Sent(), 1000)
     made.add(sid, subscription)
     return subscription
@@ -27,7 +27,7 @@ def subscribed(made: Exchange, sid: int, subject: str) -> Subscription:
 
 def test_each_answer_reaches_its_request_once() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         with made.expecting("a") as (reply_a, answer_a), made.expecting("b") as (reply_b, answer_b):
             assert reply_a != reply_b
             assert reply_a.startswith("_INBOX.Me.")
@@ -44,7 +44,7 @@ def test_each_answer_reaches_its_request_once() -> None:
 
 def test_messages_go_to_their_subscription_until_it_is_removed() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         one, two = subscribed(made, 2, "one"), subscribed(made, 3, "two")
         made.deliver(2, Message("one", None, b"", b"1"))
         made.remove(2)
@@ -64,7 +64,7 @@ def test_messages_go_to_their_subscription_until_it_is_removed() -> None:
 )
 def test_a_denied_subject_is_known_again_in_quotes_and_lower_case(subject: str, quoted: str) -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         with made.expecting(subject) as (_, denied), made.expecting("other") as (_, other):
             made.refuse(PUBLISH, quoted)
             with pytest.raises(NatsPermissionDenied) as caught:
@@ -78,7 +78,7 @@ def test_a_denied_subject_is_known_again_in_quotes_and_lower_case(subject: str, 
 
 def test_a_denied_reply_subject_fails_the_request_that_named_it() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         with made.expecting("a") as (reply, answer):
             made.refuse(REPLY, f'"{reply.lower()}"')
             with pytest.raises(NatsPermissionDenied, match="does not allow replies to"):
@@ -93,7 +93,7 @@ def test_a_denied_reply_subject_fails_the_request_that_named_it() -> None:
 
 def test_a_denied_publish_fails_the_subscription_it_was_sent_through() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         one, two = subscribed(made, 2, "one"), subscribed(made, 3, "two")
         await one.publish("Ack.1")
         made.refuse(PUBLISH, '"ack.1"')
@@ -107,7 +107,7 @@ def test_a_denied_publish_fails_the_subscription_it_was_sent_through() -> None:
 
 def test_a_denial_of_what_nobody_waits_for_is_kept_once() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         made.refuse(PUBLISH, '"fire.and.forget"')
         with pytest.raises(NatsPermissionDenied, match=r"publishing to fire\.and\.forget"):
             made.take_denial()
@@ -118,7 +118,7 @@ def test_a_denial_of_what_nobody_waits_for_is_kept_once() -> None:
 
 def test_a_denied_inbox_is_the_end_of_everything() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         with made.expecting("a") as (_, answer):
             made.refuse(SUBSCRIBE, '"_inbox.me.*"')
             with pytest.raises(NatsPermissionDenied, match=r"subscribing to _INBOX\.Me\.\*"):
@@ -131,7 +131,7 @@ def test_a_denied_inbox_is_the_end_of_everything() -> None:
 
 def test_only_the_first_end_counts_and_nothing_waits_after_it() -> None:
     async def main() -> None:
-        made = exchange()
+        made = conversation()
         subscription = subscribed(made, 2, "x")
         made.check()
         with made.expecting("a") as (_, answer):
