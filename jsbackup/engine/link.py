@@ -5,7 +5,7 @@
 - A connection is never revived by nats-py (`peer.py` says why and who does it). When it is lost, whatever the way, the
   conversation ends, and with it everything that waits.
 - Nothing of nats-py reaches stderr: its errors arrive through callbacks and are kept, its logger is silent.
-- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches the denial with what
+- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches a denial with what
   it is about, which then fails at once instead of waiting for its timeout.
 
 nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
@@ -30,8 +30,8 @@ from nats.aio.transport import TcpTransport, Transport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
 from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
-from jsbackup.engine.diagnosis import NoTls, connect_error, plain_reason
 from jsbackup.engine.conversation import PUBLISH, REPLY, SUBSCRIBE, Conversation
+from jsbackup.engine.diagnosis import NoTls, connect_error, plain_reason
 from jsbackup.engine.peer import Candidate, Peer, Wire
 from jsbackup.engine.subscription import Subscription
 from jsbackup.engine.tls import tls_context
