@@ -8,6 +8,7 @@ per batch. A watcher never raises and never blocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 __all__ = ["NullProgress", "Progress"]
@@ -15,6 +16,9 @@ __all__ = ["NullProgress", "Progress"]
 
 class Progress(Protocol):
     """Bytes are raw bytes (the canonical encoding of messages), or stored bytes where only objects are read."""
+
+    def expect(self, totals: Mapping[str, int]) -> None:
+        """All that is to come, bytes by name, where that is known: called once at most, before the first `start`."""
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
         """`name` begins, or begins again."""
@@ -28,6 +32,9 @@ class Progress(Protocol):
 
 class NullProgress:
     """Nobody watches."""
+
+    def expect(self, totals: Mapping[str, int]) -> None:
+        pass
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
         pass

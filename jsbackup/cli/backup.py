@@ -7,9 +7,10 @@ import os
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.log import start_log
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
-from jsbackup.cli.session import connection_of, open_or_make_repository, run_async, start_log
+from jsbackup.cli.session import connection_of, open_or_make_repository, run_async
 from jsbackup.config import parse_glob
 from jsbackup.engine.backup import BackupOptions, run_backup
 from jsbackup.errors import UsageError

@@ -1,7 +1,7 @@
-"""Options that every command shares, wherever they stand, and the one place that turns errors into exit codes.
+"""Options that every command shares, wherever they stand.
 
-Global and server options may be given before or after the command's name; the one after wins. A command's function
-gets them as one `Shared` value, so that no command repeats the list.
+Global and server options may be given before or after the command's name; the one after wins, and both win over the
+environment. A command's function gets them as one `Shared` value, so that no command repeats the list.
 """
 
 from __future__ import annotations
@@ -17,15 +17,25 @@ from click.core import ParameterSource
 from jsbackup.cli.output import Output
 from jsbackup.errors import UsageError
 
-__all__ = ["GLOBAL_OPTIONS", "SERVER_OPTIONS", "Command", "Shared", "merge_shared", "to_server_options"]
+__all__ = [
+    "GLOBAL_OPTIONS",
+    "INTERRUPTED",
+    "SERVER_OPTIONS",
+    "Command",
+    "Shared",
+    "merge_shared",
+    "to_server_options",
+    "write_options",
+]
+
+INTERRUPTED = "interrupted; what was committed before is untouched"
 
 GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(
         ["-r", "--repo"],
         metavar="LOCATION",
         envvar="JSBACKUP_REPO",
-        show_envvar=True,
-        help="The repository: a folder or a URL.",
+        help="The repository: a folder or a URL [env: JSBACKUP_REPO].",
     ),
     click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON document."),
     click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
@@ -54,8 +64,6 @@ SERVER_OPTIONS: list[click.Option] = [
     click.Option(["--timeout"], metavar="DURATION", help="How long to wait for an answer (5s) [env: NATS_TIMEOUT]."),
 ]
 
-_NO_SERVER = "this command does not talk to a server"
-
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -81,22 +89,23 @@ def to_server_options() -> list[click.Option]:
     return second
 
 
-def _given(ctx: click.Context, names: Sequence[str]) -> dict[str, Any]:
-    """The parameters of `names` that were given in this context, not left at their default."""
-    return {n: ctx.params[n] for n in names if ctx.get_parameter_source(n) not in (ParameterSource.DEFAULT, None)}
+def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> dict[str, Any]:
+    """The parameters of `names` that were given in this context: by the environment, or on the command line."""
+    environments = (ParameterSource.ENVIRONMENT,)
+    sources = environments if environment else (ParameterSource.COMMANDLINE, ParameterSource.PROMPT)
+    return {n: ctx.params[n] for n in names if n in ctx.params and ctx.get_parameter_source(n) in sources}
 
 
 def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Global values (all) and server values (those given), where the option after the command wins."""
-    names = [str(o.name) for o in GLOBAL_OPTIONS]
-    server_names = [str(o.name) for o in SERVER_OPTIONS]
+    """Global values (all) and server values (those given): environment, then before the command, then after it."""
     values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
     values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text")
     server: dict[str, Any] = {}
-    for level in [ctx.parent, ctx] if ctx.parent else [ctx]:
-        here = [n for n in names if n in level.params]
-        values.update(_given(level, here))
-        server.update(_given(level, [n for n in server_names if n in level.params]))
+    levels = [ctx.parent, ctx] if ctx.parent else [ctx]
+    for environment in (True, False):
+        for level in levels:
+            values.update(_given(level, [str(o.name) for o in GLOBAL_OPTIONS], environment=environment))
+            server.update(_given(level, [str(o.name) for o in SERVER_OPTIONS], environment=environment))
     return values, server
 
 
@@ -112,18 +121,31 @@ class Command(click.Command):
         self.own_params = list(self.params)
         self.params = [*self.params, *GLOBAL_OPTIONS, *(SERVER_OPTIONS if needs_server else [])]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):
+                raise self._no_server(unknown.option_name) from None
+            raise
+
+    def _no_server(self, option: str) -> UsageError:
+        return UsageError(f"{option} makes no sense for '{self.name}', which talks to no server", hint="Leave it out.")
+
     def invoke(self, ctx: click.Context) -> Any:
         values, server = merge_shared(ctx)
         if server and not self.needs_server:
-            raise UsageError(f"--{next(iter(server)).replace('_', '-')} makes no sense for '{self.name}': {_NO_SERVER}")
+            raise self._no_server("--" + next(iter(server)).replace("_", "-"))
         for option in [*GLOBAL_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
+        log_json = values["log_format"] == "json"
         shared = Shared(
             repo=values["repo"],
             verbose=values["verbose"],
-            progress=not (values["no_progress"] or values["quiet"]),
+            # Bars would stand between lines that a program reads.
+            progress=not (values["no_progress"] or values["quiet"] or log_json),
             log_format=values["log_format"],
-            output=Output(as_json=values["as_json"], quiet=values["quiet"]),
+            output=Output(as_json=values["as_json"], quiet=values["quiet"], log_json=log_json),
             server=server,
         )
         assert self.callback is not None
@@ -131,13 +153,17 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         help_option = self.get_help_option(ctx)
-        own = [*self.own_params, *([help_option] if help_option else [])]
-        sections: list[tuple[str, Sequence[click.Parameter]]] = [("Options", own)]
+        write_options(ctx, formatter, "Options", [*self.own_params, *([help_option] if help_option else [])])
         if self.needs_server:
-            sections.append(("Server options (also before the command)", SERVER_OPTIONS))
-        sections.append(("Global options (also before the command)", GLOBAL_OPTIONS))
-        for title, params in sections:
-            rows = [r for p in params if (r := p.get_help_record(ctx)) is not None]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+            write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
+        write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
+
+
+def write_options(
+    ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Sequence[click.Parameter]
+) -> None:
+    """A section of a help text."""
+    rows = [record for param in params if (record := param.get_help_record(ctx)) is not None]
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)

@@ -15,10 +15,11 @@ import click
 from jsbackup import __version__
 from jsbackup.cli.backup import parse_tags
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
-from jsbackup.cli.session import open_or_make_repository, open_repository, start_log
+from jsbackup.cli.session import open_or_make_repository, open_repository
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from io import TextIOWrapper
+from itertools import pairwise, takewhile
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.output import Output
+from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, SERVER_OPTIONS, write_options
+from jsbackup.cli.output import Output, silence
+from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
 
 __all__ = ["EXIT_CODES", "cli", "main"]
@@ -65,9 +72,25 @@ class LazyGroup(click.Group):
         command: click.Command = module.COMMANDS[cmd_name]
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise no_such_command(args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # The help texts stand in this module: no command needs to be imported to offer their names.
+        names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands ('jsbackup COMMAND --help' says more)"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        shared = [*GLOBAL_OPTIONS, *SERVER_OPTIONS]
+        write_options(ctx, formatter, "Options", [p for p in self.get_params(ctx) if p not in shared])
+        write_options(ctx, formatter, "Global options (also after the command)", GLOBAL_OPTIONS)
+        write_options(ctx, formatter, "Server options (also after the command)", SERVER_OPTIONS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
@@ -76,9 +99,9 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from jsbackup.formats import kernels
-
-        click.echo(f"jsbackup {__version__} ({kernels.active()} kernel)")
+        # Found, not imported: it needs Arrow, and `formats/kernels.py` takes it where it is there.
+        kernel = "compiled" if find_spec("jsbackup.formats._kernels") else "python"
+        click.echo(f"jsbackup {__version__} ({kernel} kernel)")
         ctx.exit()
 
 
@@ -86,60 +109,84 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     cls=LazyGroup,
     params=[*GLOBAL_OPTIONS, *SERVER_OPTIONS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    invoke_without_command=False,
+    invoke_without_command=True,
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
-def cli(**_values: Any) -> None:
+@click.pass_context
+def cli(ctx: click.Context, /, **_values: Any) -> None:
     """Verified backup and restore of NATS JetStream streams, between any servers from 2.10 on."""
+    if ctx.invoked_subcommand is None:
+        raise UsageError("no command given", hint=f"Commands are {', '.join(COMMANDS)}; see 'jsbackup --help'.")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit code and prints errors. Never raises but for bugs."""
-    # Errors of parsing come before the options are known, so --json is looked for by hand.
-    output = Output(as_json="--json" in arguments)
+    output = _output_for_errors(arguments)
     try:
-        code = cli.main(args=list(arguments), prog_name="jsbackup", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
-    except click.Abort:
-        output.error(Interrupted("interrupted"))
-        return Interrupted.exit_code
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except click.ClickException as wrong:
-        context = getattr(wrong, "ctx", None)
-        hint = f"See '{context.command_path} --help'." if context is not None else "See 'jsbackup --help'."
-        output.error(UsageError(wrong.format_message().rstrip("."), hint=hint))
-        return UsageError.exit_code
+        return _fail(output, usage_error(wrong))
     except JsBackupError as error:
-        output.error(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        output.error(Interrupted("interrupted"))
-        return Interrupted.exit_code
+        return _fail(output, error)
+    except (KeyboardInterrupt, click.Abort):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end is near, and a second one would tear it
+        return _fail(output, Interrupted(INTERRUPTED))
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing more can be said, and nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a help text has gone (`| head`): nothing more can be said, and nothing is wrong.
+        silence(sys.stdout)
         return 0
     except Exception as error:  # the last door: a bug becomes one sentence, not a traceback
-        if "JSBACKUP_TRACEBACK" in _environment():
+        from jsbackup.config import environment
+
+        if "JSBACKUP_TRACEBACK" in environment():
             raise
-        output.error(
-            JsBackupError(
-                f"internal error: {type(error).__name__}: {error}",
-                hint="This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it.",
-            )
-        )
-        return JsBackupError.exit_code
+        hint = "This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it."
+        return _fail(output, JsBackupError(f"internal error: {type(error).__name__}: {error}", hint=hint))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        code = cli.main(args=list(arguments), prog_name="jsbackup", standalone_mode=False)
+    except click.exceptions.Exit as stop:  # of --help and --version
+        return stop.exit_code
     return code if isinstance(code, int) else 0
 
 
-def _environment() -> dict[str, str]:
-    from jsbackup.config import environment
+def _output_for_errors(arguments: Sequence[str]) -> Output:
+    """Errors of parsing come before the options are known, so those that say how to print are looked for by hand."""
+    options = list(takewhile(lambda argument: argument != "--", arguments))
+    log_json = "--log-format=json" in options or ("--log-format", "json") in pairwise(options)
+    return Output(as_json="--json" in options, log_json=log_json)
 
-    return dict(environment())
+
+def _fail(output: Output, error: JsBackupError) -> int:
+    try:
+        output.error(error)
+    except JsBackupError:  # there is no place to print it
+        return error.exit_code
+    return error.exit_code
+
+
+def _prepare_streams() -> None:
+    """Names are Unicode, terminals and pipes may be not: what they cannot show is escaped, and never an error."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def main() -> None:
     """The console script."""
+    _prepare_streams()
+    signal.signal(signal.SIGTERM, _stop)  # ends a command as cleanly as Ctrl-C does
     sys.exit(run(sys.argv[1:]))

@@ -1,19 +1,22 @@
 """The one way to stdout: a command makes a result, `Output` prints it as text for people or as one JSON document.
 
-stdout carries the result only; progress and log lines go to stderr.
+stdout carries the result only; progress and log lines go to stderr. Whatever comes from outside is made safe for a
+terminal on the way (`cli/terminal.py`).
 """
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TextIO
 
+from jsbackup.cli.terminal import display_width, hide_logins, pad, printable, to_json
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
-__all__ = ["Output", "format_bytes", "format_count", "format_seconds", "format_time"]
+__all__ = ["Output", "format_bytes", "format_count", "format_seconds", "format_time", "log_line", "silence"]
 
 
 def format_bytes(count: int) -> str:
@@ -47,17 +50,16 @@ def format_time(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _printable(text: str) -> str:
-    """Names come from servers and archives: control characters must not reach a terminal."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
 class Output:
-    """Where results go. `as_json` prints one JSON document, else `text` is called to print lines."""
+    """Where results go. `as_json` prints one JSON document, else `text` is called to print lines.
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+    `log_json` turns what goes to stderr, errors included, into one JSON object per line.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, log_json: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
+        self.log_json = log_json
 
     def result(self, document: JsonObject, text: Callable[[], None]) -> None:
         """Print a command's result, once."""
@@ -67,33 +69,76 @@ class Output:
             text()
 
     def line(self, text: str = "") -> None:
-        sys.stdout.write(_printable(text) + "\n")
+        _write(sys.stdout, printable(text, _encoding(sys.stdout)))
+
+    def verbatim(self, text: str) -> None:
+        """Lines that are our own and go out as they are, such as a script."""
+        _write(sys.stdout, text.removesuffix("\n"))
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Left-aligned columns; those whose header starts with `>` are right-aligned."""
-        cells = [[_printable(c) for c in row] for row in rows]
+        encoding = _encoding(sys.stdout)
+        cells = [[printable(cell, encoding) for cell in row] for row in rows]
         names = [h.lstrip(">") for h in header]
-        widths = [max([len(n), *(len(row[i]) for row in cells)]) for i, n in enumerate(names)]
-        for row in [names, *cells]:
-            parts = [
-                cell.rjust(width) if head.startswith(">") else cell.ljust(width)
+        widths = [max([len(n), *(display_width(row[i]) for row in cells)]) for i, n in enumerate(names)]
+        lines = [
+            "  ".join(
+                pad(cell, width, right=head.startswith(">"))
                 for head, cell, width in zip(header, row, widths, strict=True)
-            ]
-            sys.stdout.write("  ".join(parts).rstrip() + "\n")
+            ).rstrip()
+            for row in [names, *cells]
+        ]
+        _write(sys.stdout, "\n".join(lines))
 
     def note(self, text: str) -> None:
         """A remark for people on stderr, silenced by --quiet."""
         if not self.quiet:
-            sys.stderr.write(_printable(text) + "\n")
+            self._aside("info", text, {})
 
     def error(self, error: JsBackupError) -> None:
         """One object on stdout with --json, else `error:` and `hint:` lines on stderr."""
+        message, hint = hide_logins(error.message), hide_logins(error.hint) if error.hint else None
         if self.as_json:
-            self._json({"error": {"code": error.exit_code, "message": error.message, "hint": error.hint}})
+            self._json({"error": {"code": error.exit_code, "message": message, "hint": hint}})
+        elif self.log_json:
+            self._aside("error", message, {"hint": hint, "code": error.exit_code})
         else:
-            sys.stderr.write(f"error: {_printable(error.message)}\n")
-            if error.hint:
-                sys.stderr.write(f"hint: {_printable(error.hint)}\n")
+            lines = [f"error: {message}", *([f"hint: {hint}"] if hint else [])]
+            _write(sys.stderr, "\n".join(printable(line, _encoding(sys.stderr)) for line in lines))
+
+    def _aside(self, level: str, text: str, more: JsonObject) -> None:
+        encoding = _encoding(sys.stderr)
+        line = log_line(level, text, more, encoding) if self.log_json else printable(text, encoding)
+        _write(sys.stderr, line)
 
     def _json(self, document: JsonObject) -> None:
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))
+
+
+def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:
+    """One line of `--log-format json`: time, level, message, and `more`."""
+    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return to_json({"time": moment, "level": level, "message": text, **more}, encoding=encoding)
+
+
+def _encoding(stream: TextIO) -> str:
+    return stream.encoding or "utf-8"
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write and flush. A reader that has gone (`| head`) is no error, a result that a full disk cuts short is one."""
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except OSError as error:
+        silence(stream)
+        if isinstance(error, BrokenPipeError) or stream is sys.stderr:
+            return
+        raise JsBackupError(f"cannot write the output: {(error.strerror or str(error)).lower()}") from error
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is still to be written nowhere, so that the interpreter does not stumble over it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import created_text, stream_json
-from jsbackup.cli.session import make_repository, open_repository, start_log
+from jsbackup.cli.session import make_repository, open_repository
 from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress

@@ -7,9 +7,10 @@ import os
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.session import connection_of, open_repository, run_async, start_log
+from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.config import parse_glob, parse_size
 from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
 from jsbackup.engine.restore import RestoredStream, RestoreReport, RestoreSettings, run_restore

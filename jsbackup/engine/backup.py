@@ -99,6 +99,8 @@ async def run_backup(
         streams, failures = await _choose(js, options)
         if not options.config_only and options.check:
             _log.info("the server checks each stream before it sends it; that may take long")
+        if not options.config_only:
+            progress.expect({info.name: info.state.bytes for info in streams})
         results, failed = await _run_workers(connection, repository, options, progress, source, streams, clock_ns)
     failures += failed
     if failures and not results:
