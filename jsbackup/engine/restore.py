@@ -142,6 +142,7 @@ async def run_restore(
         refuse_if_refused(plan)
         await asyncio.to_thread(_check_objects, repository.store, manifest, plan)
         marking = await _may_update(js)
+        progress.expect({action.name: _bytes_to_move(action, settings) for action in plan.actions})
         run = _Run(connection, repository.store, manifest.id, settings, progress, random, now_ns, target, marking)
         results, failures = await run.all(plan)
     return RestoreReport(plan, tuple(results), tuple(failures))
@@ -273,6 +274,8 @@ class _Run:
         except BaseException:
             await asyncio.shield(self._clean_up(name))
             raise
+        finally:
+            self.progress.finish(name)
         return name
 
     async def _restore(self, js: JetStream, action: Action) -> RestoredStream:
@@ -281,8 +284,7 @@ class _Run:
         if action.wire is Wire.API:
             return await self._create(js, action)
         consumers = await asyncio.to_thread(self._load_consumers, action)
-        total = entry.captured.bytes * (2 if self.settings.verify else 1)
-        self.progress.start(action.name, total, entry.captured.messages)
+        self.progress.start(action.name, _bytes_to_move(action, self.settings), entry.captured.messages)
         marked = self.marking and not action.config.get("sealed") and (action.wire is Wire.V2 or self.target.clustered)
         config = _with_marker(action.config, self.backup) if marked else action.config
         accepted = False
@@ -455,6 +457,13 @@ class _Run:
                     _log.warning("stream %s may be left half-made: %s", name, error.message)
                     return
             await asyncio.sleep(1.0)
+
+
+def _bytes_to_move(action: Action, settings: RestoreSettings) -> int:
+    """There, and back again to be compared."""
+    if action.wire is Wire.API:
+        return 0
+    return action.entry.captured.bytes * (2 if settings.verify else 1)
 
 
 def _state_to_restore(entry: StreamBackup) -> StreamState:
