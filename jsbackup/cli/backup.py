@@ -1,4 +1,4 @@
-"""`jsbackup backup`."""
+"""`jsbackup backup`. The engine is imported when it is called: `--help` and completion load this module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import connection_of, open_or_make_repository, run_async
 from jsbackup.config import parse_glob
-from jsbackup.engine.backup import BackupOptions, run_backup
 from jsbackup.errors import UsageError
 
 __all__ = ["COMMANDS", "parse_tags"]
@@ -52,6 +51,8 @@ def backup(
     Makes the repository where the location is empty. A stream that fails does not stop the others: the exit code is 3
     then, and the output names it.
     """
+    from jsbackup.engine.backup import BackupOptions, run_backup
+
     start_log(shared)
     options = BackupOptions(
         streams=tuple(map(parse_glob, streams)),

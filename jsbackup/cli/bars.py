@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
@@ -28,7 +28,7 @@ _REDRAW_SECONDS = 0.2
 
 def _scaled(count: float, unit: int) -> str:
     value = count / 1024**unit
-    return f"{value:.0f}" if unit == 0 or value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
+    return f"{value:.0f}" if not value or unit == 0 or value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
 
 
 def _unit(count: float) -> int:
@@ -67,7 +67,7 @@ def draw_line(
 
     `plain` draws the bar in ASCII. Lines too narrow for a bar have none.
     """
-    label_columns = min(30, max(12, columns - _NUMBERS_COLUMNS - 12))
+    label_columns = max(12, min(30, columns // 4, columns - _NUMBERS_COLUMNS - 12))
     unit = _unit(max(done, total or 0))
     amount = f"{_scaled(done, unit)}{'' if total is None else '/' + _scaled(total, unit)} {_UNITS[unit]}"
     speed_unit = _unit(rate)
@@ -82,7 +82,13 @@ def draw_line(
     return clip(f"{pad(clip(label, label_columns), label_columns)}{share}{bar}{numbers}", columns).rstrip()
 
 
-class _Line(tqdm[NoReturn]):
+if TYPE_CHECKING:
+    _Tqdm = tqdm[NoReturn]
+else:
+    _Tqdm = tqdm
+
+
+class _Line(_Tqdm):
     """A bar that draws itself with `draw_line`. `known` says whether its total means anything."""
 
     monitor_interval = 0  # no thread of tqdm's own

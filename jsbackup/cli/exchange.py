@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -34,20 +31,6 @@ __all__ = ["COMMANDS"]
 _PRIVATE, _SHARED = 0o700, 0o777
 
 
-@contextmanager
-def _terminated_cleanly() -> Iterator[None]:
-    """SIGTERM ends the work as Ctrl-C does, so that nothing half-made stays behind."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @click.command("import", cls=Command)
 @click.argument("directory", metavar="DIR")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")
@@ -60,7 +43,7 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
-    with _terminated_cleanly(), Source.open(Path(directory)) as source:
+    with Source.open(Path(directory)) as source:
         repository = open_or_make_repository(shared)
         with make_progress("import", wanted=shared.progress) as progress:
             report = run_import(
@@ -110,16 +93,15 @@ def export(
     repository = open_repository(shared)
     manifest = repository.manifest(repository.resolve(backup))
     chosen = _choose(manifest, patterns)
-    with _terminated_cleanly():
-        new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
-        with new, make_progress("export", wanted=shared.progress) as progress:
-            if kind == "config":
-                exported = export_configs(new, chosen)
-            elif len(patterns) == 1 and patterns[0].is_literal:
-                exported = [export_stream(new, "", repository.store, chosen[0], wanted, progress)]
-            else:
-                exported = export_account(new, repository.store, chosen, wanted, progress)
-            new.commit()
+    new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
+    with new, make_progress("export", wanted=shared.progress) as progress:
+        if kind == "config":
+            exported = export_configs(new, chosen)
+        elif len(patterns) == 1 and patterns[0].is_literal:
+            exported = [export_stream(new, "", repository.store, chosen[0], wanted, progress)]
+        else:
+            exported = export_account(new, repository.store, chosen, wanted, progress)
+        new.commit()
     return _tell(shared, new, exported, directory)
 
 

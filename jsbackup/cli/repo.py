@@ -1,6 +1,11 @@
-"""Commands that read or make a repository and speak to no server: `init`, `list`, `show`, `verify`."""
+"""Commands that read or make a repository and speak to no server: `init`, `list`, `show`, `verify`.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +18,15 @@ from jsbackup.cli.session import make_repository, open_repository
 from jsbackup.errors import IntegrityError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
-from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, StreamBackup
-from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, Problem, ProblemKind, verify_backup
 
-__all__ = ["COMMANDS"]
+if TYPE_CHECKING:
+    from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, Source, StreamBackup
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.verify import Level, Problem
+
+__all__ = ["COMMANDS", "LEVELS"]
+
+LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
 
 
 @click.command(cls=Command)
@@ -114,6 +122,7 @@ def show(shared: Shared, backup: str) -> None:
             "account": manifest.source.account,
             "domain": manifest.source.domain,
             "context": manifest.source.context,
+            "imported": manifest.source.extra.get("imported"),
         },
         "streams": streams,
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
@@ -121,8 +130,7 @@ def show(shared: Shared, backup: str) -> None:
 
     def text() -> None:
         output.line(f"backup    {manifest.id}  {manifest.result}  {created_text(manifest)}")
-        source = manifest.source
-        output.line(f"source    nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}")
+        output.line(f"source    {_source_text(manifest.source)}")
         for key, value in sorted(manifest.tags.items()):
             output.line(f"tag       {key}={value}")
         output.line()
@@ -169,16 +177,29 @@ def show(shared: Shared, backup: str) -> None:
     output.result(document, text)
 
 
+def _source_text(source: Source) -> str:
+    imported = source.extra.get("imported")
+    if not isinstance(imported, dict):
+        return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}"
+    written = f", written {imported['written']}" if imported.get("written") else ""
+    return f"import of {imported.get('from')}{written}"
+
+
 def _stored_size(stream: StreamBackup) -> int:
     refs: tuple[SegmentRef | OpaqueRef, ...] = (*stream.segments, *stream.opaque)
     return sum(ref.size for ref in refs)
 
 
-def _problems(repository: Repository, backup: str, level: Level, progress: Progress) -> list[Problem]:
+def _problems(repository: Repository, backup: str, level: Level, progress: Progress, *, alone: bool) -> list[Problem]:
+    from jsbackup.repository import layout
+    from jsbackup.repository.verify import Problem, ProblemKind, verify_backup
+
     try:
         manifest = repository.manifest(backup)
     except IntegrityError as error:  # all of this backup is lost, the others are not
         return [Problem(ProblemKind.DAMAGED, "", layout.manifest_key(backup), error.message)]
+    if alone:  # what several will come to is known at the end only
+        progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
     return list(verify_backup(repository.store, manifest, level, progress=progress))
 
 
@@ -203,18 +224,21 @@ def _lost(problem: JsonObject) -> str:
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...")
 @click.option(
     "--level",
-    type=click.Choice([str(level) for level in Level]),
-    default=str(Level.OBJECTS),
+    type=click.Choice(LEVELS),
+    default="objects",
     show_default=True,
     help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
 )
 def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
     """Check stored backups; all of them if none is named."""
+    from jsbackup.repository.verify import Level
+
     start_log(shared)
     repository = open_repository(shared)
     chosen = [repository.resolve(text) for text in backups] or repository.backups()
+    alone = len(chosen) == 1
     with make_progress("verify", wanted=shared.progress) as progress:
-        found = [(backup, _problems(repository, backup, Level(level), progress)) for backup in chosen]
+        found = [(backup, _problems(repository, backup, Level(level), progress, alone=alone)) for backup in chosen]
     output = shared.output
     documents: list[JsonObject] = [
         {
@@ -227,6 +251,8 @@ def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
     ]
 
     def text() -> None:
+        if not documents:
+            output.line("there are no backups")
         for document in documents:
             output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
             for problem in document["problems"]:

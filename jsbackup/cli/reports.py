@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds, format_time
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
 from jsbackup.times import parse_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
 
 __all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup"]
 

@@ -1,8 +1,9 @@
-"""`jsbackup restore`."""
+"""`jsbackup restore`. The engine is imported when it is called: `--help` and completion load this module."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,14 +13,18 @@ from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.config import parse_glob, parse_size
-from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
-from jsbackup.engine.restore import RestoredStream, RestoreReport, RestoreSettings, run_restore
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 
-__all__ = ["COMMANDS"]
+if TYPE_CHECKING:
+    from jsbackup.engine.restore import RestoredStream, RestoreReport
 
-_WIRES = [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]
+__all__ = ["COMMANDS", "CONSUMERS", "IF_EXISTS", "WIRES"]
+
+# As `engine/plan.py` has them; of the ways to send only those that one can ask for.
+IF_EXISTS = ("fail", "skip", "replace")
+CONSUMERS = ("all", "config", "none")
+WIRES = ("auto", "v1", "v2")
 
 
 @click.command(cls=Command, needs_server=True)
@@ -28,8 +33,8 @@ _WIRES = [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option(
     "--if-exists",
-    type=click.Choice([str(choice) for choice in IfExists]),
-    default=str(IfExists.FAIL),
+    type=click.Choice(IF_EXISTS),
+    default="fail",
     show_default=True,
     help="What to do about a stream that is there; replace keeps it until the new one is proved.",
 )
@@ -37,15 +42,15 @@ _WIRES = [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]
 @click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target.")
 @click.option(
     "--consumers",
-    type=click.Choice([str(choice) for choice in Consumers]),
-    default=str(Consumers.ALL),
+    type=click.Choice(CONSUMERS),
+    default="all",
     show_default=True,
     help="all: with their state; config: starting anew; none: without.",
 )
 @click.option(
     "--wire",
-    type=click.Choice(_WIRES),
-    default=str(Wire.AUTO),
+    type=click.Choice(WIRES),
+    default="auto",
     show_default=True,
     help="Archive format to send; auto takes the faster one that the target can take.",
 )
@@ -70,6 +75,9 @@ def restore(
 
     Nothing is changed unless everything asked for can be restored.
     """
+    from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
+    from jsbackup.engine.restore import RestoreSettings, run_restore
+
     start_log(shared)
     options = RestoreOptions(
         streams=tuple(map(parse_glob, streams)),
