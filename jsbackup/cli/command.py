@@ -30,10 +30,15 @@ __all__ = [
 
 INTERRUPTED = "interrupted; what was committed before is untouched"
 
+# For completion only: a location may be a URL, and what is no file is told by whoever opens it.
+_FILE = click.Path(dir_okay=False)
+_FOLDER = click.Path(file_okay=False)
+
 GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(
         ["-r", "--repo"],
         metavar="LOCATION",
+        type=_FOLDER,
         envvar="JSBACKUP_REPO",
         help="The repository: a folder or a URL [env: JSBACKUP_REPO].",
     ),
@@ -49,14 +54,14 @@ GLOBAL_OPTIONS: list[click.Option] = [
 SERVER_OPTIONS: list[click.Option] = [
     click.Option(["-s", "--server"], metavar="URL", help="Server URLs, comma separated [env: NATS_URL]."),
     click.Option(["--context"], metavar="NAME", help="A context of the nats CLI [env: NATS_CONTEXT]."),
-    click.Option(["--creds"], metavar="FILE", help="Credentials file [env: NATS_CREDS]."),
-    click.Option(["--nkey"], metavar="FILE", help="NKey seed file [env: NATS_NKEY]."),
+    click.Option(["--creds"], metavar="FILE", type=_FILE, help="Credentials file [env: NATS_CREDS]."),
+    click.Option(["--nkey"], metavar="FILE", type=_FILE, help="NKey seed file [env: NATS_NKEY]."),
     click.Option(["--user"], metavar="NAME", help="User name [env: NATS_USER]."),
     click.Option(["--password"], metavar="TEXT", help="Password; better given by NATS_PASSWORD."),
     click.Option(["--token"], metavar="TEXT", help="Token; better given by NATS_TOKEN."),
-    click.Option(["--tlscert"], metavar="FILE", help="Client certificate [env: NATS_CERT]."),
-    click.Option(["--tlskey"], metavar="FILE", help="Key of the client certificate [env: NATS_KEY]."),
-    click.Option(["--tlsca"], metavar="FILE", help="Certificate authority of the server [env: NATS_CA]."),
+    click.Option(["--tlscert"], metavar="FILE", type=_FILE, help="Client certificate [env: NATS_CERT]."),
+    click.Option(["--tlskey"], metavar="FILE", type=_FILE, help="Key of the client certificate [env: NATS_KEY]."),
+    click.Option(["--tlsca"], metavar="FILE", type=_FILE, help="Certificate authority of the server [env: NATS_CA]."),
     click.Option(["--tlsfirst"], is_flag=True, help="TLS handshake before the server's greeting."),
     click.Option(["--js-domain"], metavar="NAME", help="JetStream domain."),
     click.Option(["--js-api-prefix"], metavar="SUBJECT", help="Prefix of the JetStream API, if imported."),

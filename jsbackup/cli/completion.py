@@ -1,13 +1,29 @@
-"""`jsbackup completion`: the script that a shell sources, made by click."""
+"""`jsbackup completion`: the script that a shell sources, made by click; and the ids of backups, completed."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
 
-from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.command import Command, Shared, merge_shared
+from jsbackup.errors import JsBackupError
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "complete_backup"]
+
+
+def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`latest`, and the ids of the backups in the repository that the command line or the environment names."""
+    words = ["latest"]
+    repo = merge_shared(ctx)[0]["repo"]
+    if repo:
+        from jsbackup.repository.repository import Repository
+        from jsbackup.stores.url import open_store
+
+        with suppress(JsBackupError):  # nobody looks at errors while they type
+            words += reversed(Repository.open(open_store(repo)).backups())
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 @click.command(cls=Command)
@@ -22,7 +38,7 @@ def completion(shared: Shared, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click offers the three shells of the choice above"
     source = kind(cli, {}, "jsbackup", "_JSBACKUP_COMPLETE").source()
-    shared.output.result({"shell": shell, "script": source}, lambda: click.echo(source))
+    shared.output.result({"shell": shell, "script": source}, lambda: shared.output.verbatim(source))
 
 
 COMMANDS = {"completion": completion}

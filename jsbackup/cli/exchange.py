@@ -12,6 +12,7 @@ import click
 from jsbackup import __version__
 from jsbackup.cli.backup import parse_tags
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
@@ -59,7 +60,7 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
 
 
 @click.command(cls=Command)
-@click.argument("backup")
+@click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option(
     "--format",

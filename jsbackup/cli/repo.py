@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
@@ -90,7 +91,7 @@ def list_backups(shared: Shared) -> int:
 
 
 @click.command(cls=Command)
-@click.argument("backup")
+@click.argument("backup", shell_complete=complete_backup)
 def show(shared: Shared, backup: str) -> None:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`."""
     start_log(shared)
@@ -221,7 +222,7 @@ def _lost(problem: JsonObject) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("backups", nargs=-1, metavar="[BACKUP]...")
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--level",
     type=click.Choice(LEVELS),

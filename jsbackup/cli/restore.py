@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
@@ -28,7 +29,7 @@ WIRES = ("auto", "v1", "v2")
 
 
 @click.command(cls=Command, needs_server=True)
-@click.argument("backup")
+@click.argument("backup", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option(
