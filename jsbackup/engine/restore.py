@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from jsbackup.config import Connection
+from jsbackup.engine.abandon import MARKER, abandon_restore, is_marked, remove_stream, with_marker
 from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.features import Version
 from jsbackup.engine.jetstream import JetStream
@@ -58,11 +59,8 @@ __all__ = ["MARKER", "RestoreReport", "RestoreSettings", "RestoredConsumer", "Re
 
 _log = logging.getLogger(__name__)
 
-MARKER = "jsbackup.restoring"
-
 _SETTLE_SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
 _SETTLE_PAUSE_SECONDS = 0.25
-_CLEAN_UP_SECONDS = 30.0  # for a server that went away to come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ async def look_at(js: JetStream) -> Target:
     """The target as it is now."""
     listing = await js.streams()
     streams = dict(listing.entries)
-    leftovers = {n for n, s in streams.items() if MARKER in (s.config.get("metadata") or {})}
+    leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
     # A silent stream has its name taken all the same.
     for name in (*listing.missing, *listing.offline):
         if name not in streams:
@@ -272,7 +270,7 @@ class _Run:
         try:
             await self._restore(js, copy)
         except BaseException:
-            await asyncio.shield(self._clean_up(name))
+            await asyncio.shield(remove_stream(self.connection, name))
             raise
         finally:
             self.progress.finish(name)
@@ -285,14 +283,8 @@ class _Run:
             return await self._create(js, action)
         consumers = await asyncio.to_thread(self._load_consumers, action)
         self.progress.start(action.name, _bytes_to_move(action, self.settings), entry.captured.messages)
-        marked = self.marking and not action.config.get("sealed") and (action.wire is Wire.V2 or self.target.clustered)
-        config = _with_marker(action.config, self.backup) if marked else action.config
-        accepted = False
-
-        def on_accepted() -> None:
-            nonlocal accepted
-            accepted = True
-
+        marked = self.marking and not action.config.get("sealed")
+        config = with_marker(action.config, self.backup) if marked else action.config
         sender = RestoreSender(
             config,
             _state_to_restore(entry),
@@ -300,13 +292,11 @@ class _Run:
             window_size=self.settings.window_bytes,
         )
         try:
-            await transmit(
-                js, sender, lambda: self._archive(action, config, consumers), self.settings.limits, on_accepted
-            )
+            await transmit(js, sender, lambda: self._archive(action, config, consumers), self.settings.limits)
         except BaseException as error:
-            name_taken = isinstance(error, TargetConflict) and _is_name_taken(error)
-            if accepted and not name_taken:
-                await asyncio.shield(self._clean_up(action.name))
+            refused = sender.deliver_subject is None and isinstance(error, (ApiError, TargetConflict))
+            if not refused and not (isinstance(error, TargetConflict) and _is_name_taken(error)):
+                await asyncio.shield(abandon_restore(self.connection, sender))
             raise
         # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
         notes: list[str] = []
@@ -380,7 +370,7 @@ class _Run:
             for planned in action.consumers:
                 await js.create_consumer(action.name, _creatable(planned.consumer))
         except JsBackupError:
-            await self._clean_up(action.name)
+            await remove_stream(self.connection, action.name)
             raise
         return RestoredStream(
             name=action.entry.name,
@@ -441,23 +431,6 @@ class _Run:
             advance=lambda byte_count, _messages: self.progress.advance(action.name, byte_count, 0),
         )
 
-    async def _clean_up(self, name: str) -> None:
-        """Delete what this run left of a stream, on a connection of its own, waiting a while for the server."""
-        deadline = time.monotonic() + _CLEAN_UP_SECONDS
-        while True:
-            try:
-                async with connect_jetstream(self.connection) as js:
-                    await js.delete_stream(name)
-                    return
-            except NatsPermissionDenied as error:
-                _log.warning("stream %s may be left half-made: %s", name, error.message)
-                return
-            except JsBackupError as error:
-                if time.monotonic() > deadline:
-                    _log.warning("stream %s may be left half-made: %s", name, error.message)
-                    return
-            await asyncio.sleep(1.0)
-
 
 def _bytes_to_move(action: Action, settings: RestoreSettings) -> int:
     """There, and back again to be compared."""
@@ -477,10 +450,6 @@ def _state_to_restore(entry: StreamBackup) -> StreamState:
     return replace(
         state, messages=captured.messages, bytes=captured.bytes, first_seq=first_seq, last_seq=last_seq, deleted=0
     )
-
-
-def _with_marker(config: JsonObject, backup: str) -> JsonObject:
-    return {**config, "metadata": {**(config.get("metadata") or {}), MARKER: backup}}
 
 
 async def _take_marker_off(js: JetStream, config: JsonObject) -> list[str]:

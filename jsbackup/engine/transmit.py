@@ -62,24 +62,20 @@ async def transmit(
     sender: RestoreSender,
     make: Callable[[], Iterable[bytes]],
     limits: TransmitLimits | None = None,
-    on_accepted: Callable[[], None] = lambda: None,
 ) -> StreamInfo:
     """Restore what `make` yields (run in a thread) and give the stream as the server answers it.
 
-    `on_accepted` is called when the server has agreed to the restore: from then on a failure may leave something of
-    the stream behind. Raises TransferError, TargetConflict, ApiError, NatsError, and whatever `make` raises.
+    Raises TransferError, TargetConflict, ApiError, NatsError, and whatever `make` raises. The server may then still be
+    at work on what it was sent: see `abandon.py`.
     """
-    return await _Transmission(js, sender, limits or TransmitLimits(), on_accepted).run(make)
+    return await _Transmission(js, sender, limits or TransmitLimits()).run(make)
 
 
 class _Transmission:
-    def __init__(
-        self, js: JetStream, sender: RestoreSender, limits: TransmitLimits, on_accepted: Callable[[], None]
-    ) -> None:
+    def __init__(self, js: JetStream, sender: RestoreSender, limits: TransmitLimits) -> None:
         self._js = js
         self._sender = sender
         self._limits = limits
-        self._on_accepted = on_accepted
         self._outlet = Outlet(limits.ahead_bytes)
         self._inbox = js.link.new_inbox()
         self._room = asyncio.Event()
@@ -125,7 +121,6 @@ class _Transmission:
         seconds = max(self._limits.request_seconds, self._js.timeout_seconds)
         answer = await self._js.link.request(request.subject, request.payload, seconds)
         self._sender.receive_response(answer.data)
-        self._on_accepted()
         if self._js.link.generation != subscription.generation:
             self._sender.reconnected()
 

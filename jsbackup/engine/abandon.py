@@ -1,0 +1,99 @@
+"""Remove what a restore that did not reach its end left at the server, and nothing else.
+
+A server reads on when its client has gone: first the chunks that were on their way, then silence for five seconds. If
+the stream is deleted meanwhile, what is still read makes it again (M: 2.15, archive v2), and an archive v1 makes it
+only after its end was read. So the server is told first that no more comes. An empty chunk is the end of a restore on
+every version, from any connection; the answer to it, or that nobody listens any more, says that the restore is over.
+
+If nobody can tell the server (it is gone, or this process is killed), the stream stays, with the metadata key
+`jsbackup.restoring` by which the next restore knows it for a leftover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from jsbackup.config import Connection
+from jsbackup.engine.backup import connect_jetstream
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, TransferError
+from jsbackup.model import JsonObject
+from jsbackup.protocol.restore import RestoreSender, State
+
+__all__ = ["MARKER", "abandon_restore", "is_marked", "remove_stream", "with_marker"]
+
+_log = logging.getLogger(__name__)
+
+MARKER = "jsbackup.restoring"
+
+_SERVER_SECONDS = 30.0  # for a server that went away to come back
+_PAUSE_SECONDS = 1.0
+_END_SECONDS = 10.0  # for the server to take in what was on its way
+_APPEAR_SECONDS = 5.0  # for a stream whose archive the server had whole when it was given up
+_APPEAR_PAUSE_SECONDS = 0.2
+
+
+def with_marker(config: JsonObject, backup: str) -> JsonObject:
+    """The configuration of a stream that is being restored from `backup`."""
+    return {**config, "metadata": {**(config.get("metadata") or {}), MARKER: backup}}
+
+
+def is_marked(config: JsonObject) -> bool:
+    """Whether the stream is (or was, when a restore was interrupted) not yet whole."""
+    return MARKER in (config.get("metadata") or {})
+
+
+async def remove_stream(connection: Connection, name: str) -> None:
+    """Delete a stream that this run made, waiting a while for the server. What stands against it is logged."""
+    await _insist(connection, name, lambda js: js.delete_stream(name), _SERVER_SECONDS)
+
+
+async def abandon_restore(connection: Connection, sender: RestoreSender) -> None:
+    """End the restore at the server and delete what it made, waiting a while for the server.
+
+    A stream without the marker, if `sender` sends one, is somebody else's and stays. What goes wrong is logged.
+    """
+    # Without an answer to the request hardly anything can be there: look, but wait for nobody.
+    seconds = _SERVER_SECONDS if sender.deliver_subject is not None else 0.0
+    await _insist(connection, sender.stream, lambda js: _abandon(js, sender), seconds)
+
+
+async def _abandon(js: JetStream, sender: RestoreSender) -> None:
+    if sender.state in (State.ENDING, State.ANSWERED):
+        await _appear(js, sender.stream)
+    elif sender.deliver_subject is not None:
+        try:
+            await js.link.request(sender.deliver_subject, b"", _END_SECONDS)
+        except (TransferError, NatsPermissionDenied):
+            raise
+        except NatsError:
+            pass  # nobody listens: it was over already; or the server is still at it, which is as much as can be known
+    found = await js.find_stream(sender.stream)
+    if found is not None and is_marked(found.config) == is_marked(sender.config):
+        await js.delete_stream(sender.stream)
+
+
+async def _appear(js: JetStream, name: str) -> None:
+    deadline = time.monotonic() + _APPEAR_SECONDS
+    while await js.find_stream(name) is None and time.monotonic() < deadline:
+        await asyncio.sleep(_APPEAR_PAUSE_SECONDS)
+
+
+async def _insist(
+    connection: Connection, name: str, remove: Callable[[JetStream], Awaitable[None]], seconds: float
+) -> None:
+    """Do it on a connection of its own, again until `seconds` have passed."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            async with connect_jetstream(connection) as js:
+                await remove(js)
+            return
+        except JsBackupError as error:
+            if isinstance(error, NatsPermissionDenied) or time.monotonic() > deadline:
+                _log.warning("stream %s may be left half-made: %s", name, error.message)
+                return
+        await asyncio.sleep(_PAUSE_SECONDS)
