@@ -29,6 +29,10 @@ class Lacking:
         return f"{self.field} needs nats-server {'.'.join(map(str, self.since))}"
 
 
+# An empty object is not among them: it can be a setting that is there, with all its defaults.
+_NOTHING: tuple[Any, ...] = (None, False, 0, "", [])
+
+
 def _set(value: Any) -> bool:
     """Whether a value says something: not absent, false, zero, empty, nor Go's zero time."""
     return bool(value) and value != "0001-01-01T00:00:00Z"
@@ -48,11 +52,14 @@ _STREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
     "persist_mode": ((2, 12), _beyond("default")),
     "allow_batched": ((2, 14), _set),
 }
+# Of what a mirror or one of the sources says.
+_UPSTREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {"consumer": ((2, 14), _set)}
 _CONSUMER: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
     "pause_until": ((2, 11), _set),
     "priority_groups": ((2, 11), _set),
     "priority_policy": ((2, 11), _beyond("none")),
     "priority_timeout": ((2, 11), _set),
+    "sourcing": ((2, 14), _set),
 }
 # Values of old fields that came later: (field, value) -> first release.
 _CONSUMER_VALUES: Mapping[tuple[str, str], Version] = {
@@ -71,7 +78,12 @@ def _too_new(
 
 def lacking_for_stream(config: JsonObject, target: Version) -> list[Lacking]:
     """What a stream's config asks of a target of this version that it does not have."""
-    return list(_too_new(config, target, _STREAM))
+    found = list(_too_new(config, target, _STREAM))
+    for upstream in (config.get("mirror"), *(config.get("sources") or ())):
+        for lacking in _too_new(upstream, target, _UPSTREAM) if isinstance(upstream, dict) else ():
+            named = Lacking(f"{lacking.field} of a mirror or source", lacking.since)
+            found += [named] if named not in found else []
+    return found
 
 
 def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
@@ -84,7 +96,13 @@ def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
 
 
 def _fit(config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]) -> JsonObject:
-    fitted = {k: v for k, v in config.items() if k not in table or table[k][0] <= target[: len(table[k][0])]}
+    # What is absent, false, zero or empty is one and the same to the server. Left out, a request stays small enough for
+    # servers that allow messages of a kilobyte.
+    fitted = {
+        k: v
+        for k, v in config.items()
+        if v not in _NOTHING and (k not in table or table[k][0] <= target[: len(table[k][0])])
+    }
     # The server writes its own version and API level into the metadata; sent elsewhere they would be false.
     metadata = {k: v for k, v in (config.get("metadata") or {}).items() if not k.startswith("_nats.")}
     fitted.pop("metadata", None)
