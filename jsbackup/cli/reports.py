@@ -42,12 +42,7 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
     """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed."""
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
-    results = [
-        stream_json(
-            one.stream, segments_reused=one.segments_reused, stored_bytes_added=one.stored_bytes, seconds=one.seconds
-        )
-        for one in stored
-    ]
+    results = [stored_json(one) for one in stored]
     skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
 
     def text() -> None:
@@ -80,10 +75,8 @@ def consumer_json(consumer: ConsumerBackup) -> JsonObject:
     return {"name": consumer.name, "fidelity": consumer.fidelity, "reason": consumer.reason}
 
 
-def stream_json(
-    stream: StreamBackup, *, segments_reused: int = 0, stored_bytes_added: int = 0, seconds: float = 0.0
-) -> JsonObject:
-    """A stream in `backup --json` and `show --json`."""
+def stream_json(stream: StreamBackup) -> JsonObject:
+    """A stream in `show --json`, and without what it cost in `backup --json`."""
     return {
         "name": stream.name,
         "messages": stream.captured.messages,
@@ -92,13 +85,20 @@ def stream_json(
         "last_seq": stream.captured.last_seq,
         "digest": stream.digest.hex,
         "segments": len(stream.segments),
-        "segments_reused": segments_reused,
-        "stored_bytes_added": stored_bytes_added,
-        "seconds": round(seconds, 3),
         "archive_format": stream.archive_format,
         "consumers": [consumer_json(consumer) for consumer in stream.consumers],
         "warnings": list(stream.warnings),
     }
+
+
+def stored_json(stored: Stored) -> JsonObject:
+    """A stream in `backup --json`."""
+    cost = {
+        "segments_reused": stored.segments_reused,
+        "stored_bytes_added": stored.stored_bytes,
+        "seconds": round(stored.seconds, 3),
+    }
+    return stream_json(stored.stream) | cost
 
 
 def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iterable[JsonObject]) -> JsonObject:
