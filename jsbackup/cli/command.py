@@ -6,7 +6,6 @@ environment. A command's function gets them as one `Shared` value, so that no co
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,6 @@ __all__ = [
     "Command",
     "Shared",
     "merge_shared",
-    "to_server_options",
     "write_options",
 ]
 
@@ -80,18 +78,6 @@ class Shared:
     log_format: str
     output: Output
     server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
-
-
-def to_server_options() -> list[click.Option]:
-    """The second set, for commands with two servers: `--to-server` and so on."""
-    second = []
-    for option in SERVER_OPTIONS:
-        twin = copy.copy(option)
-        twin.name = f"to_{option.name}"
-        twin.opts = ["--to-" + next(o for o in option.opts if o.startswith("--"))[2:]]
-        twin.secondary_opts = []
-        second.append(twin)
-    return second
 
 
 def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> dict[str, Any]:
