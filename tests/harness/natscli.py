@@ -1,6 +1,6 @@
 """What people use today: the `nats` command line tool, and jsm.go, the library that does its backups and restores.
 
-The tool itself is used where there is one (`nats` on PATH, or .cache/natscli/nats); it is not installed by the tests.
+The tool itself is used where there is one (`nats` on PATH, or .cache/natscli/nats, which scripts/natscli builds).
 The library is pinned in `natscli_jsm/go.mod` and driven by the small program beside it, built once with Go into .cache:
 it writes and takes the same directories as `nats stream backup` and `nats stream restore`, a directory per stream with
 `backup.json` and `stream.tar.s2`; `nats account backup` makes one such directory below another for each stream.
@@ -40,11 +40,11 @@ class ToolFailed(Exception):
 def run_nats(*args: str, url: str) -> str:
     """Runs the real `nats` against a server and returns what it printed; skips the test where there is no `nats`.
 
-    Skips under CI as well: the tool cannot be had from the package registries that CI reaches.
+    Skips under CI as well: building the tool takes minutes, and jsm.go below does the same.
     """
     found = shutil.which("nats") or shutil.which("nats", path=str(CACHE))
     if found is None:
-        pytest.skip("no `nats` command line tool on PATH or in .cache/natscli")
+        pytest.skip("no `nats` command line tool on PATH or in .cache/natscli: run scripts/natscli")
     # A context or a URL of the person who runs the tests must not leak in.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("NATS_")}
     environment["XDG_CONFIG_HOME"] = str(CACHE / "no-config")
