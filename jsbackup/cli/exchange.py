@@ -1,4 +1,7 @@
-"""`jsbackup import` and `jsbackup export`: other people's files, both ways. Neither speaks to a server."""
+"""`jsbackup import` and `jsbackup export`: other people's files, both ways. Neither speaks to a server.
+
+What reads and writes them is imported when a command runs: `--help` and completion load this module.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,11 +24,11 @@ from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import open_or_make_repository, open_repository
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, UsageError
-from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
-from jsbackup.exchange.importing import run_import
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.exchange.source import Source
-from jsbackup.repository.manifest import Manifest, StreamBackup
+
+if TYPE_CHECKING:
+    from jsbackup.exchange.exporting import ExportedStream
+    from jsbackup.repository.manifest import Manifest, StreamBackup
 
 __all__ = ["COMMANDS"]
 
@@ -42,6 +46,9 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
     location is empty. A stream that is damaged does not stop the others: the exit code is 3 then, and the output names
     it.
     """
+    from jsbackup.exchange.importing import run_import
+    from jsbackup.exchange.source import Source
+
     start_log(shared)
     chosen_tags = parse_tags(tags)
     with Source.open(Path(directory)) as source:
@@ -72,7 +79,7 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
 @click.option("--output", "directory", required=True, metavar="DIR", help="Folder to make, or an empty one.")
 @click.option(
     "--archive",
-    type=click.Choice([str(archive) for archive in Archive]),
+    type=click.Choice(["v1", "v2"]),
     help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer. Default: v1, for streams kept in "
     "memory v2.",
 )
@@ -86,6 +93,8 @@ def export(
 
     DIR appears when everything is written, or not at all.
     """
+    from jsbackup.exchange.exporting import Archive, export_account, export_configs, export_stream
+
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
     wanted = None if archive is None else Archive(archive)
