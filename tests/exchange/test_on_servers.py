@@ -27,6 +27,7 @@ from tests.harness.awkward import fill
 from tests.harness.awkward_bench import Storage
 from tests.harness.backups import make_repository
 from tests.harness.batches import Message
+from tests.harness.clusters import NatsCluster
 from tests.harness.commands import jsbackup
 from tests.harness.natscli import ToolFailed, jsm_account_backup, jsm_restore, run_nats
 from tests.harness.oracle import STREAM_DEFAULTS, ObservedStream, compare, normal_config, observe
@@ -265,6 +266,25 @@ def test_configs_go_out_are_edited_and_applied(tmp_path: Path) -> None:
     assert [d for d in different if not any(f".{state}:" in d for state in states)] == [
         "PULL: config.max_msgs: -1 became 12345"
     ]
+
+
+def test_what_a_cluster_rolled_back_is_not_called_exact(tmp_path: Path) -> None:
+    async def work(url: str) -> Observed:
+        async with connected(url) as nc:
+            await fill(nc, NEWEST, ("PULL",), replicas=3)
+            return await observe(nc)
+
+    with NatsCluster(NEWEST) as cluster:
+        before = asyncio.run(work(cluster.url))["PULL"]
+        jsm_account_backup(cluster.url, ["PULL"], tmp_path)
+    stream = imported(take_in(tmp_path, make_repository(MemoryStore())))["PULL"]
+    exact = [consumer for consumer in stream.consumers if consumer.fidelity is Fidelity.EXACT]
+    floor = {consumer.name for consumer in stream.consumers if consumer.fidelity is Fidelity.FLOOR}
+    assert {name for name, info in before.consumers.items() if info["num_ack_pending"]} <= floor
+    for consumer in exact:
+        assert consumer.state is not None
+        assert consumer.state.delivered.consumer == before.consumers[consumer.name]["delivered"]["consumer_seq"]
+        assert len(consumer.state.pending) == before.consumers[consumer.name]["num_ack_pending"]
 
 
 # --- the tool itself, where there is one ---
