@@ -114,7 +114,7 @@ def import_stream(
         warnings=(*intake.differences, *_missing(found.meta.state, totals.messages, len(intake.consumers), end)),
     )
     _check_describable(stream)
-    return ImportedStream(stream, intake.writer.reused, intake.writer.stored_bytes, (ended_ns - begun_ns) / 1e9)
+    return ImportedStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
 
 
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
@@ -127,16 +127,16 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
         advance(byte_count // 2, messages)
 
     before = archive.read(SequenceSet(), lambda _item: 0, half)
-    deleted = late_deletions(before).certain
-    end = archive.read(deleted, intake.take, half)
-    if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
-        raise FormatError(f"{archive.where} changed while it was read")
-    reached = max(end.last_seq, end.index.last_seq if end.index else 0)
+    reached = max(before.last_seq, before.index.last_seq if before.index else 0)
     if reached < found.meta.state.last_seq:
         raise FormatError(
             f"{archive.where} ends at sequence {reached}, {META} reports {found.meta.state.last_seq}",
             hint="The two files are not of the same backup, or the server lost messages.",
         )
+    deleted = late_deletions(before).certain
+    end = archive.read(deleted, intake.take, half)
+    if (end.messages, end.last_seq) != (before.messages - len(deleted), before.last_seq):
+        raise FormatError(f"{archive.where} changed while it was read")
     return end
 
 
