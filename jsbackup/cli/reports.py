@@ -57,7 +57,7 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
         )
 
     output.result(backup_json(manifest, results, skipped), text)
-    return IncompleteError.exit_code if failures else 0
+    return 0 if manifest.result == "complete" else IncompleteError.exit_code
 
 
 def all_failed(errors: Sequence[JsBackupError]) -> JsBackupError:

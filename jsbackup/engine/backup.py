@@ -111,7 +111,7 @@ async def run_backup(
         created=format_time(begun_ns),
         tool=f"jsbackup {__version__}",
         source=source,
-        result=Result.PARTIAL if failures else Result.COMPLETE,
+        result=Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
         streams=tuple(result.stream for result in results),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
         tags=dict(options.tags),

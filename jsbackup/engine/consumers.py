@@ -8,12 +8,13 @@ one is kept, with its fidelity, for each consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jsbackup.formats.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
 from jsbackup.protocol.info import ConsumerInfo
+from jsbackup.protocol.paging import Listing
 
 __all__ = ["KnownConsumer", "merge_consumers"]
 
@@ -28,13 +29,15 @@ class KnownConsumer:
 
 
 def merge_consumers(
-    archived: Iterable[ArchivedConsumer], inventory: Mapping[str, ConsumerInfo], last_seq: int
+    archived: Iterable[ArchivedConsumer], inventory: Listing[ConsumerInfo], last_seq: int
 ) -> list[KnownConsumer]:
     """All consumers of a stream in order of their names: those of the archive, completed by the inventory."""
-    known = {c.name: _from_archive(c, inventory.get(c.name), last_seq) for c in archived}
-    for name, info in inventory.items():
+    silent = {*inventory.missing, *inventory.offline}
+    answered = {name: info for name, info in inventory.entries.items() if name not in silent}
+    known = {c.name: _from_archive(c, answered.get(c.name), last_seq) for c in archived}
+    for name, info in inventory.entries.items():
         if name not in known:
-            known[name] = _from_inventory(info, last_seq)
+            known[name] = _from_config(info) if name in silent else _from_inventory(info, last_seq)
     return [known[name] for name in sorted(known)]
 
 
@@ -48,6 +51,8 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
     consumer = replace(consumer, state=state, created=created)
     rolled_back = (
         info is not None
+        and info.cluster is not None
+        and info.cluster.name
         and info.num_ack_pending > 0
         and not state.pending
         and state.delivered == state.ack_floor
@@ -84,3 +89,9 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     return KnownConsumer(
         consumer, Fidelity.FLOOR, "not in the snapshot; the API tells its ack floor only, messages above come again"
     )
+
+
+def _from_config(info: ConsumerInfo) -> KnownConsumer:
+    """A consumer that is listed, but whose servers did not answer: its positions in the list are made up."""
+    consumer = ArchivedConsumer(name=info.name, config=info.config, state=None, created=info.created)
+    return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "its server did not answer; it starts anew")

@@ -6,6 +6,7 @@ restored as asked becomes a refusal with its exit code, and one refusal refuses 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,11 +20,12 @@ from jsbackup.engine.features import (
     lacking_for_consumer,
     lacking_for_stream,
 )
+from jsbackup.engine.origins import origins_first
 from jsbackup.engine.subjects import first_overlap
-from jsbackup.errors import PlanRefused, TargetConflict, UsageError
+from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, ObjectRef, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, ObjectRef, Source, StreamBackup
 
 __all__ = [
     "Action",
@@ -41,6 +43,18 @@ __all__ = [
 ]
 
 V2_SINCE: Version = (2, 15)
+
+_SHAPES: Mapping[str, type] = {
+    "first_seq": int,
+    "max_age": int,
+    "metadata": dict,
+    "mirror": dict,
+    "num_replicas": int,
+    "retention": str,
+    "sources": list,
+    "storage": str,
+    "subjects": list,
+}
 
 
 class IfExists(StrEnum):
@@ -84,10 +98,10 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target as it was when looked at."""
+    """The target as it was when looked at. `clustered` is None where that cannot be known."""
 
     version: Version
-    clustered: bool
+    clustered: bool | None
     streams: Mapping[str, StreamInfo]
     leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
 
@@ -166,11 +180,14 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
         if exists and options.if_exists is IfExists.SKIP:
             skipped.append(Refusal(entry.name, TargetConflict.exit_code, "exists at the target"))
             continue
-        action, reasons = _plan_stream(entry, target, options, exists=exists)
+        action, reasons = _plan_stream(entry, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
     refusals += _overlaps(actions, target)
-    return RestorePlan(manifest.id, _stages(actions), tuple(refusals), tuple(skipped))
+    by_name = {action.name: action for action in actions}
+    stages = origins_first({name: action.config for name, action in by_name.items()})
+    ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
+    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped))
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
@@ -184,9 +201,12 @@ def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
 
 
 def _plan_stream(
-    entry: StreamBackup, target: Target, options: RestoreOptions, *, exists: bool
+    entry: StreamBackup, source: Source, target: Target, options: RestoreOptions, *, exists: bool
 ) -> tuple[Action, list[Refusal]]:
     refusals: list[Refusal] = []
+    _check_shapes(f"stream {entry.name}", entry.config)
+    for consumer in entry.consumers:
+        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
 
     def refuse(reason: str, code: int = PlanRefused.exit_code) -> None:
         refusals.append(Refusal(entry.name, code, reason))
@@ -206,9 +226,12 @@ def _plan_stream(
     for lacking in lacking_for_stream(wanted, target.version):
         refuse(f"{lacking}, the target is {_text(target.version)}")
     config = fit_stream(wanted, target.version)
-    if config.get("num_replicas", 1) > 1 and not target.clustered:
-        refuse(f"has {config['num_replicas']} replicas, the target is a single server; use --replicas 1")
-    wire, problem = _wire(entry, config, target, options)
+    replicas = config.get("num_replicas", 1)
+    if replicas > 1 and target.clustered is False:
+        refuse(f"has {replicas} replicas, the target is a single server; use --replicas 1")
+    if replicas > 1 and config.get("persist_mode") == "async":
+        refuse(f"has persist_mode async, which is for one replica, not {replicas}; use --replicas 1")
+    wire, problem = _wire(entry, config, source, target, options)
     if problem:
         refuse(problem)
     consumers: list[PlannedConsumer] = []
@@ -234,20 +257,33 @@ def _plan_stream(
             leftover=entry.name in target.leftovers,
             changes=changes,
             consumers=tuple(consumers),
-            notes=(*notes, *_notes(entry, config, wire)),
+            notes=(*notes, *_notes(entry, config, wire, consumers), *_staged_before(entry.name, target)),
         ),
         refusals,
     )
 
 
-def _wire(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> tuple[Wire, str]:
+def _check_shapes(what: str, config: JsonObject) -> None:
+    """The fields that decisions rest on. Raises FormatError."""
+    for key, kind in _SHAPES.items():
+        value = config.get(key)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise FormatError(f"{what}: {key} in its stored configuration is damaged")
+    if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
+        raise FormatError(f"{what}: subjects in its stored configuration are damaged")
+
+
+def _wire(
+    entry: StreamBackup, config: JsonObject, source: Source, target: Target, options: RestoreOptions
+) -> tuple[Wire, str]:
     """The way to the target, and what stands against it ("" if nothing)."""
     new = target.version[:2] >= V2_SINCE
     memory = config.get("storage") == "memory"
     if entry.archive_format is ArchiveFormat.CONFIG:
-        return Wire.API, ""
+        held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
+        return Wire.API, f"is backed up without messages, and would replace one that has {held}" if held else ""
     if entry.archive_format is ArchiveFormat.OPAQUE:
-        return Wire.OPAQUE, ""
+        return Wire.OPAQUE, _against_opaque(source, target, options)
     if options.wire is Wire.V2 and not new:
         return Wire.V2, f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}"
     if options.wire is Wire.V1 and memory:
@@ -266,6 +302,18 @@ def _wire(entry: StreamBackup, config: JsonObject, target: Target, options: Rest
     return Wire.V1, ""
 
 
+def _against_opaque(source: Source, target: Target, options: RestoreOptions) -> str:
+    """What stands against sending a snapshot as it came."""
+    if options.wire is not Wire.AUTO:
+        return f"was kept as it came, not decoded; --wire {options.wire} is not possible"
+    if options.consumers is not Consumers.ALL:
+        return f"was kept as it came, its consumers with it; --consumers {options.consumers} is not possible"
+    parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
+    if parts is not None and (since := (int(parts[1]), int(parts[2]))) > target.version[:2]:
+        return f"was kept as it came from {_text(since)}, the target is {_text(target.version)}"
+    return ""
+
+
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
     """M: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence that
     `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
@@ -281,9 +329,13 @@ def _plan_consumer(
     entry: ConsumerBackup, stream: JsonObject, wire: Wire, target: Target, options: RestoreOptions
 ) -> PlannedConsumer:
     config = fit_consumer(entry.config, target.version)
-    if config.get("num_replicas", 0) > stream.get("num_replicas", 1):
-        config["num_replicas"] = 0  # as many as the stream
+    replicas, most = config.get("num_replicas", 0), stream.get("num_replicas", 1)
+    # Where consumers decide what a stream keeps, servers insist on as many replicas for them as for the stream.
+    if replicas > most or (replicas != most and stream.get("retention", "limits") != "limits"):
+        config.pop("num_replicas", None)  # as many as the stream
     consumer = ArchivedConsumer(entry.name, config, entry.state, entry.created)
+    if wire is Wire.OPAQUE:
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason)
     if options.consumers is Consumers.CONFIG or entry.state is None:
         note = entry.reason or "starts anew"
     elif wire is not Wire.V2 and _kept_in_memory(entry):
@@ -293,51 +345,40 @@ def _plan_consumer(
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
-def _notes(entry: StreamBackup, config: JsonObject, wire: Wire) -> Iterable[str]:
+def _notes(entry: StreamBackup, config: JsonObject, wire: Wire, consumers: Sequence[PlannedConsumer]) -> Iterable[str]:
     if config.get("max_age"):
         yield "has max_age: messages older than that are removed by the target"
     if wire is Wire.V2 and entry.state.last_seq > entry.captured.last_seq:
         yield "its last message was deleted; the time of it has no place in an archive v2"
     if config.get("mirror") or config.get("sources"):
         yield "goes on copying from its origins as soon as it is restored"
-    floors = [c.name for c in entry.consumers if c.fidelity is Fidelity.FLOOR]
+    floors = [planned.consumer.name for planned in consumers if planned.fidelity is Fidelity.FLOOR]
     if floors:
         yield f"messages come again to consumers known by their ack floor only: {', '.join(floors)}"
 
 
+def _staged_before(name: str, target: Target) -> Iterable[str]:
+    """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
+    for other in target.streams:
+        if re.fullmatch(rf"{re.escape(name[:200])}-jsbackup-[0-9a-f]{{8}}", other):
+            yield f"an interrupted replace left its copy {other}; remove that when this one is in place"
+
+
 def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Refusal]:
-    """Subjects of other streams, which in a cluster nobody checks at a restore."""
-    planned = {action.name for action in actions}
-    others = {n: s.config.get("subjects") or [] for n, s in target.streams.items() if n not in planned}
+    """Subjects of other streams, which in a cluster nobody checks at a restore.
+
+    Also of those that are to be replaced: they are there until their turn comes.
+    """
+    taken = {name: stream.config.get("subjects") or [] for name, stream in target.streams.items()}
     for action in actions:
-        for name, subjects in others.items():
+        for name, subjects in taken.items():
             pair = first_overlap(action.config.get("subjects") or [], subjects)
-            if pair is not None:
+            if pair is not None and name != action.name:
                 yield Refusal(
                     action.entry.name,
                     TargetConflict.exit_code,
                     f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target",
                 )
-
-
-def _origins(config: JsonObject) -> set[str]:
-    """Streams of the same account that this one copies from."""
-    origins = [config.get("mirror"), *(config.get("sources") or [])]
-    return {
-        o["name"] for o in origins if isinstance(o, dict) and not o.get("external") and isinstance(o.get("name"), str)
-    }
-
-
-def _stages(actions: Sequence[Action]) -> tuple[tuple[Action, ...], ...]:
-    """Origins first. Streams that copy from each other in a circle come last, together."""
-    left = {action.name: action for action in actions}
-    stages: list[tuple[Action, ...]] = []
-    while left:
-        ready = [a for a in left.values() if not (_origins(a.config) - {a.name}) & left.keys()] or list(left.values())
-        stages.append(tuple(ready))
-        for action in ready:
-            del left[action.name]
-    return tuple(stages)
 
 
 def _text(version: Version) -> str:

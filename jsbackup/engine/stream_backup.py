@@ -73,6 +73,7 @@ class StreamResult:
     segments_reused: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
+    incomplete: bool = False  # something of it is missing, or is not proved; the warnings say what
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,16 @@ async def back_up_stream(
         stored = await _store_with_attempts(_Run(js, repository, folder, options, progress, info.name))
     warnings = list(stored.warnings)
     known: list[KnownConsumer] = []
+    lost: set[str] = set()
     if options.consumers:
         inventory = await js.consumers(info.name)
-        warnings += [f"consumer {name} did not answer" for name in inventory.missing]
-        warnings += [f"consumer {name} is offline: {reason}" for name, reason in inventory.offline.items()]
-        known = merge_consumers(stored.archived, inventory.entries, stored.state.last_seq)
+        known = merge_consumers(stored.archived, inventory, stored.state.last_seq)
+        lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
+        warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
         if options.config_only:
             known = [_config_only(consumer) for consumer in known]
+        if stored.archive_format is ArchiveFormat.OPAQUE:
+            known = [_beside_opaque(consumer) for consumer in known]
     totals = total_of(stored.segments)
     stream = StreamBackup(
         name=info.name,
@@ -138,7 +142,8 @@ async def back_up_stream(
         opaque=stored.opaque,
         warnings=tuple(warnings),
     )
-    return StreamResult(stream, stored.reused, stored.stored_bytes)
+    incomplete = bool(lost) or stored.archive_format is ArchiveFormat.OPAQUE
+    return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
 
 
 def _consumer_backup(known: KnownConsumer) -> ConsumerBackup:
@@ -150,6 +155,12 @@ def _consumer_backup(known: KnownConsumer) -> ConsumerBackup:
 
 def _config_only(known: KnownConsumer) -> KnownConsumer:
     return KnownConsumer(replace(known.consumer, state=None), Fidelity.CONFIG_ONLY)
+
+
+def _beside_opaque(known: KnownConsumer) -> KnownConsumer:
+    return (
+        replace(known, reason="its state is within the snapshot, which was kept as it came") if known.reason else known
+    )
 
 
 class _Run:

@@ -1,0 +1,32 @@
+"""The order in which streams are made: what a mirror or a stream with sources copies from comes before it.
+
+A copy that is there first would begin to copy as soon as its origin appears, with sequences of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jsbackup.model import JsonObject
+
+__all__ = ["origins_first"]
+
+
+def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
+    """Names in stages: those of a stage do not wait for each other. Circles, and what hangs on them, come last."""
+    left = {name: _origins(config) - {name} for name, config in configs.items()}
+    stages: list[list[str]] = []
+    while left:
+        ready = [name for name, origins in left.items() if not origins & left.keys()] or list(left)
+        stages.append(ready)
+        for name in ready:
+            del left[name]
+    return stages
+
+
+def _origins(config: JsonObject) -> set[str]:
+    """Streams of the same account that this one copies from."""
+    origins = [config.get("mirror"), *(config.get("sources") or [])]
+    return {
+        o["name"] for o in origins if isinstance(o, dict) and not o.get("external") and isinstance(o.get("name"), str)
+    }
