@@ -33,6 +33,10 @@ V2_11: Version = (2, 11)
 V2_12: Version = (2, 12)
 V2_14: Version = (2, 14)
 
+# JetStream's "stream not found", "consumer not found", "temporarily unavailable" and "no suitable peers".
+_NOT_KNOWN_YET = (10059, 10014, 10008, 10005)
+_NO_SEQUENCE = (10043, 10057)
+
 # Subjects' first token in the memory group, so that both groups can live on one server.
 _MEMORY_PREFIX = "M_"
 
@@ -109,7 +113,16 @@ class Bench:
         return name if self.storage == "file" else _MEMORY_PREFIX + name
 
     async def call(self, subject: str, request: JSON | None = None) -> JSON:
-        return await call(self.nc, subject, request, prefix=self.prefix)
+        patience = 100 if self.replicas > 1 else 0
+        while True:
+            try:
+                return await call(self.nc, subject, request, prefix=self.prefix)
+            except Refused as error:
+                # Servers of a cluster learn of a new stream or consumer one after the other.
+                if error.err_code not in _NOT_KNOWN_YET or not patience:
+                    raise
+            patience -= 1
+            await asyncio.sleep(0.05)
 
     async def create(self, **config: object) -> None:
         """Creates the stream with the subjects `<root>.>` unless `config` says otherwise."""
@@ -172,7 +185,12 @@ class Bench:
     async def delete(self, *sequences: int, secure: bool = False) -> None:
         """Deletes messages; `secure` overwrites them in their block, otherwise they are only marked (`no_erase`)."""
         for sequence in sequences:
-            await self.call(f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": not secure})
+            try:
+                await self.call(f"STREAM.MSG.DELETE.{self.name}", {"seq": sequence, "no_erase": not secure})
+            except Refused as error:
+                # A server that did not know the stream yet was quicker to answer than the one that deleted.
+                if error.err_code not in _NO_SEQUENCE or self.replicas == 1:
+                    raise
 
     async def purge(self, **request: object) -> None:
         await self.call(f"STREAM.PURGE.{self.name}", dict(request))
@@ -252,7 +270,10 @@ def delivery(reply: str, subject: str) -> Delivery:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Polls a condition of the server for at most 20 seconds; TimeoutError after."""
-    async with asyncio.timeout(20):
+    """Polls a condition of the server for at most a minute; TimeoutError after.
+
+    A mirror in a cluster that misses its origin tries again only every ten seconds or so.
+    """
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.02)
