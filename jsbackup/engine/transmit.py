@@ -19,12 +19,15 @@ from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import JsBackupError, NatsTimeout
 from jsbackup.protocol.events import RestoreDone
+from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.restore import RestoreSender
 
 __all__ = ["TransmitLimits", "cut_chunks", "transmit"]
 
 MIB = 1024 * 1024
+_KNOCK_SECONDS = 4.0  # less than the 5 s after which the server gives up
+_KNOCK_PAUSE_SECONDS = 0.05
 _LOOK_SECONDS = 5.0  # how often a silence is held against its limit
 
 
@@ -99,8 +102,12 @@ class _Transmission:
                 await worker
             async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
+                first = await self._outlet.next()
+                if first is not None and len(first) > 1:
+                    await self._knock(subscription, first[:1])
+                    first = first[1:]
                 receiving = asyncio.create_task(self._receive(subscription))
-                sending = asyncio.create_task(self._send(subscription, worker))
+                sending = asyncio.create_task(self._send(subscription, worker, first))
                 tasks = [receiving, sending]
                 parts: list[asyncio.Future[Any]] = [worker, receiving, sending]
                 await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
@@ -124,8 +131,27 @@ class _Transmission:
         if self._js.link.generation != subscription.generation:
             self._sender.reconnected()
 
-    async def _send(self, subscription: Subscription, worker: asyncio.Future[None]) -> None:
-        held = await self._outlet.next()
+    async def _knock(self, subscription: Subscription, first: bytes) -> None:
+        """Send the first byte until somebody listens, then go on behind it.
+
+        In a cluster the answer to the request can overtake the news of who listens for chunks (M: once in some fifty
+        restores of a busy cluster), and a chunk that meets nobody is lost.
+        """
+        subject = self._sender.deliver_subject
+        assert subject is not None
+        began = asyncio.get_running_loop().time()
+        while True:
+            await subscription.publish(subject, first, self._next_reply())
+            reply = await subscription.next(self._limits.acknowledge_seconds)
+            if not reply.data and not reply.headers:
+                return
+            waited = asyncio.get_running_loop().time() - began
+            status = parse_status(reply.headers)
+            if status is None or status.code != NO_RESPONDERS or waited > _KNOCK_SECONDS:
+                self._sender.receive(reply)
+            await asyncio.sleep(_KNOCK_PAUSE_SECONDS)
+
+    async def _send(self, subscription: Subscription, worker: asyncio.Future[None], held: bytes | None) -> None:
         while held is not None:
             following = asyncio.create_task(self._outlet.next())
             try:
