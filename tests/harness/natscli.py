@@ -20,8 +20,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.harness.servers import REPOSITORY, missing
 
 CACHE = REPOSITORY / ".cache" / "natscli"
