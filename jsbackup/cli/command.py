@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from jsbackup.cli.output import Output
 from jsbackup.errors import UsageError
@@ -28,9 +29,18 @@ __all__ = [
 
 INTERRUPTED = "interrupted; what was committed before is untouched"
 
-# For completion only: a location may be a URL, and what is no file is told by whoever opens it.
-_FILE = click.Path(dir_okay=False)
-_FOLDER = click.Path(file_okay=False)
+
+class _Completed(click.types.StringParamType):
+    """A text that shells complete as a `kind` of path. What is wrong with it is for whoever opens it to say."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type=self.kind)]
+
+
+_FILE, _FOLDER = _Completed("file"), _Completed("dir")
 
 GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(

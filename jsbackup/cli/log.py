@@ -34,14 +34,14 @@ def _encoding() -> str:
 
 def start_log(shared: Shared) -> None:
     """Log as the options say: warnings, with -v what is done, with -vv everything, with -q errors only."""
-    handler = _BesideBars()
-    handler.setFormatter(_JsonLines() if shared.log_format == "json" else _TextLines())
+    lines = _JsonLines() if shared.log_format == "json" else _TextLines()
     ours = logging.getLogger("jsbackup")
     level = {0: logging.WARNING, 1: logging.INFO}.get(shared.verbose, logging.DEBUG)
-    ours.handlers = [handler]
+    ours.handlers = [_BesideBars()]
     ours.setLevel(logging.ERROR if shared.output.quiet else level)
     ours.propagate = False
-    # What the libraries say takes the same form; without a handler Python would print it raw.
-    others = logging.getLogger()
-    others.handlers = [handler]
-    others.setLevel(logging.WARNING if shared.verbose > 1 else logging.CRITICAL)
+    # Without a handler Python prints what asyncio says as it is, between our lines.
+    others = logging.getLogger("asyncio")
+    others.handlers = [_BesideBars(logging.WARNING if shared.verbose > 1 else logging.CRITICAL)]
+    for handler in (*ours.handlers, *others.handlers):
+        handler.setFormatter(lines)

@@ -1,0 +1,222 @@
+"""What `--json` prints is what `jsbackup/cli/output.schema.json` says, and holds what others rely on."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from jsbackup.cli.main import COMMANDS, EXIT_CODES
+from tests.cli.typed import Shop, Typed
+from tests.harness.servers import NEWEST, NatsServer
+
+Type = Callable[..., Typed]
+
+SCHEMA: dict[str, Any] = json.loads(files("jsbackup.cli").joinpath("output.schema.json").read_text())
+DEFINITIONS: dict[str, Any] = SCHEMA["$defs"]
+
+# The contract: more may be added, none removed. Paths into documents; [] steps into a list.
+PROMISED = {
+    "backup": (
+        "backup result streams skipped skipped[].name skipped[].reason streams[].name streams[].messages "
+        "streams[].bytes streams[].first_seq streams[].last_seq streams[].digest streams[].segments "
+        "streams[].segments_reused streams[].stored_bytes_added streams[].seconds streams[].archive_format "
+        "streams[].consumers streams[].warnings"
+    ),
+    "list": (
+        "backups backups[].backup backups[].created backups[].result backups[].streams backups[].messages "
+        "backups[].bytes backups[].tags"
+    ),
+    "restore": (
+        "streams failed streams[].name streams[].as streams[].messages streams[].bytes streams[].digest "
+        "streams[].verified streams[].seconds streams[].consumers[].name streams[].consumers[].fidelity"
+    ),
+    "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
+    "export": "files rows bytes",
+    "error": "error.code error.message error.hint",
+}
+
+
+def _closed(schema: Any) -> Any:
+    """The same schema where an object has no properties but those that are described."""
+    if isinstance(schema, dict):
+        closed = {key: _closed(value) for key, value in schema.items()}
+        if "properties" in schema and "object" in schema.get("type", ""):
+            closed.setdefault("additionalProperties", False)
+        return closed
+    return [_closed(one) for one in schema] if isinstance(schema, list) else schema
+
+
+CLOSED = _closed(copy.deepcopy(SCHEMA))
+
+
+def check(command: str, done: Typed) -> dict[str, Any]:
+    """The document of `command`, valid, and without a field that the schema does not describe."""
+    document = done.document
+    jsonschema.Draft202012Validator({**CLOSED, "$ref": f"#/$defs/{command}"}).validate(document)
+    assert "error: " not in done.err
+    return document
+
+
+def _resolve(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schema behind a reference, or each of its alternatives."""
+    if "$ref" in schema:
+        place: Any = SCHEMA
+        for step in schema["$ref"].removeprefix("#/").split("/"):
+            place = place[step]
+        yield from _resolve(place)
+    elif "oneOf" in schema:
+        for one in schema["oneOf"]:
+            yield from _resolve(one)
+    else:
+        yield schema
+
+
+def _is_promised(schema: dict[str, Any], steps: list[str]) -> bool:
+    if not steps:
+        return True
+    step, *rest = steps
+    for one in _resolve(schema):
+        name = step.removesuffix("[]")
+        if name in one.get("required", ()):
+            inner = one["properties"][name]
+            if not step.endswith("[]") or any(
+                _is_promised(two["items"], rest) for two in _resolve(inner) if "items" in two
+            ):
+                return step.endswith("[]") or _is_promised(inner, rest)
+    return False
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert set(COMMANDS) | {"error"} <= set(DEFINITIONS)
+    assert set(DEFINITIONS["exit_code"]["enum"]) == set(EXIT_CODES) - {0}
+
+
+@pytest.mark.parametrize(("command", "path"), [(c, p) for c, paths in PROMISED.items() for p in paths.split()])
+def test_what_others_rely_on_is_required(command: str, path: str) -> None:
+    assert _is_promised({"$ref": f"#/$defs/{command}"}, path.split("."))
+
+
+def test_the_promise_is_noticed_when_it_is_broken() -> None:
+    assert not _is_promised({"$ref": "#/$defs/backup"}, ["streams[]", "nothing"])
+    assert not _is_promised({"$ref": "#/$defs/error"}, ["error", "code", "more"])
+    assert not _is_promised({"type": "object", "properties": {"backup": {}}}, ["backup"])
+
+
+@pytest.mark.nats
+def test_every_command_prints_what_the_schema_says(
+    shop: Shop, typed: Type, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    repo = tmp_path / "repo"
+    made = check("init", typed("init", "-r", repo, "--json"))
+    assert made["location"] == str(repo)
+
+    assert check("list", typed("list", "-r", repo, "--json")) == {"backups": [], "damaged": []}
+    assert check("verify", typed("verify", "-r", repo, "--json")) == {"backups": []}
+
+    first = check("backup", typed("backup", "-s", shop.url, "-r", repo, "--tag", "a=1", "--json"))
+    names = [stream["name"] for stream in first["streams"]]
+    assert first["result"] == "complete" and "ORDERS" in names and names == sorted(names)
+    second = check("backup", typed("backup", "ORDERS", "-s", shop.url, "-r", repo, "--json"))
+    (orders,) = second["streams"]
+    assert (orders["messages"], orders["first_seq"], orders["last_seq"]) == (1000, 1, 1000)
+    assert orders["digest"] == next(one["digest"] for one in first["streams"] if one["name"] == "ORDERS")
+    assert orders["segments"] == orders["segments_reused"] == 1 and orders["stored_bytes_added"] == 0
+    config = check("backup", typed("backup", "ORDERS", "--config-only", "-s", shop.url, "-r", repo, "--json"))
+    assert config["streams"][0]["archive_format"] == "config"
+
+    listed = check("list", typed("list", "-r", repo, "--json"))["backups"]
+    # Their ids sort by time to the second; this test takes less.
+    assert {one["backup"] for one in listed} == {first["backup"], second["backup"], config["backup"]}
+    (oldest,) = [one for one in listed if one["backup"] == first["backup"]]
+    assert oldest["tags"] == {"a": "1"} and oldest["streams"] == len(names)
+
+    shown = check("show", typed("show", config["backup"], "-r", repo, "--json"))
+    assert shown["backup"] == config["backup"] and shown["source"]["imported"] is None
+    shown = check("show", typed("show", first["backup"], "-r", repo, "--json"))
+    assert [stream["name"] for stream in shown["streams"]] == names
+
+    assert check("verify", typed("verify", "latest", "-r", repo, "--json"))["ok"] is True
+    several = check("verify", typed("verify", "--level", "data", "-r", repo, "--json"))
+    assert [(one["backup"], one["ok"], one["level"]) for one in several["backups"]] == [
+        (one["backup"], True, "data") for one in listed
+    ]
+
+    target = nats_server(NEWEST)
+    line: list[str | Path] = ["restore", first["backup"], "-r", repo, "-s", target.url, "--json"]
+    restored = check("restore", typed(*line))
+    assert restored["failed"] == [], restored
+    assert [(one["name"], one["verified"]) for one in restored["streams"]] == [(name, True) for name in names]
+    assert restored["failed"] == restored["skipped"] == []
+    skipped = check("restore", typed(*line, "--if-exists", "skip"))
+    assert [one["name"] for one in skipped["skipped"]] == names and skipped["streams"] == []
+    replaced = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--consumers", "config"))
+    assert replaced["streams"][0]["consumers"][0]["fidelity"] == "config only"
+    created = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--no-verify"))
+    assert created["streams"][0]["verified"] is False
+
+    exported = check(
+        "export",
+        typed("export", first["backup"], "-r", repo, "--format", "nats-cli", "--output", tmp_path / "cli", "--json"),
+    )
+    assert exported["rows"] == sum(one["messages"] for one in first["streams"])
+    configs = ["export", config["backup"], "-r", repo, "--format", "config", "--output", tmp_path / "configs", "--json"]
+    assert check("export", typed(*configs))["files"] > 0
+    for folder in ("cli", "configs"):
+        imported = check("import", typed("import", tmp_path / folder, "-r", repo, "--json"))
+        assert imported["result"] == "complete"
+
+    check("completion", typed("completion", "fish", "--json"))
+    assert check("error", typed("restore", "nothing", "-r", repo, "--json"))["error"]["code"] == 2
+
+
+@pytest.mark.nats
+def test_a_backup_that_lacks_a_stream_says_which(shop: Shop, typed: Type, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    export = ["export", "latest", "ORDERS", "evil*", "-r", shop.repo, "--format", "nats-cli", "--output", folder]
+    assert typed(*export).code == 0
+    (folder / "ORDERS" / "backup.json").write_text("{}")
+    done = typed("import", folder, "-r", tmp_path / "repo", "--json")
+    document = check("import", done)
+    assert done.code == 3 and document["result"] == "partial"
+    assert [one["name"] for one in document["skipped"]] == ["ORDERS"]
+    check("show", typed("show", "latest", "-r", tmp_path / "repo", "--json"))
+
+
+@pytest.mark.nats
+def test_damage_is_described(shop: Shop, typed: Type, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    assert typed("export", "latest", "ORDERS", "-r", shop.repo, "--format", "nats-cli", "--output", folder).code == 0
+    repo = tmp_path / "repo"
+    assert typed("import", folder, "-r", repo).code == 0
+    next(repo.glob("segments/*/*.parquet")).unlink()
+    done = typed("verify", "latest", "-r", repo, "--json")
+    (problem,) = check("verify", done)["problems"]
+    assert done.code == 14
+    assert (problem["stream"], problem["first_seq"], problem["last_seq"], problem["messages"]) == (
+        "ORDERS",
+        1,
+        1000,
+        1000,
+    )
+    next(repo.glob("backups/*.json")).write_text("[]")
+    assert len(check("list", typed("list", "-r", repo, "--json"))["damaged"]) == 1
+    assert check("verify", typed("verify", "-r", repo, "--json"))["backups"][0]["problems"][0]["stream"] == ""
+
+
+@pytest.mark.nats
+def test_all_streams_failing_is_a_document_with_reasons(
+    shop: Shop, typed: Type, nats_server: Callable[..., NatsServer]
+) -> None:
+    target = nats_server(NEWEST, max_file_bytes=1024)
+    done = typed("restore", "latest", "ORDERS", "-r", shop.repo, "-s", target.url, "--json")
+    document = check("restore", done)
+    assert document["streams"] == [] and [one["name"] for one in document["failed"]] == ["ORDERS"]
+    assert done.code == document["failed"][0]["code"]

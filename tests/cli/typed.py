@@ -1,0 +1,117 @@
+"""Commands as people type them: in a shell of their own, with a terminal or without, and what came of it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness.commands import command_line, environment
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """The server and the repository of the fixture `shop`."""
+
+    url: str
+    repo: Path
+    backup: str
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document on stdout."""
+        document: dict[str, Any] = json.loads(self.out)
+        return document
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The JSON lines on stderr."""
+        return [json.loads(line) for line in self.err.splitlines()]
+
+
+def in_shell(*arguments: str | Path, seconds: float = 60, **extra: str) -> Typed:
+    """Run a command in a process of its own, without a terminal, exactly as given."""
+    done = subprocess.run(
+        command_line(*arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=seconds,
+        env=environment(**extra),
+        start_new_session=True,  # no terminal of the developer's to ask
+    )
+    return Typed(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def in_terminal(
+    *arguments: str | Path,
+    columns: int = 100,
+    rows: int = 24,
+    seconds: float = 60,
+    interrupt_at: Callable[[str], bool] | None = None,
+    **extra: str,
+) -> Typed:
+    """Run a command whose stderr is a terminal; `err` is everything that was drawn there, escape sequences included.
+
+    With `interrupt_at`, Ctrl-C is typed as soon as it is true of what was drawn so far.
+    """
+    terminal, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen(
+        command_line(*arguments),
+        stdin=side,
+        stdout=subprocess.PIPE,
+        stderr=side,
+        env=environment(TERM="xterm", **extra),
+        start_new_session=True,
+    )
+    os.close(side)
+    assert process.stdout is not None
+    drawn, out, deadline = b"", b"", time.monotonic() + seconds
+    open_ends = {terminal, process.stdout.fileno()}
+    try:
+        while open_ends:
+            ready, _, _ = select.select(list(open_ends), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"still running after {seconds} s:\n{drawn.decode(errors='replace')}")
+            for end in ready:
+                try:
+                    data = os.read(end, 1 << 16)
+                except OSError:  # Linux: the other side of the terminal is closed
+                    data = b""
+                if not data:
+                    open_ends.discard(end)
+                elif end == terminal:
+                    drawn += data
+                else:
+                    out += data
+            if interrupt_at is not None and interrupt_at(drawn.decode(errors="replace")):
+                interrupt_at = None
+                process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=10)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        os.close(terminal)
+    return Typed(code, out.decode(), drawn.decode())
