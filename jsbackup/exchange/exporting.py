@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from jsbackup.progress import Progress
+from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 
 __all__ = ["Archive", "ExportedStream", "export_account", "export_configs", "export_stream"]
@@ -73,7 +73,7 @@ def export_stream(
     """
     chosen = _choose(stream, archive)
     consumers, left_out = _consumers(store, stream, chosen)
-    state = replace(_state_to_restore(stream), consumers=len(consumers))
+    state = replace(state_to_restore(stream), consumers=len(consumers))
     config = {**without_server_metadata(stream.config), "name": stream.name}
     progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
     try:
@@ -176,33 +176,4 @@ def _archive(
         writer = ArchiveV1Writer(config, stream.created, state, consumers)
     else:
         writer = ArchiveV2Writer(state, consumers)
-    encoder = S2Encoder()
-    reader = SegmentReader(store)
-    for piece in writer.begin():
-        yield encoder.feed(piece)
-    for ref in stream.segments:
-        for batch in reader.read(ref):
-            for piece in writer.write(batch):
-                yield encoder.feed(piece)
-            progress.advance(stream.name, batch.nbytes, batch.num_rows)
-    for piece in writer.finish():
-        yield encoder.feed(piece)
-    yield encoder.finish()
-
-
-def _state_to_restore(stream: StreamBackup) -> StreamState:
-    """The state that the archive brings about: as reported, widened to what was captured after the report."""
-    captured, state = stream.captured, stream.state
-    last_seq = max(state.last_seq, captured.last_seq)
-    first_seq = captured.first_seq
-    if not captured.messages:
-        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
-        first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
-    return replace(
-        state,
-        messages=captured.messages,
-        bytes=captured.bytes,
-        first_seq=first_seq,
-        last_seq=last_seq,
-        deleted=last_seq - first_seq + 1 - captured.messages if captured.messages else 0,
-    )
+    yield from archive_stream(store, stream, writer, partial(progress.advance, stream.name))

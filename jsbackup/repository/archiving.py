@@ -1,0 +1,57 @@
+"""A stored stream as an archive again, in the S2 frames that a server's restore and the nats CLI read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
+from jsbackup.formats.s2 import S2Encoder
+from jsbackup.model import StreamState
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.segments import SegmentReader
+from jsbackup.stores.base import Store
+
+__all__ = ["archive_stream", "state_to_restore"]
+
+
+def state_to_restore(stream: StreamBackup) -> StreamState:
+    """The state that an archive of the stream brings about: as reported, widened to what was captured after that."""
+    captured, state = stream.captured, stream.state
+    last_seq = max(state.last_seq, captured.last_seq)
+    first_seq = captured.first_seq
+    if not captured.messages:
+        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
+        first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
+    return replace(
+        state,
+        messages=captured.messages,
+        bytes=captured.bytes,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        deleted=last_seq - first_seq + 1 - captured.messages if captured.messages else 0,
+    )
+
+
+def archive_stream(
+    store: Store,
+    stream: StreamBackup,
+    writer: ArchiveV1Writer | ArchiveV2Writer,
+    advance: Callable[[int, int], None],
+) -> Iterator[bytes]:
+    """The archive that `writer` makes of the stored messages. Each segment is proved before its messages are used.
+
+    `advance` is told the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
+    """
+    encoder = S2Encoder()
+    reader = SegmentReader(store)
+    for piece in writer.begin():
+        yield encoder.feed(piece)
+    for ref in stream.segments:
+        for batch in reader.read(ref):
+            for piece in writer.write(batch):
+                yield encoder.feed(piece)
+            advance(batch.nbytes, batch.num_rows)
+    for piece in writer.finish():
+        yield encoder.feed(piece)
+    yield encoder.finish()
