@@ -4,7 +4,8 @@ The loop receives chunks, a worker thread decodes and stores them. An acknowledg
 nothing else: it is sent when a chunk has been admitted to the hand-over queue, whose size is bounded. When the sink
 is slower than the server, credit is not simply withheld, because the server gives up after 5 s (2 s before 2.12.5)
 without any: a trickle of one chunk a second keeps the transfer alive while the sink catches up, at the price of one
-chunk of memory each.
+chunk of memory each. (M, 2.11: servers before 2.12.5 may have sent up to twice their window, and heed an
+acknowledgement only once what is unacknowledged is below it; so the trickle is as many chunks as that takes.)
 
 What is proved here: contiguous chunks and a proper end (protocol/snapshot.py), checksums, structure and the archive's
 own end (formats/), and that what came covers what the server reported. Counts need not be equal: messages arrive and
@@ -32,7 +33,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.events import ChunkReceived, SnapshotStarted
 from jsbackup.protocol.responses import is_unknown_field
-from jsbackup.protocol.snapshot import SnapshotReceiver
+from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
 
 __all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
 
@@ -247,6 +248,7 @@ class _Transfer:
                 self._owing.clear()
                 await self._owing.wait()
                 continue
+            excess = 0  # bytes above which an acknowledgement is not heeded
             if self._intake.queued_bytes > self._limits.queue_bytes:
                 taken = await self._intake.wait_taken(self._limits.trickle_seconds)
                 now = time.monotonic()
@@ -257,7 +259,11 @@ class _Transfer:
                 due = now - paid_at >= self._limits.trickle_seconds
                 if over > self._limits.queue_bytes and not (due and over <= self._limits.queue_limit_bytes):
                     continue
-            self._receiver.release(self._owed.popleft())
+                excess = max(0, self._receiver.unacked_bytes - DEFAULT_WINDOW_BYTES)
+            while self._owed and excess >= 0:
+                chunk = self._owed.popleft()
+                excess -= len(chunk.data)
+                self._receiver.release(chunk)
             for message in self._receiver.to_send():
                 await self._subscription.publish(message.subject, message.payload)
             paid_at = time.monotonic()

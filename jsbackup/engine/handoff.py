@@ -75,7 +75,9 @@ class Intake:
         """Loop side: wait until the thread takes a chunk. False if it took none in time."""
         self._taken.clear()
         try:
-            await asyncio.wait_for(self._taken.wait(), timeout_seconds)
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes with the event, and we would wait on.
+            async with asyncio.timeout(timeout_seconds):
+                await self._taken.wait()
         except TimeoutError:
             return False
         return True
