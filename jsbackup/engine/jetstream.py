@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from jsbackup.engine.features import Version
 from jsbackup.engine.link import Link
-from jsbackup.errors import ApiError
+from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
 from jsbackup.protocol.info import (
@@ -23,7 +24,7 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
-from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page
+from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page, stream_names_page
 from jsbackup.protocol.responses import ErrCode, is_temporary
 
 __all__ = ["JetStream"]
@@ -32,6 +33,14 @@ T = TypeVar("T")
 
 # A meta or stream election takes a second or two; four tries with these pauses outlast it.
 _PAUSES_SECONDS = (0.25, 1.0, 2.0)
+# API level -> the first release that had it (`JSApiLevel` in nats-server's jetstream_versioning.go).
+_RELEASES: tuple[tuple[int, Version], ...] = (
+    (5, (2, 15)),
+    (4, (2, 14)),
+    (2, (2, 12)),
+    (1, (2, 11)),
+    (0, (2, 10)),
+)
 # A cluster waits up to four seconds for streams and consumers that do not answer before it lists the others.
 _LIST_SECONDS = 15.0
 
@@ -59,11 +68,46 @@ class JetStream:
     async def account(self) -> AccountInfo:
         return account_info(await self.ask(api.account_info(self.prefix)))
 
+    async def serving(self) -> tuple[Version, bool | None]:
+        """Version of the servers that answer, and whether they are a cluster; None if the user may not learn that.
+
+        That is the link's own server, unless the API is that of another domain or account, or the server is one
+        without JetStream. Then its API level tells the first release that had it, and a request that only clusters
+        take, for a stream that is not there, tells the rest.
+        """
+        link = self.link
+        if link.jetstream and self.prefix.text in ("$JS.API", f"$JS.{link.domain}.API"):
+            return link.server_version, link.cluster_name is not None
+        level = (await self.account()).api_level
+        version = next(release for since, release in _RELEASES if level >= since)
+        try:
+            await self.ask(api.leader_step_down(self.prefix, "jsbackup-probe"))
+        except NatsPermissionDenied:
+            return version, None
+        except ApiError as error:
+            return version, error.err_code != ErrCode.CLUSTER_REQUIRED
+        return version, True
+
     async def streams(self) -> Listing[StreamInfo]:
-        """All streams of the account, with those that did not answer."""
-        return await self._list(
-            "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
-        )
+        """All streams of the account, with those that did not answer. One by one if no more is allowed."""
+        try:
+            return await self._list(
+                "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
+            )
+        except NatsPermissionDenied:
+            names = await self._list(
+                "list of stream names", lambda offset: api.stream_names(self.prefix, offset), stream_names_page
+            )
+        entries: dict[str, StreamInfo] = {}
+        missing: list[str] = []
+        for name in names.entries:
+            try:
+                info = await self.find_stream(name)
+            except NatsTimeout:
+                missing.append(name)
+            else:
+                entries.update({name: info} if info is not None else {})
+        return Listing(entries, tuple(missing), {})
 
     async def consumers(self, stream: str) -> Listing[ConsumerInfo]:
         """All consumers of a stream, with those that did not answer."""

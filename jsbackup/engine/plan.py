@@ -40,6 +40,7 @@ __all__ = [
     "Wire",
     "is_chosen",
     "plan_restore",
+    "staging_prefix",
 ]
 
 V2_SINCE: Version = (2, 15)
@@ -161,6 +162,11 @@ class RestorePlan:
     @property
     def actions(self) -> list[Action]:
         return [action for stage in self.stages for action in stage]
+
+
+def staging_prefix(name: str) -> str:
+    """How copies made beside a stream to replace it are named; eight hex digits follow. Fits a file name."""
+    return f"{name.encode()[:200].decode(errors='ignore')}-jsbackup-"
 
 
 def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
@@ -360,7 +366,7 @@ def _notes(entry: StreamBackup, config: JsonObject, wire: Wire, consumers: Seque
 def _staged_before(name: str, target: Target) -> Iterable[str]:
     """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
     for other in target.streams:
-        if re.fullmatch(rf"{re.escape(name[:200])}-jsbackup-[0-9a-f]{{8}}", other):
+        if re.fullmatch(rf"{re.escape(staging_prefix(name))}[0-9a-f]{{8}}", other):
             yield f"an interrupted replace left its copy {other}; remove that when this one is in place"
 
 

@@ -19,11 +19,18 @@ from jsbackup.engine.capture import Advance, Sink, capture_snapshot
 from jsbackup.engine.compare import Comparison, Missing
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.errors import DigestMismatch, NatsTimeout, SnapshotBusy, TransferError, UnsupportedError
+from jsbackup.errors import (
+    DigestMismatch,
+    NatsPermissionDenied,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
 from jsbackup.formats.archive import late_deletions
 from jsbackup.formats.digest import Digester, StreamDigest
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject, SequencePair
+from jsbackup.model import JsonObject, SequencePair
 from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["Expected", "Proof", "prove_stream"]
@@ -50,13 +57,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found. `gone` messages left by the stream's own rules; `consumers` are as the server holds them."""
+    """What was found. `gone` messages left by the stream's own rules."""
 
     info: StreamInfo
     digest: StreamDigest
     messages: int
     gone: int
-    consumers: dict[str, ArchivedConsumer]
 
 
 class _DigestSink:
@@ -75,11 +81,11 @@ async def prove_stream(
 ) -> Proof:
     """Read `name` back and compare. Raises DigestMismatch, saying which messages, and NatsError."""
     sink = _DigestSink(expected.last_seq)
-    info, consumers = await _read(js, name, lambda: sink, advance)
+    info = await _read(js, name, lambda: sink, advance)
     found = sink.digester
     if found.stream_digest == expected.digest and found.messages == expected.messages:
         _check_last(info, expected)
-        return Proof(info, found.stream_digest, found.messages, 0, consumers)
+        return Proof(info, found.stream_digest, found.messages, 0)
     comparison = Comparison((), 0)
 
     def compare() -> Sink:
@@ -87,7 +93,7 @@ async def prove_stream(
         comparison = Comparison(expected.messages_of(), expected.last_seq)
         return comparison
 
-    info, consumers = await _read(js, name, compare, lambda _bytes, _messages: None)
+    info = await _read(js, name, compare, lambda _bytes, _messages: None)
     await asyncio.to_thread(comparison.finish)
     taken = info.config.get("retention", "limits") != "limits" and await _at_work(js, name, expected.delivered)
     wrong = [m.sequence for m in comparison.missing if not taken and not _has_expired(m, info.config, now_ns())]
@@ -98,12 +104,15 @@ async def prove_stream(
             hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
         )
     _check_last(info, expected)
-    return Proof(info, found.stream_digest, found.messages, comparison.count, consumers)
+    return Proof(info, found.stream_digest, found.messages, comparison.count)
 
 
 async def _at_work(js: JetStream, name: str, delivered: Mapping[str, SequencePair]) -> bool:
     """Whether consumers have taken messages since the restore: then a queue no longer holds what it held."""
-    listing = await js.consumers(name)
+    try:
+        listing = await js.consumers(name)
+    except NatsPermissionDenied:
+        return False
     before = SequencePair()
     return any(
         info.delivered.consumer > delivered.get(consumer, before).consumer
@@ -148,9 +157,7 @@ def _go_seconds(text: str) -> float | None:
     return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
 
 
-async def _read(
-    js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance
-) -> tuple[StreamInfo, dict[str, ArchivedConsumer]]:
+async def _read(js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance) -> StreamInfo:
     """Everything the stream holds, into a fresh sink, again until a reading comes out clean."""
     deleted = SequenceSet()
     for attempt in range(1, _ATTEMPTS + 1):
@@ -158,11 +165,11 @@ async def _read(
         sink = make_sink()
         try:
             # What was deleted before the backup has no record here, so no deletions have to be known beforehand.
-            capture = await capture_snapshot(js, name, sink, deleted=deleted, advance=advance)
+            capture = await capture_snapshot(js, name, sink, deleted=deleted, consumers=False, advance=advance)
         except UnsupportedError:
             async for batch in read_messages(js, info, advance):
                 await asyncio.to_thread(sink.add, batch)
-            return info, {}
+            return info
         except (SnapshotBusy, TransferError, NatsTimeout):
             if attempt == _ATTEMPTS:
                 raise
@@ -170,7 +177,7 @@ async def _read(
             assert capture.end is not None
             late = late_deletions(capture.end)
             if not late.certain and not late.doubtful:
-                return info, {consumer.name: consumer for consumer in capture.consumers}
+                return info
             # Messages went since the restore (somebody consumes already): once more, without those.
             deleted = deleted | late.certain | late.doubtful
         await asyncio.sleep(_PAUSE_SECONDS * attempt)

@@ -18,40 +18,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-
 from jsbackup.config import Connection
-from jsbackup.engine.abandon import MARKER, abandon_restore, is_marked, remove_stream, with_marker
+from jsbackup.engine.abandon import MARKER, abandon_restore, remove_stream, with_marker
 from jsbackup.engine.backup import Failure, connect_jetstream
-from jsbackup.engine.features import Version
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.plan import Action, PlannedConsumer, RestoreOptions, RestorePlan, Target, Wire, plan_restore
+from jsbackup.engine.outgoing import archive_of, load_consumers, read_segments, state_to_restore
+from jsbackup.engine.plan import (
+    Action,
+    PlannedConsumer,
+    RestoreOptions,
+    RestorePlan,
+    Target,
+    Wire,
+    plan_restore,
+    staging_prefix,
+)
 from jsbackup.engine.prove import Expected, Proof, prove_stream
+from jsbackup.engine.settle import RestoredConsumer, creatable, settle, take_marker_off
+from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.transmit import TransmitLimits, transmit
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import (
     ApiError,
     IntegrityError,
     JsBackupError,
-    NatsError,
     NatsPermissionDenied,
     PlanRefused,
     TargetConflict,
 )
-from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.formats.s2 import S2Encoder
-from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, JsonObject, SequencePair, StreamState
+from jsbackup.model import Fidelity, SequencePair
 from jsbackup.progress import Progress
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
-from jsbackup.repository.manifest import Manifest, StreamBackup
-from jsbackup.repository.opaque import read_opaque
-from jsbackup.repository.pending import load_consumer
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.base import Store
 
@@ -59,8 +62,24 @@ __all__ = ["MARKER", "RestoreReport", "RestoreSettings", "RestoredConsumer", "Re
 
 _log = logging.getLogger(__name__)
 
-_SETTLE_SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
-_SETTLE_PAUSE_SECONDS = 0.25
+# What would make a copy beside the stream that it replaces do something, or let go of messages; and what would keep
+# it from being removed. It has no consumers either.
+_ACTIVE = frozenset(
+    {
+        "allow_msg_schedules",
+        "allow_msg_ttl",
+        "max_age",
+        "metadata",
+        "mirror",
+        "mirror_direct",
+        "republish",
+        "retention",
+        "sealed",
+        "sources",
+        "subject_delete_marker_ttl",
+        "subject_transform",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +90,6 @@ class RestoreSettings:
     window_bytes: int = DEFAULT_WINDOW_BYTES
     verify: bool = True
     limits: TransmitLimits = field(default_factory=TransmitLimits)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredConsumer:
-    """A consumer at the target. `note` says what is not as it was ("" if nothing)."""
-
-    name: str
-    fidelity: Fidelity
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +116,6 @@ class RestoreReport:
     failures: tuple[Failure, ...]
 
 
-async def look_at(js: JetStream) -> Target:
-    """The target as it is now."""
-    listing = await js.streams()
-    streams = dict(listing.entries)
-    leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
-    # A silent stream has its name taken all the same.
-    for name in (*listing.missing, *listing.offline):
-        if name not in streams:
-            raise NatsError(
-                f"stream {name} at the target does not answer", hint="Restore when all streams have a leader."
-            )
-    version: Version = js.link.server_version
-    return Target(version, js.link.cluster_name is not None, streams, frozenset(leftovers))
-
-
 async def run_restore(
     connection: Connection,
     repository: Repository,
@@ -138,8 +133,9 @@ async def run_restore(
         target = await look_at(js)
         plan = plan_restore(manifest, target, options)
         refuse_if_refused(plan)
+        await check_allowed(js, plan)
         await asyncio.to_thread(_check_objects, repository.store, manifest, plan)
-        marking = await _may_update(js)
+        marking = await may_update(js)
         progress.expect({action.name: _bytes_to_move(action, settings) for action in plan.actions})
         run = _Run(connection, repository.store, manifest.id, settings, progress, random, now_ns, target, marking)
         results, failures = await run.all(plan)
@@ -165,17 +161,6 @@ def _check_objects(store: Store, manifest: Manifest, plan: RestorePlan) -> None:
             f"nothing was restored: stream {problem.stream}: {problem.problem}",
             hint="See 'jsbackup verify' for all that is lost; streams that are whole can be restored by name.",
         )
-
-
-async def _may_update(js: JetStream) -> bool:
-    """Whether STREAM.UPDATE is allowed, tried on a stream that cannot be there."""
-    try:
-        await js.update_stream({"name": "jsbackup-is-update-allowed", "subjects": ["jsbackup.is.update.allowed"]})
-    except NatsPermissionDenied:
-        return False
-    except ApiError as error:
-        return error.err_code == ErrCode.STREAM_NOT_FOUND
-    return False
 
 
 class _Run:
@@ -247,7 +232,11 @@ class _Run:
         staged: str | None = None
         if action.replaces:
             staged = await self._stage(js, action)
-            await js.delete_stream(action.name)
+            try:
+                await js.delete_stream(action.name)
+            except JsBackupError:
+                await remove_stream(self.connection, staged)
+                raise
         try:
             restored = await self._restore(js, action)
         except JsBackupError as error:
@@ -261,14 +250,18 @@ class _Run:
     async def _stage(self, js: JetStream, action: Action) -> str:
         """A proved copy of what is to come, beside the stream that it will replace."""
         suffix = self.random(4).hex()
-        name = f"{action.name[:200]}-jsbackup-{suffix}"
-        active = ("mirror", "sources", "republish", "subject_transform", "metadata")
-        config = {key: value for key, value in action.config.items() if key not in active}
+        name = f"{staging_prefix(action.name)}{suffix}"
+        config = {key: value for key, value in action.config.items() if key not in _ACTIVE}
         config |= {"name": name, "subjects": [f"jsbackup.staged.{suffix}"], "description": f"replaces {action.name}"}
         copy = replace(action, name=name, config=config, replaces=False, consumers=())
         _log.info("stream %s is restored as %s first, and proved, before the old one goes", action.name, name)
         try:
-            await self._restore(js, copy)
+            restored = await self._restore(js, copy)
+            if self.settings.verify and not restored.verified:
+                raise PlanRefused(
+                    f"stream {action.name} is not replaced, its copy cannot be proved: {restored.notes[-1]}",
+                    hint="With --no-verify it is replaced without a proof.",
+                )
         except BaseException:
             await asyncio.shield(remove_stream(self.connection, name))
             raise
@@ -281,86 +274,53 @@ class _Run:
         entry = action.entry
         if action.wire is Wire.API:
             return await self._create(js, action)
-        consumers = await asyncio.to_thread(self._load_consumers, action)
+        consumers = await asyncio.to_thread(load_consumers, self.store, action)
         self.progress.start(action.name, _bytes_to_move(action, self.settings), entry.captured.messages)
         marked = self.marking and not action.config.get("sealed")
         config = with_marker(action.config, self.backup) if marked else action.config
+
+        def archive() -> Iterable[bytes]:
+            return archive_of(
+                self.store, action, config, consumers, lambda *moved: self.progress.advance(action.name, *moved)
+            )
+
         sender = RestoreSender(
             config,
-            _state_to_restore(entry),
+            state_to_restore(entry),
             max_chunk=chunk_limit(js.link.max_payload_bytes),
             window_size=self.settings.window_bytes,
         )
         try:
-            await transmit(js, sender, lambda: self._archive(action, config, consumers), self.settings.limits)
+            await transmit(js, sender, archive, self.settings.limits)
         except BaseException as error:
             refused = sender.deliver_subject is None and isinstance(error, (ApiError, TargetConflict))
             if not refused and not (isinstance(error, TargetConflict) and _is_name_taken(error)):
                 await asyncio.shield(abandon_restore(self.connection, sender))
             raise
         # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
-        notes: list[str] = []
-        if marked:
-            notes += await _take_marker_off(js, action.config)
-        more, incomplete = await self._settle(js, action)
-        notes += more
-        proof = await self._prove(js, action, consumers)
-        found = _compare_consumers(consumers, proof, entry.state.last_seq) if proof else _as_planned(consumers)
+        marker_stays = await take_marker_off(js, action.config) if marked else ""
+        settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
+        proof, unproved = await self._prove(js, action, consumers)
+        whole = state_to_restore(entry)
+        notes = [*action.notes, marker_stays, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
+        if unproved:
+            held = settled.info.state.messages if settled.info else 0
+            notes.append(f"not compared, the server reports {held} of {whole.messages} messages: {unproved}")
         return RestoredStream(
             name=entry.name,
             as_name=action.name,
-            messages=proof.messages if proof else entry.captured.messages,
-            bytes=entry.captured.bytes,
+            messages=proof.messages if proof else whole.messages,
+            bytes=whole.bytes,
             digest=proof.digest.hex if proof else entry.digest.hex,
             verified=proof is not None,
             seconds=time.monotonic() - began,
             wire=action.wire,
-            consumers=tuple(found),
-            notes=(*action.notes, *notes),
-            incomplete=incomplete,
+            consumers=settled.consumers,
+            notes=tuple(filter(None, notes)),
+            incomplete=settled.incomplete or bool(marker_stays) or bool(unproved),
         )
-
-    def _load_consumers(self, action: Action) -> list[PlannedConsumer]:
-        whole = []
-        backups = {consumer.name: consumer for consumer in action.entry.consumers}
-        for planned in action.consumers:
-            if planned.pending is not None:
-                loaded = load_consumer(self.store, backups[planned.consumer.name])
-                planned = replace(planned, consumer=replace(planned.consumer, state=loaded.state), pending=None)
-            whole.append(planned)
-        return whole
-
-    def _messages(self, entry: StreamBackup) -> Iterator[pa.RecordBatch]:
-        reader = SegmentReader(self.store)
-        for ref in entry.segments:
-            yield from reader.read(ref)
-
-    def _archive(self, action: Action, config: JsonObject, consumers: Sequence[PlannedConsumer]) -> Iterable[bytes]:
-        """The archive as the server reads it, in S2 frames. Runs in a worker thread."""
-        if action.wire is Wire.OPAQUE:
-            yield from read_opaque(self.store, action.entry.opaque)
-            return
-        archived = [planned.consumer for planned in consumers]
-        state = _state_to_restore(action.entry)
-        writer: ArchiveV1Writer | ArchiveV2Writer
-        if action.wire is Wire.V1:
-            writer = ArchiveV1Writer(config, action.entry.created, state, archived)
-        else:
-            # v2 knows no consumer without a state: one that starts anew has delivered nothing.
-            archived = [c if c.state is not None else replace(c, state=ConsumerState()) for c in archived]
-            writer = ArchiveV2Writer(state, archived)
-        encoder = S2Encoder()
-        for piece in writer.begin():
-            yield encoder.feed(piece)
-        for batch in self._messages(action.entry):
-            for piece in writer.write(batch):
-                yield encoder.feed(piece)
-            self.progress.advance(action.name, batch.nbytes, batch.num_rows)
-        for piece in writer.finish():
-            yield encoder.feed(piece)
-        yield encoder.finish()
 
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:
         """A stream of a config-only backup: made by the API, empty."""
@@ -368,7 +328,7 @@ class _Run:
         await js.create_stream(action.config)
         try:
             for planned in action.consumers:
-                await js.create_consumer(action.name, _creatable(planned.consumer))
+                await js.create_consumer(action.name, creatable(planned.consumer))
         except JsBackupError:
             await remove_stream(self.connection, action.name)
             raise
@@ -384,107 +344,44 @@ class _Run:
             consumers=tuple(RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY) for p in action.consumers),
         )
 
-    async def _settle(self, js: JetStream, action: Action) -> tuple[list[str], bool]:
-        """Wait for consumers and replicas; make consumers that the restore left out. Notes, and whether some lack."""
-        wanted = {planned.consumer.name: planned for planned in action.consumers}
-        deadline = time.monotonic() + _SETTLE_SECONDS
-        missing: set[str] = set(wanted)
-        behind = False
-        while True:
-            info = await js.find_stream(action.name)
-            if missing:
-                missing = set(wanted) - set((await js.consumers(action.name)).entries)
-            behind = info is None or (info.cluster is not None and not info.cluster.ready)
-            late = time.monotonic() > deadline or not self.target.clustered
-            if (not missing and not behind) or late:
-                break
-            await asyncio.sleep(_SETTLE_PAUSE_SECONDS)
-        notes = []
-        incomplete = behind
-        if behind:
-            notes.append("not all replicas are current yet")
-        for name in sorted(missing):
-            try:
-                await js.create_consumer(action.name, _creatable(wanted[name].consumer))
-                notes.append(f"consumer {name} was not restored by the server and was created anew")
-            except JsBackupError as error:
-                incomplete = True
-                notes.append(f"consumer {name} is missing: {error.message}")
-        return notes, incomplete
-
-    async def _prove(self, js: JetStream, action: Action, consumers: Sequence[PlannedConsumer]) -> Proof | None:
+    async def _prove(
+        self, js: JetStream, action: Action, consumers: Sequence[PlannedConsumer]
+    ) -> tuple[Proof | None, str]:
+        """The proof that was asked for, or why there is none."""
         entry = action.entry
-        if not self.settings.verify or action.wire is Wire.OPAQUE:
-            return None
+        if not self.settings.verify:
+            return None, ""
+        if action.wire is Wire.OPAQUE:
+            return None, "it was kept as it came, not decoded"
         expected = Expected(
             entry.digest,
             entry.captured.messages,
-            _state_to_restore(entry).last_seq,
+            state_to_restore(entry).last_seq,
             {p.consumer.name: p.consumer.state.delivered if p.consumer.state else SequencePair() for p in consumers},
-            lambda: self._messages(entry),
+            lambda: read_segments(self.store, entry),
         )
-        return await prove_stream(
-            js,
-            action.name,
-            expected,
-            now_ns=self.now_ns,
-            advance=lambda byte_count, _messages: self.progress.advance(action.name, byte_count, 0),
-        )
+        try:
+            proof = await prove_stream(
+                js,
+                action.name,
+                expected,
+                now_ns=self.now_ns,
+                advance=lambda byte_count, _messages: self.progress.advance(action.name, byte_count, 0),
+            )
+        except NatsPermissionDenied as error:
+            return None, error.message
+        return proof, ""
 
 
 def _bytes_to_move(action: Action, settings: RestoreSettings) -> int:
     """There, and back again to be compared."""
     if action.wire is Wire.API:
         return 0
+    if action.wire is Wire.OPAQUE:
+        return sum(piece.bytes for piece in action.entry.opaque)
     return action.entry.captured.bytes * (2 if settings.verify else 1)
-
-
-def _state_to_restore(entry: StreamBackup) -> StreamState:
-    """The state to ask for: as reported, widened to what was captured after the report."""
-    captured, state = entry.captured, entry.state
-    last_seq = max(state.last_seq, captured.last_seq)
-    first_seq = captured.first_seq or last_seq + 1
-    if not captured.messages:
-        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
-        first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
-    return replace(
-        state, messages=captured.messages, bytes=captured.bytes, first_seq=first_seq, last_seq=last_seq, deleted=0
-    )
-
-
-async def _take_marker_off(js: JetStream, config: JsonObject) -> list[str]:
-    """The stream is whole now. Notes what stands against saying so."""
-    try:
-        await js.update_stream(config)
-    except JsBackupError as error:
-        return [f"its metadata key {MARKER} could not be removed: {error.message}"]
-    return []
 
 
 def _is_name_taken(error: TargetConflict) -> bool:
     cause = error.__cause__
     return isinstance(cause, ApiError) and cause.err_code in (ErrCode.STREAM_NAME_IN_USE, ErrCode.RESTORE_NAME_IN_USE)
-
-
-def _creatable(consumer: ArchivedConsumer) -> JsonObject:
-    config = dict(consumer.config)
-    config.setdefault("name", consumer.name)
-    return config
-
-
-def _as_planned(consumers: Sequence[PlannedConsumer]) -> list[RestoredConsumer]:
-    return [RestoredConsumer(p.consumer.name, p.fidelity, p.note) for p in consumers]
-
-
-def _compare_consumers(consumers: Sequence[PlannedConsumer], proof: Proof, last_seq: int) -> list[RestoredConsumer]:
-    """Fidelity as planned, unless what the server now holds is less than that."""
-    found = []
-    for planned in consumers:
-        fidelity, note = planned.fidelity, planned.note
-        wanted, now = planned.consumer.state, proof.consumers.get(planned.consumer.name)
-        if wanted is not None and now is not None and now.state is not None and fidelity is Fidelity.EXACT:
-            lost = set(wanted.pending) - set(now.state.pending)
-            if now.state.ack_floor.stream < wanted.ack_floor.stream or (lost and not now.state.pending):
-                fidelity, note = Fidelity.FLOOR, "the server took over its ack floor only"
-        found.append(RestoredConsumer(planned.consumer.name, fidelity, note))
-    return found

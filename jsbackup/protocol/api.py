@@ -27,6 +27,7 @@ __all__ = [
     "consumer_info",
     "consumer_list",
     "consumer_names",
+    "leader_step_down",
     "message_get",
     "message_get_last",
     "message_get_next",
@@ -174,6 +175,12 @@ def stream_snapshot(
 def stream_restore(prefix: ApiPrefix, config: JsonObject, state: StreamState) -> Request:
     body: JsonObject = {"config": config, "state": state_to_json(state)}
     return _request(prefix, "stream_restore_response", ("STREAM", "RESTORE", _name_in(config)), body)
+
+
+def leader_step_down(prefix: ApiPrefix, stream: str) -> Request:
+    """Let the leader of a stream step down; 10010 where there is no cluster."""
+    tokens = ("STREAM", "LEADER", "STEPDOWN", check_name("stream", stream))
+    return _request(prefix, "stream_leader_stepdown_response", tokens)
 
 
 def message_get(prefix: ApiPrefix, stream: str, sequence: int) -> Request:

@@ -1,0 +1,123 @@
+"""After the transfer: what a server still does when it has answered, waited for and looked at.
+
+In a cluster the answer comes before consumers exist and replicas are current (M). A user who may not list consumers
+can still count them, by the stream's own info.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jsbackup.engine.abandon import MARKER
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.plan import PlannedConsumer
+from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
+from jsbackup.protocol.responses import ErrCode
+
+__all__ = ["RestoredConsumer", "Settled", "creatable", "settle", "take_marker_off"]
+
+_SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
+_PAUSE_SECONDS = 0.25
+_MARKER_SECONDS = 20.0  # for a new stream to be known everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredConsumer:
+    """A consumer at the target. `note` says what is not as it was ("" if nothing)."""
+
+    name: str
+    fidelity: Fidelity
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How the stream stands. `incomplete` if something of it is missing; `notes` say what."""
+
+    info: StreamInfo | None
+    consumers: tuple[RestoredConsumer, ...]
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+
+async def settle(js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, clustered: bool) -> Settled:
+    """Wait for consumers and replicas, and make consumers that the restore left out."""
+    wanted = {one.consumer.name: one for one in planned}
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        info = await js.find_stream(name)
+        found = await _find_consumers(js, name) if wanted else {}
+        if found is None:  # not allowed to look: all of them, or who knows
+            missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
+            behind = False
+        else:
+            missing = wanted.keys() - found.keys()
+            behind = not all(_has_leader(one.cluster) for one in found.values())
+        behind = behind or info is None or (info.cluster is not None and not info.cluster.ready)
+        if (not missing and not behind) or not clustered or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_PAUSE_SECONDS)
+    notes = ["not all replicas are current yet"] if behind else []
+    lost = 0
+    for consumer in sorted(missing):
+        try:
+            await js.create_consumer(name, creatable(wanted[consumer].consumer))
+            notes.append(f"consumer {consumer} was not restored by the server and was created anew")
+        except JsBackupError as error:
+            lost += 1
+            notes.append(f"consumer {consumer} is missing: {error.message}")
+    restored = [_compare(one, (found or {}).get(one.consumer.name)) for one in planned]
+    return Settled(info, tuple(restored), tuple(notes), behind or lost > 0)
+
+
+async def _find_consumers(js: JetStream, name: str) -> Mapping[str, ConsumerInfo] | None:
+    try:
+        listing = await js.consumers(name)
+    except NatsPermissionDenied:
+        return None
+    silent = {*listing.missing, *listing.offline}
+    return {consumer: info for consumer, info in listing.entries.items() if consumer not in silent}
+
+
+def _has_leader(cluster: ClusterInfo | None) -> bool:
+    return cluster is None or (bool(cluster.leader) and all(one.current for one in cluster.replicas))
+
+
+def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredConsumer:
+    """Fidelity as planned, unless what the server now holds is less than that."""
+    wanted, fidelity, note = planned.consumer.state, planned.fidelity, planned.note
+    if wanted is not None and now is not None and fidelity is Fidelity.EXACT:
+        unmoved = now.ack_floor.consumer == wanted.ack_floor.consumer
+        if (
+            now.ack_floor.stream < wanted.ack_floor.stream
+            or now.delivered.consumer < wanted.delivered.consumer
+            or (wanted.pending and not now.num_ack_pending and unmoved)
+        ):
+            fidelity, note = Fidelity.FLOOR, "the server took over its ack floor only"
+    return RestoredConsumer(planned.consumer.name, fidelity, note)
+
+
+async def take_marker_off(js: JetStream, config: JsonObject) -> str:
+    """The stream is whole now: say so. What stands against it ("" if nothing)."""
+    deadline = time.monotonic() + _MARKER_SECONDS
+    while True:
+        try:
+            await js.update_stream(config)
+            return ""
+        except (ApiError, NatsPermissionDenied, NatsTimeout) as error:
+            early = isinstance(error, NatsTimeout) or getattr(error, "err_code", 0) == ErrCode.STREAM_NOT_FOUND
+            if not early or time.monotonic() > deadline:
+                return f"its metadata key {MARKER} could not be removed, remove it by hand: {error.message}"
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def creatable(consumer: ArchivedConsumer) -> JsonObject:
+    """The config by which the API makes the consumer."""
+    config = dict(consumer.config)
+    config.setdefault("name", consumer.name)
+    return config

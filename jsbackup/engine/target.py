@@ -1,0 +1,65 @@
+"""The target of a restore, looked at before anything is changed: its streams, its version, what the user may do there.
+
+The least that a user needs for a restore is in the README; what a plan needs beyond that is tried here, on names that
+cannot be there, so that a missing permission is told at once and by its subject.
+"""
+
+from __future__ import annotations
+
+from jsbackup.engine.abandon import is_marked
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.plan import RestorePlan, Target, Wire, staging_prefix
+from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, TransferError
+from jsbackup.protocol.responses import ErrCode
+
+__all__ = ["check_allowed", "look_at", "may_update"]
+
+_NOWHERE = "jsbackup-probe"
+
+
+async def look_at(js: JetStream) -> Target:
+    """The target as it is now."""
+    listing = await js.streams()
+    streams = dict(listing.entries)
+    leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
+    # A silent stream has its name taken all the same.
+    for name in (*listing.missing, *listing.offline):
+        if name not in streams:
+            raise NatsError(
+                f"stream {name} at the target does not answer", hint="Restore when all streams have a leader."
+            )
+    version, clustered = await js.serving()
+    return Target(version, clustered, streams, frozenset(leftovers))
+
+
+async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
+    """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
+    for action in plan.actions:
+        if action.replaces or action.leftover:
+            try:
+                await js.delete_stream(f"{staging_prefix(action.name)}probe")
+            except NatsPermissionDenied as error:
+                error.hint = f"Grant the user this subject, for stream {action.name} that is to be removed too."
+                raise
+        if action.wire is not Wire.API:
+            await _try_chunks(js, action.name)
+
+
+async def _try_chunks(js: JetStream, stream: str) -> None:
+    try:
+        await js.link.request(f"$JS.SNAPSHOT.RESTORE.{stream}.{_NOWHERE}")
+    except (NatsPermissionDenied, TransferError):
+        raise
+    except NatsError:
+        pass  # nobody listens there, which only one hears who may publish
+
+
+async def may_update(js: JetStream) -> bool:
+    """Whether STREAM.UPDATE is allowed."""
+    try:
+        await js.update_stream({"name": _NOWHERE, "subjects": [f"{_NOWHERE}.update"]})
+    except NatsPermissionDenied:
+        return False
+    except ApiError as error:
+        return error.err_code == ErrCode.STREAM_NOT_FOUND
+    return False
