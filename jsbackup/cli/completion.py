@@ -33,11 +33,11 @@ def completion(shared: Shared, shell: str) -> None:
 
     For bash: jsbackup completion bash > ~/.local/share/bash-completion/completions/jsbackup
     """
-    from jsbackup.cli.main import cli
+    from jsbackup.cli.main import COMPLETE_VARIABLE, cli
 
     kind = get_completion_class(shell)
     assert kind is not None, "click offers the three shells of the choice above"
-    source = kind(cli, {}, "jsbackup", "_JSBACKUP_COMPLETE").source()
+    source = kind(cli, {}, "jsbackup", COMPLETE_VARIABLE).source()
     shared.output.result({"shell": shell, "script": source}, lambda: shared.output.verbatim(source))
 
 

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, shell_complete
 
 from jsbackup import __version__
 from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, SERVER_OPTIONS, write_options
@@ -25,7 +25,7 @@ from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
 
-__all__ = ["EXIT_CODES", "cli", "main"]
+__all__ = ["COMPLETE_VARIABLE", "EXIT_CODES", "cli", "main"]
 
 # command -> (module, what --help says of it)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("jsbackup.cli.exchange", "Write a backup out for the nats CLI, or its configs as files."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
 }
+
+COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
 
 EXIT_CODES: dict[int, str] = {
     0: "done and proved",
@@ -105,6 +107,12 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
+def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | None) -> None:
+    """Answer a shell; the scripts of `jsbackup completion` ask by a variable of the environment."""
+    if instruction and not ctx.resilient_parsing:
+        ctx.exit(shell_complete(cli, {}, "jsbackup", COMPLETE_VARIABLE, instruction))
+
+
 @click.group(
     cls=LazyGroup,
     params=[*GLOBAL_OPTIONS, *SERVER_OPTIONS],
@@ -113,6 +121,14 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+@click.option(
+    "--answer-shell",
+    envvar=COMPLETE_VARIABLE,
+    hidden=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_complete,
 )
 @click.pass_context
 def cli(ctx: click.Context, /, **_values: Any) -> None:
@@ -149,8 +165,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    # Not `cli.main`, which has its own way with Ctrl-C and broken pipes.
     try:
-        code = cli.main(args=list(arguments), prog_name="jsbackup", standalone_mode=False)
+        with cli.make_context("jsbackup", list(arguments)) as ctx:
+            code = cli.invoke(ctx)
     except click.exceptions.Exit as stop:  # of --help and --version
         return stop.exit_code
     return code if isinstance(code, int) else 0
