@@ -14,15 +14,15 @@ import pyarrow as pa
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.plan import Action, PlannedConsumer, Wire
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ConsumerState, JsonObject, StreamState
+from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 
-__all__ = ["archive_of", "load_consumers", "read_segments", "state_to_restore"]
+__all__ = ["archive_of", "load_consumers", "read_segments", "state_to_send"]
 
 
 def load_consumers(store: Store, action: Action) -> list[PlannedConsumer]:
@@ -54,7 +54,7 @@ def archive_of(
             advance(len(piece), 0)
         return
     archived = [planned.consumer for planned in consumers]
-    state = state_to_restore(action.entry)
+    state = state_to_send(action.entry)
     writer: ArchiveV1Writer | ArchiveV2Writer
     if action.wire is Wire.V1:
         writer = ArchiveV1Writer(config, action.entry.created, state, archived)
@@ -62,28 +62,9 @@ def archive_of(
         # v2 knows no consumer without a state: one that starts anew has delivered nothing.
         archived = [c if c.state is not None else replace(c, state=ConsumerState()) for c in archived]
         writer = ArchiveV2Writer(state, archived)
-    encoder = S2Encoder()
-    for piece in writer.begin():
-        yield encoder.feed(piece)
-    for batch in read_segments(store, action.entry):
-        for piece in writer.write(batch):
-            yield encoder.feed(piece)
-        advance(batch.nbytes, batch.num_rows)
-    for piece in writer.finish():
-        yield encoder.feed(piece)
-    yield encoder.finish()
+    yield from archive_stream(store, action.entry, writer, advance)
 
 
-def state_to_restore(entry: StreamBackup) -> StreamState:
-    """The state to ask for: as reported, widened to what was captured after the report."""
-    captured, state = entry.captured, entry.state
-    if entry.opaque:
-        return state
-    last_seq = max(state.last_seq, captured.last_seq)
-    first_seq = captured.first_seq or last_seq + 1
-    if not captured.messages:
-        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
-        first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
-    return replace(
-        state, messages=captured.messages, bytes=captured.bytes, first_seq=first_seq, last_seq=last_seq, deleted=0
-    )
+def state_to_send(entry: StreamBackup) -> StreamState:
+    """The state that a restore request names."""
+    return entry.state if entry.opaque else state_to_restore(entry)

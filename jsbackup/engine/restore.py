@@ -25,7 +25,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER, abandon_restore, remove_stream, with_marker
 from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.outgoing import archive_of, load_consumers, read_segments, state_to_restore
+from jsbackup.engine.outgoing import archive_of, load_consumers, read_segments, state_to_send
 from jsbackup.engine.plan import (
     Action,
     PlannedConsumer,
@@ -286,7 +286,7 @@ class _Run:
 
         sender = RestoreSender(
             config,
-            state_to_restore(entry),
+            state_to_send(entry),
             max_chunk=chunk_limit(js.link.max_payload_bytes),
             window_size=self.settings.window_bytes,
         )
@@ -301,7 +301,7 @@ class _Run:
         marker_stays = await take_marker_off(js, action.config) if marked else ""
         settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
         proof, unproved = await self._prove(js, action, consumers)
-        whole = state_to_restore(entry)
+        whole = state_to_send(entry)
         notes = [*action.notes, marker_stays, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
@@ -356,7 +356,7 @@ class _Run:
         expected = Expected(
             entry.digest,
             entry.captured.messages,
-            state_to_restore(entry).last_seq,
+            state_to_send(entry).last_seq,
             {p.consumer.name: p.consumer.state.delivered if p.consumer.state else SequencePair() for p in consumers},
             lambda: read_segments(self.store, entry),
         )
