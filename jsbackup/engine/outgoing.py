@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.plan import Action, PlannedConsumer, Wire
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.model import ConsumerState, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.repository.archiving import archive_stream, state_to_restore
-from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
-from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 
-__all__ = ["archive_of", "load_consumers", "read_segments", "state_to_send"]
+__all__ = ["archive_of", "load_consumers"]
 
 
 def load_consumers(store: Store, action: Action) -> list[PlannedConsumer]:
@@ -37,13 +33,6 @@ def load_consumers(store: Store, action: Action) -> list[PlannedConsumer]:
     return whole
 
 
-def read_segments(store: Store, entry: StreamBackup) -> Iterator[pa.RecordBatch]:
-    """All messages of a stream, in order."""
-    reader = SegmentReader(store)
-    for ref in entry.segments:
-        yield from reader.read(ref)
-
-
 def archive_of(
     store: Store, action: Action, config: JsonObject, consumers: Sequence[PlannedConsumer], advance: Advance
 ) -> Iterator[bytes]:
@@ -54,17 +43,18 @@ def archive_of(
             advance(len(piece), 0)
         return
     archived = [planned.consumer for planned in consumers]
-    state = state_to_send(action.entry)
+    state = state_to_restore(action.entry)
     writer: ArchiveV1Writer | ArchiveV2Writer
     if action.wire is Wire.V1:
         writer = ArchiveV1Writer(config, action.entry.created, state, archived)
     else:
-        # v2 knows no consumer without a state: one that starts anew has delivered nothing.
-        archived = [c if c.state is not None else replace(c, state=ConsumerState()) for c in archived]
+        # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
+        # made by the API when the messages are there.
+        starting = ConsumerState()
+        archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
         writer = ArchiveV2Writer(state, archived)
     yield from archive_stream(store, action.entry, writer, advance)
 
 
-def state_to_send(entry: StreamBackup) -> StreamState:
-    """The state that a restore request names."""
-    return entry.state if entry.opaque else state_to_restore(entry)
+def _starts_at_first(consumer: ArchivedConsumer) -> bool:
+    return bool(consumer.config.get("deliver_policy", "all") == "all")

@@ -25,7 +25,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER, abandon_restore, remove_stream, with_marker
 from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.outgoing import archive_of, load_consumers, read_segments, state_to_send
+from jsbackup.engine.outgoing import archive_of, load_consumers
 from jsbackup.engine.plan import (
     Action,
     PlannedConsumer,
@@ -53,6 +53,7 @@ from jsbackup.model import Fidelity, SequencePair
 from jsbackup.progress import Progress
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
+from jsbackup.repository.archiving import read_stream, state_to_restore
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verify import Level, verify_backup
@@ -286,7 +287,7 @@ class _Run:
 
         sender = RestoreSender(
             config,
-            state_to_send(entry),
+            state_to_restore(entry),
             max_chunk=chunk_limit(js.link.max_payload_bytes),
             window_size=self.settings.window_bytes,
         )
@@ -301,7 +302,7 @@ class _Run:
         marker_stays = await take_marker_off(js, action.config) if marked else ""
         settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
         proof, unproved = await self._prove(js, action, consumers)
-        whole = state_to_send(entry)
+        whole = state_to_restore(entry)
         notes = [*action.notes, marker_stays, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
@@ -325,10 +326,13 @@ class _Run:
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:
         """A stream of a config-only backup: made by the API, empty."""
         began = time.monotonic()
-        await js.create_stream(action.config)
+        # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
+        await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
         try:
             for planned in action.consumers:
                 await js.create_consumer(action.name, creatable(planned.consumer))
+            if action.config.get("sealed"):
+                await js.update_stream(action.config)
         except JsBackupError:
             await remove_stream(self.connection, action.name)
             raise
@@ -356,9 +360,9 @@ class _Run:
         expected = Expected(
             entry.digest,
             entry.captured.messages,
-            state_to_send(entry).last_seq,
+            state_to_restore(entry).last_seq,
             {p.consumer.name: p.consumer.state.delivered if p.consumer.state else SequencePair() for p in consumers},
-            lambda: read_segments(self.store, entry),
+            lambda: read_stream(self.store, entry),
         )
         try:
             proof = await prove_stream(

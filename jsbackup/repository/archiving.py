@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
+from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 
-__all__ = ["archive_stream", "state_to_restore"]
+__all__ = ["archive_stream", "read_stream", "state_to_restore"]
 
 
 def state_to_restore(stream: StreamBackup) -> StreamState:
     """The state that an archive of the stream brings about: as reported, widened to what was captured after that."""
     captured, state = stream.captured, stream.state
+    if stream.opaque:
+        return state
     last_seq = max(state.last_seq, captured.last_seq)
     first_seq = captured.first_seq
     if not captured.messages:
@@ -33,6 +36,13 @@ def state_to_restore(stream: StreamBackup) -> StreamState:
     )
 
 
+def read_stream(store: Store, stream: StreamBackup) -> Iterator[MessageBatch]:
+    """All messages of a stream, in order, each segment proved. Raises IntegrityError and StoreError."""
+    reader = SegmentReader(store)
+    for ref in stream.segments:
+        yield from reader.read(ref)
+
+
 def archive_stream(
     store: Store,
     stream: StreamBackup,
@@ -44,14 +54,12 @@ def archive_stream(
     `advance` is told the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
     """
     encoder = S2Encoder()
-    reader = SegmentReader(store)
     for piece in writer.begin():
         yield encoder.feed(piece)
-    for ref in stream.segments:
-        for batch in reader.read(ref):
-            for piece in writer.write(batch):
-                yield encoder.feed(piece)
-            advance(batch.nbytes, batch.num_rows)
+    for batch in read_stream(store, stream):
+        for piece in writer.write(batch):
+            yield encoder.feed(piece)
+        advance(batch.nbytes, batch.num_rows)
     for piece in writer.finish():
         yield encoder.feed(piece)
     yield encoder.finish()
