@@ -7,10 +7,9 @@ everything happens under tqdm's lock.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -47,11 +46,11 @@ def _counted(count: int) -> str:
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(round(min(seconds, 1e9)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 100:
         return f"{hours // 24}d"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes:02}:{rest:02}"
 
 
 def _bar(fraction: float, columns: int, steps: str) -> str:
@@ -93,7 +92,7 @@ class _Line(_Tqdm):
 
     monitor_interval = 0  # no thread of tqdm's own
 
-    def __init__(self, label: str, total: int, position: int, *, known: bool) -> None:
+    def __init__(self, label: str, total: int, position: int, stream: TextIO, *, known: bool) -> None:
         self.label = label
         self.messages = 0
         self.known = known
@@ -104,7 +103,7 @@ class _Line(_Tqdm):
             dynamic_ncols=True,
             miniters=1,
             mininterval=_REDRAW_SECONDS,
-            file=sys.stderr,
+            file=stream,
         )
 
     def __str__(self) -> str:
@@ -127,9 +126,10 @@ _Line.set_lock(_LOCK)  # tqdm's own default reaches across processes
 class TqdmProgress:
     """See `jsbackup.progress.Progress`. Totals that turn out too small grow; a bar never passes its end."""
 
-    def __init__(self, verb: str) -> None:
+    def __init__(self, verb: str, stream: TextIO) -> None:
         self._verb = verb
-        self._whole = _Line(verb, 0, 0, known=False)
+        self._stream = stream
+        self._whole = _Line(verb, 0, 0, stream, known=False)
         self._running: dict[str, _Line] = {}  # in the order of their lines
         self._expected: dict[str, int] = {}
         self._streams = 0
@@ -147,8 +147,8 @@ class TqdmProgress:
         with _LOCK:
             line = self._running.get(name)
             if line is None:
-                label = printable(name, sys.stderr.encoding or "utf-8")
-                self._running[name] = _Line(label, total_bytes, len(self._running) + 1, known=True)
+                label = printable(name, self._stream.encoding or "utf-8")
+                self._running[name] = _Line(label, total_bytes, len(self._running) + 1, self._stream, known=True)
                 self._grow(total_bytes - self._expected.pop(name, 0))
             else:  # from the beginning
                 self._whole.messages -= line.messages
@@ -178,6 +178,7 @@ class TqdmProgress:
                 if name in self._expected:  # ended before it began
                     self._grow(-self._expected.pop(name))
                     self._ended += 1
+                    self._say_whole()
                 return
             self._grow(int(line.n) - int(line.total or 0))
             self._ended += 1
@@ -196,7 +197,7 @@ class TqdmProgress:
 
     def write(self, text: str) -> None:
         """A line of text above the bars."""
-        _Line.write(text, file=sys.stderr)
+        _Line.write(text, file=self._stream)
 
     def _grow(self, byte_count: int) -> None:
         self._whole.total = int(self._whole.total or 0) + byte_count

@@ -23,7 +23,7 @@ def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
         return
     from jsbackup.cli.bars import TqdmProgress
 
-    bars = TqdmProgress(verb)
+    bars = TqdmProgress(verb, sys.stderr)
     _write_above = bars.write
     try:
         yield bars

@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import select
-import signal
 import struct
 import subprocess
 import termios
@@ -67,12 +66,12 @@ def in_terminal(
     columns: int = 100,
     rows: int = 24,
     seconds: float = 60,
-    interrupt_at: Callable[[str], bool] | None = None,
+    when_drawn: tuple[str, Callable[[int], None]] | None = None,
     **extra: str,
 ) -> Typed:
     """Run a command whose stderr is a terminal; `err` is everything that was drawn there, escape sequences included.
 
-    With `interrupt_at`, Ctrl-C is typed as soon as it is true of what was drawn so far.
+    `when_drawn` is a text and what to do when it has appeared, once, with the process's id.
     """
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -104,9 +103,9 @@ def in_terminal(
                     drawn += data
                 else:
                     out += data
-            if interrupt_at is not None and interrupt_at(drawn.decode(errors="replace")):
-                interrupt_at = None
-                process.send_signal(signal.SIGINT)
+            if when_drawn is not None and when_drawn[0].encode() in drawn:
+                when_drawn[1](process.pid)
+                when_drawn = None
         code = process.wait(timeout=10)
     finally:
         if process.poll() is None:

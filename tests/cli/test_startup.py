@@ -1,0 +1,51 @@
+"""Quick commands stay quick: whoever asks for help, the version or a completion does not wait for Arrow and NATS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from jsbackup import __version__
+from jsbackup.cli.main import COMMANDS
+from jsbackup.formats import kernels
+from tests.cli.typed import Typed, in_shell
+from tests.harness.commands import environment
+
+HEAVY = {"pyarrow", "nats", "tqdm", "asyncio", "zstandard", "cramjam", "jsbackup.engine", "jsbackup.repository"}
+PROGRAM = (
+    "import sys; from jsbackup.cli.main import run; code = run(sys.argv[1:]); print('', *sys.modules); sys.exit(code)"
+)
+
+
+def _imported(*line: str, **extra: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *line], capture_output=True, text=True, timeout=60, env=environment(**extra)
+    )
+    assert "Traceback" not in done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "--version", "bakcup", "completion bash", *(f"{name} --help" for name in COMMANDS), "backup --jobs 0"],
+)
+def test_nothing_heavy_is_imported(line: str) -> None:
+    imported = _imported(*line.split())
+    assert "click" in imported
+    assert HEAVY & imported == set()
+
+
+@pytest.mark.parametrize("words", ["jsbackup ba", "jsbackup backup --ex", "jsbackup restore --if-exists s"])
+def test_completion_is_quick_too(words: str) -> None:
+    extra = {"COMP_WORDS": words.replace(" ", "\n"), "COMP_CWORD": str(words.count(" "))}
+    imported = _imported(_JSBACKUP_COMPLETE="bash_complete", **extra)
+    assert "click" in imported and HEAVY & imported == set()
+
+
+def test_the_version_says_which_kernel_runs(typed: Callable[..., Typed]) -> None:
+    done = typed("--version")
+    assert (done.code, done.out, done.err) == (0, f"jsbackup {__version__} ({kernels.active()} kernel)\n", "")
+    assert in_shell("--version").out == done.out
