@@ -133,13 +133,15 @@ def _tell(shared: Shared, new: NewFolder, exported: Sequence[ExportedStream], di
     messages = sum(stream.messages for stream in exported)
 
     def text() -> None:
-        output.table(["STREAM", ">MESSAGES", "AS"], [(s.name, format_count(s.messages), s.archive) for s in exported])
+        output.table(
+            ["STREAM", ">MESSAGES", "WRITTEN AS"], [(s.name, format_count(s.messages), s.archive) for s in exported]
+        )
         for stream in exported:
             for note in stream.notes:
                 output.line(f"note: {stream.name}: {note}")
         output.line(
-            f"wrote {directory}: {len(exported)} streams, {format_count(messages)} messages, "
-            f"{format_count(new.files)} files, {format_bytes(new.bytes)}"
+            f"wrote {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
+            f"{format_count(new.files, 'file')}, {format_bytes(new.bytes)}"
         )
 
     document = {

@@ -31,8 +31,9 @@ def format_bytes(count: int) -> str:
     raise AssertionError
 
 
-def format_count(count: int) -> str:
-    return f"{count:,}"
+def format_count(count: int, noun: str = "") -> str:
+    """`1,234`, or with a noun `1 stream`, `1,234 streams`."""
+    return f"{count:,}" + (f" {noun}{'' if count == 1 else 's'}" if noun else "")
 
 
 def format_seconds(seconds: float) -> str:

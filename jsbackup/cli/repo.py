@@ -136,7 +136,7 @@ def show(shared: Shared, backup: str) -> None:
             output.line(f"tag       {key}={value}")
         output.line()
         output.table(
-            ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "FROM"],
+            ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],
             [
                 (
                     s.name,

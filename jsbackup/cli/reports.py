@@ -52,8 +52,8 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
         messages = sum(s["messages"] for s in results)
         added = sum(s["stored_bytes_added"] for s in results)
         output.line(
-            f"backup {manifest.id} is {manifest.result}: {len(results)} streams, "
-            f"{format_count(messages)} messages, {format_bytes(added)} added"
+            f"backup {manifest.id} is {manifest.result}: {format_count(len(results), 'stream')}, "
+            f"{format_count(messages, 'message')}, {format_bytes(added)} added"
         )
 
     output.result(backup_json(manifest, results, skipped), text)
@@ -114,7 +114,7 @@ def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iter
 def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
     """One line per stream of `backup --json`, for people."""
     output.table(
-        ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "FROM"],
+        ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
         [
             (
                 s["name"],
@@ -135,7 +135,7 @@ def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
         for warning in s["warnings"]:
             output.line(f"warning: {s['name']}: {warning}")
         for consumer in s["consumers"]:
-            if consumer["fidelity"] != "exact":
+            if consumer["fidelity"] != "exact" and s["archive_format"] != "config":  # where nobody expects more
                 reason = f": {consumer['reason']}" if consumer["reason"] else ""
                 output.line(
                     f"note: {s['name']}: consumer {consumer['name']} is known by {consumer['fidelity']}{reason}"

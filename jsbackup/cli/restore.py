@@ -123,7 +123,7 @@ def _tell(shared: Shared, report: RestoreReport) -> int:
 
     def text() -> None:
         output.table(
-            ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "AS", "PROOF"],
+            ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
             [
                 (
                     s.as_name,
@@ -149,7 +149,8 @@ def _tell(shared: Shared, report: RestoreReport) -> int:
             output.line(f"failed: {failure.name}: {failure.error.message}")
             if failure.error.hint:
                 output.line(f"hint: {failure.error.hint}")
-        output.line(f"restored {len(report.streams)} streams, {len(report.failures)} failed, {len(skipped)} skipped")
+        restored = format_count(len(report.streams), "stream")
+        output.line(f"restored {restored}, {len(report.failures)} failed, {len(skipped)} skipped")
 
     output.result({"streams": streams, "failed": failed, "skipped": skipped}, text)
     if report.failures and not report.streams:
