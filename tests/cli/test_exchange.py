@@ -241,7 +241,7 @@ def test_people_are_told_what_was_written(tmp_path: Path, repo: Path, capsys: py
     arguments = ["export", "latest", "-r", str(repo), "--format", "nats-cli", "--output", str(out), "--archive", "v2"]
     assert run(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["STREAM", "MESSAGES", "AS"]
+    assert lines[0].split() == ["STREAM", "MESSAGES", "WRITTEN", "AS"]
     assert lines[1].split() == ["A", "100", "v2"]
     assert lines[3].startswith("note: A: archives v2 are for nats-server 2.15")
     assert lines[-1].startswith(f"wrote {out}: 2 streams, 200 messages, 4 files, ")
