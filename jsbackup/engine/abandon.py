@@ -94,6 +94,7 @@ async def _insist(
             return
         except JsBackupError as error:
             if isinstance(error, NatsPermissionDenied) or time.monotonic() > deadline:
-                _log.warning("stream %s may be left half-made: %s", name, error.message)
+                doubtful = logging.WARNING if seconds else logging.DEBUG
+                _log.log(doubtful, "stream %s may be left half-made: %s", name, error.message)
                 return
         await asyncio.sleep(_PAUSE_SECONDS)

@@ -107,6 +107,11 @@ class Outlet:
             self._queued += len(chunk)
         self._wake()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the thread has given all there is."""
+        return self._closed
+
     def close(self) -> None:
         """Thread side: no more chunks."""
         with self._room:

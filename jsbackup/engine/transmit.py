@@ -28,7 +28,6 @@ __all__ = ["TransmitLimits", "cut_chunks", "transmit"]
 MIB = 1024 * 1024
 _KNOCK_SECONDS = 4.0  # less than the 5 s after which the server gives up
 _KNOCK_PAUSE_SECONDS = 0.05
-_LOOK_SECONDS = 5.0  # how often a silence is held against its limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ class TransmitLimits:
     keep_alive_seconds: float = 2.0  # well below the 5 s after which the server gives up
     request_seconds: float = 30.0  # in a cluster the answer comes when a leader was elected
     acknowledge_seconds: float = 120.0  # the server takes nothing: its disk, or its own lock
+    look_seconds: float = 5.0  # how often a silence is held against its limit
     # After the end the server checks and indexes everything before it answers: 5 MB/s is a very slow disk.
     store_seconds: float = 300.0
     store_bytes_per_second: float = 5e6
@@ -98,8 +98,8 @@ class _Transmission:
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._outlet.wait_filled()
-            if worker.done():
-                await worker
+            if self._outlet.closed:
+                await worker  # it is at its end, or at its error
             async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
                 first = await self._outlet.next()
@@ -142,7 +142,11 @@ class _Transmission:
         began = asyncio.get_running_loop().time()
         while True:
             await subscription.publish(subject, first, self._next_reply())
-            reply = await subscription.next(self._limits.acknowledge_seconds)
+            try:
+                reply = await subscription.next(self._limits.acknowledge_seconds)
+            except NatsTimeout:
+                self._sender.timed_out("an acknowledgement")
+                raise
             if not reply.data and not reply.headers:
                 return
             waited = asyncio.get_running_loop().time() - began
@@ -192,7 +196,7 @@ class _Transmission:
         self._moved_at = loop.time()
         while True:
             try:
-                message = await subscription.next(_LOOK_SECONDS)
+                message = await subscription.next(self._limits.look_seconds)
             except NatsTimeout:
                 if self._ended:
                     awaited, seconds = "the final answer", self._limits.store_seconds
