@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.abandon import MARKER, abandon_restore, remove_stream, with_marker
+from jsbackup.engine.abandon import MARKER, remove_stream, with_marker
 from jsbackup.engine.backup import Failure, connect_jetstream
+from jsbackup.engine.deliver import deliver
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.outgoing import archive_of, load_consumers
 from jsbackup.engine.plan import (
@@ -39,10 +40,9 @@ from jsbackup.engine.plan import (
 from jsbackup.engine.prove import Expected, Proof, prove_stream
 from jsbackup.engine.settle import RestoredConsumer, creatable, settle, take_marker_off
 from jsbackup.engine.target import check_allowed, look_at, may_update
-from jsbackup.engine.transmit import TransmitLimits, transmit
+from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import (
-    ApiError,
     IntegrityError,
     JsBackupError,
     NatsPermissionDenied,
@@ -51,7 +51,6 @@ from jsbackup.errors import (
 )
 from jsbackup.model import Fidelity, SequencePair
 from jsbackup.progress import Progress
-from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
 from jsbackup.repository.archiving import read_stream, state_to_restore
 from jsbackup.repository.manifest import Manifest
@@ -285,24 +284,23 @@ class _Run:
                 self.store, action, config, consumers, lambda *moved: self.progress.advance(action.name, *moved)
             )
 
-        sender = RestoreSender(
-            config,
-            state_to_restore(entry),
-            max_chunk=chunk_limit(js.link.max_payload_bytes),
-            window_size=self.settings.window_bytes,
+        whole = state_to_restore(entry)
+        await deliver(
+            js,
+            self.connection,
+            lambda: RestoreSender(
+                config,
+                whole,
+                max_chunk=chunk_limit(js.link.max_payload_bytes),
+                window_size=self.settings.window_bytes,
+            ),
+            archive,
+            self.settings.limits,
         )
-        try:
-            await transmit(js, sender, archive, self.settings.limits)
-        except BaseException as error:
-            refused = sender.deliver_subject is None and isinstance(error, (ApiError, TargetConflict))
-            if not refused and not (isinstance(error, TargetConflict) and _is_name_taken(error)):
-                await asyncio.shield(abandon_restore(self.connection, sender))
-            raise
         # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
         marker_stays = await take_marker_off(js, action.config) if marked else ""
         settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
         proof, unproved = await self._prove(js, action, consumers)
-        whole = state_to_restore(entry)
         notes = [*action.notes, marker_stays, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
@@ -384,8 +382,3 @@ def _bytes_to_move(action: Action, settings: RestoreSettings) -> int:
     if action.wire is Wire.OPAQUE:
         return sum(piece.bytes for piece in action.entry.opaque)
     return action.entry.captured.bytes * (2 if settings.verify else 1)
-
-
-def _is_name_taken(error: TargetConflict) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, ApiError) and cause.err_code in (ErrCode.STREAM_NAME_IN_USE, ErrCode.RESTORE_NAME_IN_USE)

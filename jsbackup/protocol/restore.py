@@ -15,6 +15,8 @@ Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstre
 - M: names, limits of the account and the config as such are checked before the answer; subjects that overlap with
   another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps those
   errors ("restore failed: … (10065)", code 10062).
+- M: in a cluster the restore is begun by the server that is meant to lead the stream. If another one is elected (a busy
+  cluster, up to 2.15), that one makes an empty stream and answers the request with a `stream_create_response`.
 - M: 2.12.6 to 2.14 read a v1 archive up to the end of its tar and no further. A frame behind that, in the same chunk or
   a later one, makes the restore an error ("read/write on closed pipe") although the stream is there and complete.
 """
@@ -42,7 +44,7 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.fields import Fields
+from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.names import check_name, check_subject, is_subject
@@ -142,6 +144,11 @@ class RestoreSender(Dialogue[State]):
     def receive_response(self, payload: bytes) -> list[Event]:
         """Take the answer to the request. TargetConflict if the target is in the way, ApiError for other refusals."""
         self._check_failure()
+        if self._only_created(payload):
+            self._fail(
+                FailureKind.SERVER,
+                TransferError(f"{self.what}: the cluster made an empty stream instead of beginning the restore"),
+            )
         answer = self._decode(payload, "stream_restore_response")
         try:
             subject = Fields(answer, self.what).text("deliver_subject")
@@ -204,6 +211,13 @@ class RestoreSender(Dialogue[State]):
         if check_subject("reply subject", reply_subject) in self._unacked:
             raise UsageError(f"{self.what}: reply subject {reply_subject} is in use")
         return self.deliver_subject
+
+    def _only_created(self, payload: bytes) -> bool:
+        try:
+            answer = load_object(payload, self.what)
+        except FormatError:
+            return False
+        return answer.get("type") == f"{TYPE_PREFIX}stream_create_response" and "error" not in answer
 
     def _answered(self, payload: bytes) -> list[Event]:
         answer = self._decode(payload, "stream_create_response")

@@ -476,3 +476,11 @@ def test_no_sequence_of_inputs_makes_another_error_or_revives_a_failed_dialogue(
         assert 0 <= machine.unacked_bytes <= machine.window_size + machine.max_chunk
         assert failed is None or (machine.to_send() == [] and machine.room == 0)
         assert not machine.done or machine.unacked_bytes == 0
+
+
+def test_a_cluster_that_made_an_empty_stream_instead_may_be_asked_again() -> None:
+    machine = sender()
+    created = json.dumps({"type": CREATE, "config": {"name": machine.stream}, "did_create": True}).encode()
+    error = failure(machine, lambda: machine.receive_response(created), FailureKind.SERVER)
+    assert isinstance(error, TransferError) and error.retry
+    assert "empty stream" in error.message
