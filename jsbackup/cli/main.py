@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
 from itertools import pairwise, takewhile
@@ -207,4 +208,11 @@ def main() -> None:
     """The console script."""
     _prepare_streams()
     signal.signal(signal.SIGTERM, _stop)  # ends a command as cleanly as Ctrl-C does
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == Interrupted.exit_code:
+        # Python would wait for threads that wait for a store. Nothing they do is needed any more.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -6,15 +6,14 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsbackup import __version__
-from jsbackup.cli.command import INTERRUPTED, Shared
+from jsbackup.cli.command import Shared
 from jsbackup.config import Connection, ConnectionOptions, environment, source_connection
-from jsbackup.errors import Interrupted, JsBackupError, RepositoryNotFound, UsageError
+from jsbackup.errors import RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
@@ -76,45 +75,6 @@ def open_or_make_repository(shared: Shared) -> Repository:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work. Ctrl-C and SIGTERM stop it cleanly and raise Interrupted."""
-    import asyncio
+    from jsbackup.cli.loop import run
 
-    async def guarded() -> T:
-        task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        stopped = False
-
-        def stop() -> None:
-            nonlocal stopped
-            stopped = True
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if stopped:
-                raise Interrupted(INTERRUPTED) from None
-            raise
-        except (JsBackupError, BaseExceptionGroup) as error:
-            if stopped:  # it failed while it cleaned up
-                raise Interrupted(INTERRUPTED) from error
-            if isinstance(error, BaseExceptionGroup):
-                _raise_the_first(error)
-            raise
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-    return asyncio.run(guarded())
-
-
-def _raise_the_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """The first error of tasks that failed together, if all of them are ours; else the group, which is a bug."""
-    known, bugs = group.split(JsBackupError)
-    if known is None or bugs is not None:
-        raise group
-    first: BaseException = known
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    raise first from group
+    return run(work)

@@ -1,0 +1,90 @@
+"""The event loop of a command, and how Ctrl-C and SIGTERM end it: cleanly, but not for long.
+
+An interrupted command cleans up, which takes a moment where store and server answer. Where they do not, it is pressed
+to leave after some seconds, and threads that wait for a store are left to their own: what it leaves behind then is what
+a kill would leave, and everything is made for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+from jsbackup.cli.command import INTERRUPTED
+from jsbackup.errors import Interrupted, JsBackupError
+
+__all__ = ["run"]
+
+T = TypeVar("T")
+
+_GRACE_SECONDS = 5.0
+_PRESS_SECONDS = 0.5
+# Each running transfer keeps one (at most 64 at a time), and each may want another for something short. The default
+# has a few more than the machine has processors, and a transfer that waits for a thread is given up by the server.
+_MOST_THREADS = 160
+
+
+class _Threads(ThreadPoolExecutor):
+    """The loop's threads; nobody waits for those that were left to their own."""
+
+    left = False
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait and not self.left, cancel_futures=cancel_futures or self.left)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`."""
+
+    async def guarded() -> T:
+        loop = asyncio.get_running_loop()
+        guard = asyncio.current_task()
+        threads = _Threads(_MOST_THREADS)
+        loop.set_default_executor(threads)
+        task = asyncio.ensure_future(work)
+
+        def stop() -> None:
+            task.cancel()
+            if not threads.left:
+                threads.left = True
+                loop.call_later(_GRACE_SECONDS, press)
+
+        def press() -> None:
+            for other in asyncio.all_tasks():
+                if other is not guard:
+                    other.cancel()
+            loop.call_later(_PRESS_SECONDS, press)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if threads.left:
+                raise Interrupted(INTERRUPTED) from None
+            raise
+        except (JsBackupError, BaseExceptionGroup) as error:
+            if threads.left:  # it failed while it cleaned up
+                raise Interrupted(INTERRUPTED) from error
+            if isinstance(error, BaseExceptionGroup):
+                _raise_the_first(error)
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    return asyncio.run(guarded())
+
+
+def _raise_the_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """The first error of tasks that failed together, if all of them are ours; else the group, which is a bug."""
+    known, bugs = group.split(JsBackupError)
+    if known is None or bugs is not None:
+        raise group
+    first: BaseException = known
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    raise first from group
