@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from jsbackup.engine.features import Version
 from jsbackup.engine.link import Link
-from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
+from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
 from jsbackup.protocol.info import (
@@ -57,8 +57,13 @@ class JetStream:
         """Send a request and give its decoded answer."""
         timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         for pause in (*_PAUSES_SECONDS, None):
+            connected = self.link.connected
             try:
                 return await self.link.api(request, timeout)
+            except TransferError:
+                # If the connection broke under it: all these requests may be sent twice. Else none could be made.
+                if not connected or pause is None:
+                    raise
             except ApiError as error:
                 if pause is None or not is_temporary(error):
                     raise

@@ -237,8 +237,12 @@ class _Run:
                 hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
             )
 
-    async def messages(self) -> _Stored:
+    async def otherwise(self, limits: CaptureLimits, why: str) -> _Stored:
+        """A stream of which no snapshot can be had, or none that can be decoded."""
         info = await self.js.stream(self.name)
+        return await (self.messages(info) if info.config.get("storage") == "memory" else self.opaque(info, limits, why))
+
+    async def messages(self, info: StreamInfo) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = SegmentWriter(self.store, self.folder)
         async for batch in read_messages(self.js, info, self.advance):
@@ -254,8 +258,7 @@ class _Run:
             warnings=(note,),
         )
 
-    async def opaque(self, limits: CaptureLimits, why: str) -> _Stored:
-        info = await self.js.stream(self.name)
+    async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, 0)
         writer = OpaqueWriter(self.store, self.folder)
         capture = await capture_opaque(
@@ -277,17 +280,19 @@ async def _store_with_attempts(run: _Run) -> _Stored:
     limits = run.options.limits
     busy_until = time.monotonic() + _BUSY_SECONDS
     attempt = 1
+    unsupported = ""
     while True:
         try:
-            return await run.snapshot(limits)
+            return await (run.otherwise(limits, unsupported) if unsupported else run.snapshot(limits))
         except SnapshotBusy as error:
             if time.monotonic() > busy_until:
                 raise
             _log.info("%s; waiting", error.message)
             await asyncio.sleep(_BUSY_PAUSE_SECONDS)
         except UnsupportedError as error:
-            memory = (await run.js.stream(run.name)).config.get("storage") == "memory"
-            return await run.messages() if memory else await run.opaque(limits, error.message)
+            if unsupported:
+                raise
+            unsupported = error.message
         except (TransferError, NatsTimeout, FormatError) as error:
             if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
                 raise
