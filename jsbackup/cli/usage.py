@@ -25,8 +25,10 @@ def usage_error(wrong: click.ClickException) -> UsageError:
         case click.NoSuchOption(option_name=name):
             known = [option for param in context.command.params for option in param.opts] if context else []
             return UsageError(f"no such option {name}", hint=_did_you_mean(name, known) or hint)
-        case click.MissingParameter(param=click.Parameter() as param) if context:
-            what = param.opts[0] if param.param_type_name == "option" else param.make_metavar(context)
+        case click.MissingParameter(param=click.Parameter() as param):
+            what = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
+            if isinstance(param.type, click.Choice):
+                hint = f"Choose from {', '.join(map(str, param.type.choices))}."
             return UsageError(f"missing {param.param_type_name} {what}", hint=hint)
         case _:
             text = " ".join(wrong.format_message().split()).rstrip(".")
