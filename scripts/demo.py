@@ -112,7 +112,7 @@ async def look(url: str) -> dict[str, list[object]]:
             facts.append((message.seq, message.subject, message.data, message.headers, str(message.time)))
         for consumer in await js.consumers_info(name):
             for at in (consumer.ack_floor, consumer.delivered):
-                    facts.append((consumer.name, at.consumer_seq, at.stream_seq, consumer.num_ack_pending))
+                facts.append((consumer.name, at.consumer_seq, at.stream_seq, consumer.num_ack_pending))
         seen[name] = facts
     await nc.close()
     return seen

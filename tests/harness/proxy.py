@@ -34,17 +34,16 @@ class Proxy:
     """Listens on a free port of 127.0.0.1 and passes everything on to `port`; use it as a context manager."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
+        self._target: int | None = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.passed = {direction: 0 for direction in Direction}
+        self.passed = dict.fromkeys(Direction, 0)
         self.connections = 0
         self._trips: dict[Direction, tuple[int, Callable[[], None]]] = {}
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._flowing = threading.Event()
         self._flowing.set()
-        self._closed = False
 
     @property
     def url(self) -> str:
@@ -66,6 +65,11 @@ class Proxy:
         for victim in victims:
             victim.close()
 
+    def refuse(self) -> None:
+        """Resets every connection there is, and every one that comes: there is no server any more."""
+        self._target = None
+        self.cut()
+
     def hold(self) -> None:
         """Nothing passes any more, in either direction, and nobody is told."""
         self._flowing.clear()
@@ -80,10 +84,8 @@ class Proxy:
             except OSError:
                 return
             self.connections += 1
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
-                server.settimeout(None)
-            except OSError:
+            server = self._to_server()
+            if server is None:
                 client.close()
                 continue
             with self._lock:
@@ -93,6 +95,14 @@ class Proxy:
                 (client, server, Direction.TO_SERVER),
             ):
                 threading.Thread(target=self._pump, args=(source, sink, direction), daemon=True).start()
+
+    def _to_server(self) -> socket.socket | None:
+        if self._target is not None:
+            with contextlib.suppress(OSError):
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
+                server.settimeout(None)
+                return server
+        return None
 
     def _pump(self, source: socket.socket, sink: socket.socket, direction: Direction) -> None:
         with contextlib.suppress(OSError):

@@ -20,7 +20,8 @@ def main() -> None:
 
     def slow(self: LocalStore, key: str, *rest: Any) -> Any:
         if key.startswith("segments/"):
-            print(f"{operation} {key}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{operation} {key}\n")
+            sys.stderr.flush()
             time.sleep(seconds)
         return real(self, key, *rest)
 
