@@ -86,7 +86,6 @@ async def run_backup(
 ) -> BackupReport:
     """Back streams up. Raises UsageError if a named stream does not exist, NatsError if the server cannot be asked."""
     begun_ns = clock_ns()
-    backup = layout.backup_id(begun_ns, random(3))
     async with connect_jetstream(connection) as js, advisories(js.link):
         await js.account()  # JetStream is there, and for this account
         source = Source(
@@ -105,9 +104,9 @@ async def run_backup(
     failures += failed
     if failures and not results:
         return BackupReport(None, (), tuple(failures))
-    previous = repository.backups()
+    previous = next(reversed(repository.backups()), None)
     manifest = Manifest(
-        id=backup,
+        id=layout.backup_id(begun_ns, random(3), previous),
         created=format_time(begun_ns),
         tool=f"jsbackup {__version__}",
         source=source,
@@ -115,7 +114,7 @@ async def run_backup(
         streams=tuple(result.stream for result in results),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
         tags=dict(options.tags),
-        previous=previous[-1] if previous else None,
+        previous=previous,
     )
     await asyncio.to_thread(repository.commit, manifest)
     return BackupReport(manifest, tuple(results), tuple(failures))

@@ -70,9 +70,9 @@ def run_import(
     if not streams:
         return ImportReport(None, (), tuple(failures))
     streams.sort(key=lambda imported: imported.stream.name)
-    backups = repository.backups()
+    previous = next(reversed(repository.backups()), None)
     document = Manifest(
-        id=layout.backup_id(begun_ns, random(3)),
+        id=layout.backup_id(begun_ns, random(3), previous),
         created=format_time(begun_ns),
         tool=tool,
         source=manifest.Source(extra={"imported": _origin(source)}),
@@ -80,7 +80,7 @@ def run_import(
         streams=tuple(imported.stream for imported in streams),
         skipped=tuple(manifest.SkippedStream(failure.name, failure.error.message) for failure in failures),
         tags=dict(tags),
-        previous=backups[-1] if backups else None,
+        previous=previous,
     )
     repository.commit(document)
     return ImportReport(document, tuple(streams), tuple(failures))

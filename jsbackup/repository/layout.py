@@ -205,10 +205,20 @@ def opaque_key(folder: str, sha256: str) -> str:
 # --- backups and the rest ---
 
 
-def backup_id(created_ns: int, random: bytes) -> str:
-    """The id of a backup that began then (Unix time); `random` is three bytes."""
-    moment = datetime.fromtimestamp(created_ns // 1_000_000_000, UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{random[:3].hex():0>6}"
+def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
+    """The id of a backup that began then (Unix time); `random` is three bytes.
+
+    `newest` is the repository's newest so far: of two that began in the same second the later one has the higher id.
+    """
+    seconds, number = created_ns // 1_000_000_000, int.from_bytes(random[:3], "big")
+    if newest is not None and newest.startswith(_moment(seconds)):
+        step = int(newest[-6:], 16) + 1 + number % 1024
+        seconds, number = (seconds, step) if step < 1 << 24 else (seconds + 1, number)
+    return f"{_moment(seconds)}-{number:06x}"
+
+
+def _moment(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%SZ}"
 
 
 def is_backup_id(text: str) -> bool:

@@ -227,6 +227,20 @@ def test_backup_ids_hold_the_time_and_sort_by_it() -> None:
     assert [layout.backup_id_of(layout.manifest_key(backup)) for backup in ids] == ids
 
 
+@given(st.lists(st.binary(min_size=3, max_size=3), min_size=2))
+def test_backups_of_the_same_second_have_ids_that_rise(randoms: list[bytes]) -> None:
+    ids: list[str] = []
+    for random in randoms:
+        ids.append(layout.backup_id(1795225500 * 10**9, random, ids[-1] if ids else None))
+    assert ids == sorted(set(ids))
+    assert all(layout.is_backup_id(backup) for backup in ids)
+
+
+def test_an_id_passes_no_later_backup_by() -> None:
+    assert layout.backup_id(10**9, b"\0\0\1", "20301121T014500Z-ffffff") == "19700101T000001Z-000001"
+    assert layout.backup_id(10**9, b"\0\0\1", "19700101T000001Z-ffffff") == "19700101T000002Z-000001"
+
+
 BACKUPS = ["20261121T014500Z-1a2b3c", "20261121T014500Z-1b0000", "20261122T000000Z-000000", "20260101T000000Z-ffffff"]
 
 
