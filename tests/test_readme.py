@@ -35,7 +35,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 SOURCE, TARGET = "nats://127.0.0.1:4222", "nats://127.0.0.1:4223"
-OLD_ID = "20261121T094249Z-acd"  # the start of an id, as typed in the README
+FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the README has it
 
 
 def blocks(kind: str) -> list[str]:
@@ -167,7 +167,7 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Itera
         first_id = ""
         for step in STEPS:
             command = step.command.replace(SOURCE, source.url).replace(TARGET, target.url)
-            results.append(shell.type(command.replace(OLD_ID, first_id[: len(OLD_ID)])))
+            results.append(shell.type(command.replace(FIRST_ID, first_id)))
             ids = [word for line in results[-1][1] for word in line.split() if is_backup_id(word)]
             first_id = first_id or next(iter(ids), "")
         shell.close()
