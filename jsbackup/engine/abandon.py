@@ -72,7 +72,9 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
         except NatsError:
             pass  # nobody listens: it was over already; or the server is still at it, which is as much as can be known
     found = await js.find_stream(sender.stream)
-    if found is not None and is_marked(found.config) == is_marked(sender.config):
+    # M: clusters keep the name of a restore that failed. There is no such stream then, but it can be deleted.
+    nameless = found is None and sender.deliver_subject is not None and js.link.cluster_name is not None
+    if nameless or (found is not None and is_marked(found.config) == is_marked(sender.config)):
         await js.delete_stream(sender.stream)
 
 

@@ -5,7 +5,7 @@ The digest says whether; this says what, when the digest says no.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 __all__ = ["Comparison", "Missing"]
 
 # Differences kept to be looked at; beyond, they are only counted.
-_KEPT = 100_000
+_KEPT = 100
 
 _Row = tuple[int, int, bytes, bytes, bytes]
 
@@ -24,6 +24,7 @@ class Missing:
 
     sequence: int
     timestamp_ns: int
+    subject: bytes
     headers: bytes
 
 
@@ -31,15 +32,18 @@ class Missing:
 class Comparison:
     """A sink for the server's messages that walks along the backup's. Call `finish` at the end.
 
-    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all.
+    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all. What is
+    missing and `excused` is counted in `gone` and nowhere else.
     """
 
     ours: Iterable[pa.RecordBatch]
     last_seq: int  # what the server holds beyond is not compared: it arrived after the restore
+    excused: Callable[[Missing], bool] = lambda _missing: False
     missing: list[Missing] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     count: int = 0
+    gone: int = 0
     _rows: Iterator[_Row] = field(init=False)
     _next: _Row | None = field(init=False)
 
@@ -68,7 +72,11 @@ class Comparison:
 
     def _miss(self) -> None:
         assert self._next is not None
-        self._keep(self.missing, Missing(self._next[0], self._next[1], self._next[3]))
+        missing = Missing(*self._next[:4])
+        if self.excused(missing):
+            self.gone += 1
+        else:
+            self._keep(self.missing, missing)
         self._next = next(self._rows, None)
 
     def _keep(self, found: list[int] | list[Missing], item: int | Missing) -> None:

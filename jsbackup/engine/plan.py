@@ -105,6 +105,7 @@ class Target:
     clustered: bool | None
     streams: Mapping[str, StreamInfo]
     leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
+    unborn: frozenset[str] = frozenset()  # names that a restore has taken which runs still, or failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
     skipped: list[Refusal] = []
     for entry in chosen:
         exists = entry.name in target.streams and entry.name not in target.leftovers
-        if exists and options.if_exists is IfExists.SKIP:
+        if (exists or entry.name in target.unborn) and options.if_exists is IfExists.SKIP:
             skipped.append(Refusal(entry.name, TargetConflict.exit_code, "exists at the target"))
             continue
         action, reasons = _plan_stream(entry, manifest.source, target, options, exists=exists)
@@ -219,6 +220,11 @@ def _plan_stream(
 
     if exists and options.if_exists is IfExists.FAIL:
         refuse("exists at the target; choose with --if-exists skip or replace", TargetConflict.exit_code)
+    if entry.name in target.unborn and options.if_exists is IfExists.FAIL:
+        refuse(
+            "has its name taken by another restore; if that one has failed, choose --if-exists replace",
+            TargetConflict.exit_code,
+        )
     overrides: JsonObject = {}
     if options.replicas is not None:
         overrides["num_replicas"] = options.replicas
@@ -260,7 +266,7 @@ def _plan_stream(
             wire=wire,
             config=config,
             replaces=exists,
-            leftover=entry.name in target.leftovers,
+            leftover=entry.name in target.leftovers | target.unborn,
             changes=changes,
             consumers=tuple(consumers),
             notes=(*notes, *_notes(entry, config, wire, consumers), *_staged_before(entry.name, target)),

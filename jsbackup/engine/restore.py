@@ -49,7 +49,7 @@ from jsbackup.errors import (
     PlanRefused,
     TargetConflict,
 )
-from jsbackup.model import Fidelity, SequencePair
+from jsbackup.model import Fidelity
 from jsbackup.progress import Progress
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
 from jsbackup.repository.archiving import read_stream, state_to_restore
@@ -359,7 +359,8 @@ class _Run:
             entry.digest,
             entry.captured.messages,
             state_to_restore(entry).last_seq,
-            {p.consumer.name: p.consumer.state.delivered if p.consumer.state else SequencePair() for p in consumers},
+            action.config,
+            [planned.consumer for planned in consumers],
             lambda: read_stream(self.store, entry),
         )
         try:

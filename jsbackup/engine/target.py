@@ -9,7 +9,7 @@ from __future__ import annotations
 from jsbackup.engine.abandon import is_marked
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import RestorePlan, Target, Wire, staging_prefix
-from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, TransferError
+from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol.responses import ErrCode
 
 __all__ = ["check_allowed", "look_at", "may_update"]
@@ -22,14 +22,25 @@ async def look_at(js: JetStream) -> Target:
     listing = await js.streams()
     streams = dict(listing.entries)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
-    # A silent stream has its name taken all the same.
+    unborn: set[str] = set()
+    # A silent stream has its name taken all the same. M: in a cluster a stream that is being restored, or was not to
+    # the end, is missing from the list and not found by its name.
     for name in (*listing.missing, *listing.offline):
-        if name not in streams:
+        if name in listing.missing and await _is_unborn(js, name):
+            unborn.add(name)
+        elif name not in streams:
             raise NatsError(
                 f"stream {name} at the target does not answer", hint="Restore when all streams have a leader."
             )
     version, clustered = await js.serving()
-    return Target(version, clustered, streams, frozenset(leftovers))
+    return Target(version, clustered, streams, frozenset(leftovers), frozenset(unborn))
+
+
+async def _is_unborn(js: JetStream, name: str) -> bool:
+    try:
+        return await js.find_stream(name) is None
+    except NatsTimeout:
+        return False
 
 
 async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
