@@ -163,8 +163,9 @@ class Command(click.Command):
 def write_options(
     ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Sequence[click.Parameter]
 ) -> None:
-    """A section of a help text."""
-    rows = [record for param in params if (record := param.get_help_record(ctx)) is not None]
+    """A section of a help text. Arguments are told by the usage line and the text."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    rows = [record for option in options if (record := option.get_help_record(ctx)) is not None]
     if rows:
         with formatter.section(title):
             formatter.write_dl(rows)

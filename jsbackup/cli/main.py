@@ -119,6 +119,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
     params=[*GLOBAL_OPTIONS, *SERVER_OPTIONS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     invoke_without_command=True,
+    subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."

@@ -156,6 +156,8 @@ def test_help_of_a_command_lists_its_options(typed: Type, name: str) -> None:
             assert set(param.opts) <= words
             assert param.help
     assert "--help" in words
+    listed = done.out[done.out.index("\nOptions:") :].splitlines()
+    assert all(line.lstrip().startswith("-") for line in listed if line.startswith("  ") and line[2] != " ")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
