@@ -1,0 +1,60 @@
+"""Servers that are set up in other ways: encryption at rest, small payloads, a JetStream domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.oracle import compare
+from tests.harness.servers import NatsServer, hub_and_leaf
+from tests.integration.witness import announced, back_up, filled, restore, seen
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+
+# Deletions, limits, a queue with pending messages, a bucket: small, and most of what can go wrong.
+SOME = ("GAPS", "DELETED_TAIL", "PURGED_SEQ", "EMPTIED", "PER_SUBJECT_5", "WORKQUEUE", "KV")
+
+
+@pytest.mark.parametrize("cipher", ["chacha", "aes"])
+@pytest.mark.parametrize("version", ["2.11.11", "2.15.1"])
+def test_encrypted_servers_give_and_take(
+    version: str, cipher: str, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    secret = {"key": "a key of the server's own", "cipher": cipher}
+    source, plain, target = nats_server(version, **secret), nats_server(version), nats_server(version, **secret)
+    before = filled(source.url, version)
+    back_up(source.url, tmp_path / "repo")
+    for server in (plain, target):
+        restored = restore(server.url, tmp_path / "repo")
+        assert compare(before, seen(server.url), ignore=announced(restored)) == []
+    target.restart()  # what was restored must also be there when the server reads it from its encrypted files again
+    gone = ["SETTINGS:consumer.memory*", "SETTINGS:state.consumer_count"]  # a consumer kept in memory
+    assert compare(before, seen(target.url), ignore=[*announced(restored), *gone]) == []
+
+
+@pytest.mark.parametrize("max_payload_bytes", [1024, 4096])
+@pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
+def test_servers_with_a_small_payload_limit_give_and_take(
+    version: str, max_payload_bytes: int, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    source = nats_server(version)
+    before = filled(source.url, version, only=SOME)
+    largest = max(len(m.data) + len(m.header_block or b"") for s in before.values() for m in s.messages)
+    assert largest < 1024, "messages beyond the target's limit are another test"
+    back_up(source.url, tmp_path / "repo")
+    target = nats_server(version, max_payload_bytes=max_payload_bytes)
+    restored = restore(target.url, tmp_path / "repo")
+    assert compare(before, seen(target.url), ignore=announced(restored)) == []
+    # And back again: the small limit does not bind the snapshot.
+    back_up(target.url, tmp_path / "again")
+
+
+def test_behind_a_domain_streams_are_saved_and_restored(tmp_path: Path) -> None:
+    with hub_and_leaf("2.12.8") as (hub, leaf):
+        before = filled(leaf.url, "2.12.8", only=SOME, prefix="$JS.leaf.API")
+        back_up(hub.url, tmp_path / "repo", "--js-domain", "leaf")
+        restored = restore(leaf.url, tmp_path / "repo", "--js-domain", "hub")
+        after = seen(hub.url, prefix="$JS.hub.API")
+        assert compare(before, after, ignore=announced(restored)) == []
