@@ -18,7 +18,7 @@ from jsbackup.engine.handoff import Outlet
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import JsBackupError, NatsTimeout
-from jsbackup.protocol.events import RestoreDone
+from jsbackup.protocol.events import Message, RestoreDone
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.restore import RestoreSender
@@ -39,6 +39,7 @@ class TransmitLimits:
     request_seconds: float = 30.0  # in a cluster the answer comes when a leader was elected
     acknowledge_seconds: float = 120.0  # the server takes nothing: its disk, or its own lock
     look_seconds: float = 5.0  # how often a silence is held against its limit
+    reason_seconds: float = 1.0  # for the reason why the server takes no more chunks
     # After the end the server checks and indexes everything before it answers: 5 MB/s is a very slow disk.
     store_seconds: float = 300.0
     store_bytes_per_second: float = 5e6
@@ -149,9 +150,7 @@ class _Transmission:
                 raise
             if not reply.data and not reply.headers:
                 return
-            waited = asyncio.get_running_loop().time() - began
-            status = parse_status(reply.headers)
-            if status is None or status.code != NO_RESPONDERS or waited > _KNOCK_SECONDS:
+            if not _met_nobody(reply) or asyncio.get_running_loop().time() - began > _KNOCK_SECONDS:
                 self._sender.receive(reply)
             await asyncio.sleep(_KNOCK_PAUSE_SECONDS)
 
@@ -194,22 +193,36 @@ class _Transmission:
     async def _receive(self, subscription: Subscription) -> StreamInfo:
         loop = asyncio.get_running_loop()
         self._moved_at = loop.time()
+        nobody: Message | None = None
         while True:
+            limits = self._limits
             try:
-                message = await subscription.next(self._limits.look_seconds)
+                message = await subscription.next(limits.look_seconds if nobody is None else limits.reason_seconds)
             except NatsTimeout:
+                if nobody is not None:
+                    self._sender.receive(nobody)
                 if self._ended:
-                    awaited, seconds = "the final answer", self._limits.store_seconds
-                    seconds += self._sender.bytes_sent / self._limits.store_bytes_per_second
+                    awaited, seconds = "the final answer", limits.store_seconds
+                    seconds += self._sender.bytes_sent / limits.store_bytes_per_second
                 elif self._sender.unacked_bytes:
-                    awaited, seconds = "an acknowledgement", self._limits.acknowledge_seconds
+                    awaited, seconds = "an acknowledgement", limits.acknowledge_seconds
                 else:
                     continue  # nothing is on its way: it is we who are slow
                 if loop.time() - self._moved_at > seconds:
                     self._sender.timed_out(awaited)
+                continue
+            if _met_nobody(message):
+                # The reply to an earlier chunk says why, and may come later (M: 2.10 to 2.14, whose limits were met).
+                nobody = nobody or message
                 continue
             self._moved_at = loop.time()
             for event in self._sender.receive(message):
                 if isinstance(event, RestoreDone):
                     return event.info
             self._room.set()
+
+
+def _met_nobody(reply: Message) -> bool:
+    """Whether nobody listened for the chunk, or for the end, that this is the reply to."""
+    status = parse_status(reply.headers)
+    return status is not None and status.code == NO_RESPONDERS

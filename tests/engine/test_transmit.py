@@ -43,6 +43,7 @@ HURRIED = TransmitLimits(
     request_seconds=0.5,
     acknowledge_seconds=0.3,
     look_seconds=0.05,
+    reason_seconds=0.1,
     store_seconds=0.3,
 )
 PATIENT = replace(HURRIED, acknowledge_seconds=600, store_seconds=600, request_seconds=600)
@@ -314,6 +315,20 @@ def test_a_server_that_has_given_up_is_told_at_once() -> None:
     error = failure_of(script, limits=PATIENT)
     assert isinstance(error, TransferError)
     assert "gave up" in error.message
+
+
+def test_the_reason_why_a_server_has_given_up_may_come_after_the_fact() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(CHUNK)
+        first, *others = [await restore.chunk() for _ in range(3)]
+        for heard in others:
+            await restore.peer.answer(heard, headers=NOBODY)
+        await restore.refuse(first, "stream_create_response", 10047, "insufficient storage resources available")
+
+    error = failure_of(script, limits=replace(PATIENT, reason_seconds=600))
+    assert isinstance(error, TargetConflict)
+    assert "insufficient storage resources available" in error.message
 
 
 def test_a_disk_that_fails_in_the_middle_is_told_in_the_words_of_the_server() -> None:

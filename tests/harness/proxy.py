@@ -31,10 +31,14 @@ class Direction(Enum):
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and passes everything on to `port`; use it as a context manager."""
+    """Listens on a free port of 127.0.0.1 and passes everything on to `port`; use it as a context manager.
 
-    def __init__(self, port: int) -> None:
-        self._target: int | None = port
+    Only the first `most` connections find a server.
+    """
+
+    def __init__(self, port: int, *, most: int = 1_000_000) -> None:
+        self._target = port
+        self._most = most
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.passed = dict.fromkeys(Direction, 0)
@@ -65,11 +69,6 @@ class Proxy:
         for victim in victims:
             victim.close()
 
-    def refuse(self) -> None:
-        """Resets every connection there is, and every one that comes: there is no server any more."""
-        self._target = None
-        self.cut()
-
     def hold(self) -> None:
         """Nothing passes any more, in either direction, and nobody is told."""
         self._flowing.clear()
@@ -97,7 +96,7 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(source, sink, direction), daemon=True).start()
 
     def _to_server(self) -> socket.socket | None:
-        if self._target is not None:
+        if self.connections <= self._most:
             with contextlib.suppress(OSError):
                 server = socket.create_connection(("127.0.0.1", self._target), timeout=10)
                 server.settimeout(None)
