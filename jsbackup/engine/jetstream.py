@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 # A meta or stream election takes a second or two; four tries with these pauses outlast it.
 _PAUSES_SECONDS = (0.25, 1.0, 2.0)
+_DELETE_ATTEMPTS = 6
 # API level -> the first release that had it (`JSApiLevel` in nats-server's jetstream_versioning.go).
 _RELEASES: tuple[tuple[int, Version], ...] = (
     (5, (2, 15)),
@@ -151,13 +152,22 @@ class JetStream:
         return stream_info(await self.ask(api.stream_update(self.prefix, config)))
 
     async def delete_stream(self, name: str) -> None:
-        """Remove a stream; that it is gone already is as good."""
-        try:
-            # Removing many blocks takes the server longer than an ordinary answer.
-            await self.ask(api.stream_delete(self.prefix, name), max(self.timeout_seconds, 30.0))
-        except ApiError as error:
-            if error.err_code != ErrCode.STREAM_NOT_FOUND:
+        """Remove a stream; that it is gone already is as good.
+
+        Removing many blocks takes the server longer than an ordinary answer, and a cluster without a meta leader never
+        answers what it was asked meanwhile: so it is asked again.
+        """
+        for attempt in range(_DELETE_ATTEMPTS):
+            try:
+                await self.ask(api.stream_delete(self.prefix, name))
+                return
+            except ApiError as error:
+                if error.err_code == ErrCode.STREAM_NOT_FOUND:
+                    return
                 raise
+            except NatsTimeout:
+                if attempt == _DELETE_ATTEMPTS - 1:
+                    raise
 
     async def create_consumer(self, stream: str, config: JsonObject) -> ConsumerInfo:
         return consumer_info(await self.ask(api.consumer_create(self.prefix, stream, config)))

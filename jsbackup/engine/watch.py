@@ -28,9 +28,10 @@ async def advisories(link: Link) -> AsyncIterator[None]:
         return
     async with AsyncExitStack() as stack:
         tasks = []
+        troubles: set[str] = set()
         for subject in advisory_subjects():
             subscription = await stack.enter_async_context(link.subscribe(subject))
-            tasks.append(asyncio.create_task(_tell(subscription)))
+            tasks.append(asyncio.create_task(_tell(subscription, troubles)))
         try:
             yield
         finally:
@@ -39,7 +40,7 @@ async def advisories(link: Link) -> AsyncIterator[None]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _tell(subscription: Subscription) -> None:
+async def _tell(subscription: Subscription, troubles: set[str]) -> None:
     with suppress(asyncio.CancelledError):
         try:
             async for message in subscription:
@@ -47,4 +48,6 @@ async def _tell(subscription: Subscription) -> None:
                 if advisory is not None:
                     _log.info("%s", advisory.line)
         except NatsError as error:
-            _log.info("no server advisories: %s", error.message)
+            if not troubles:
+                _log.info("no server advisories: %s", error.message)
+            troubles.add(error.message)
