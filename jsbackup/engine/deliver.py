@@ -14,7 +14,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import abandon_restore
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.transmit import TransmitLimits, transmit
-from jsbackup.errors import ApiError, TargetConflict, TransferError
+from jsbackup.errors import ApiError, JsBackupError, TargetConflict, TransferError
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender
 
@@ -24,6 +24,13 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.5  # for the servers to forget what the last attempt made
+
+
+# S: `processServiceImport` puts the header Nats-Request-Info there, and a restore takes it for archive (up to 2.15).
+_IMPORTED = (
+    "Chunks must not pass a service import, where nats-server puts a header before them: "
+    "connect with a user of the account that has the streams."
+)
 
 
 async def deliver(
@@ -40,6 +47,8 @@ async def deliver(
             await transmit(js, sender, archive, limits)
             return
         except BaseException as error:
+            if isinstance(error, JsBackupError) and connection.js_api_prefix is not None:
+                error.hint = _IMPORTED
             begun = sender.deliver_subject is not None
             refused = not begun and isinstance(error, (ApiError, TargetConflict))
             if not refused and not _is_name_taken(error):

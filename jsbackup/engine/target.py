@@ -46,6 +46,7 @@ async def _is_unborn(js: JetStream, name: str) -> bool:
 async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
     for action in plan.actions:
+        await js.find_stream(action.name)
         if action.replaces or action.leftover:
             try:
                 await js.delete_stream(f"{staging_prefix(action.name)}probe")

@@ -144,7 +144,7 @@ class _Transmission:
         while True:
             await subscription.publish(subject, first, self._next_reply())
             try:
-                reply = await subscription.next(self._limits.acknowledge_seconds)
+                reply = await subscription.next(self._limits.request_seconds)
             except NatsTimeout:
                 self._sender.timed_out("an acknowledgement")
                 raise
