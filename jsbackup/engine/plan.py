@@ -295,7 +295,7 @@ def _wire(
         held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
         return Wire.API, f"is backed up without messages, and would replace one that has {held}" if held else ""
     if entry.archive_format is ArchiveFormat.OPAQUE:
-        return Wire.OPAQUE, _against_opaque(source, target, options)
+        return Wire.OPAQUE, _against_opaque(entry.name, source, target, options)
     if options.wire is Wire.V2 and not new:
         return Wire.V2, f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}"
     if options.wire is Wire.V1 and memory:
@@ -314,8 +314,10 @@ def _wire(
     return Wire.V1, ""
 
 
-def _against_opaque(source: Source, target: Target, options: RestoreOptions) -> str:
+def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> str:
     """What stands against sending a snapshot as it came."""
+    if name in target.streams and name not in target.leftovers:
+        return "was kept as it came and cannot be proved beside the one that it would replace; delete that one first"
     if options.wire is not Wire.AUTO:
         return f"was kept as it came, not decoded; --wire {options.wire} is not possible"
     if options.consumers is not Consumers.ALL:
