@@ -167,8 +167,8 @@ def small_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository
 
 
-# A stream that fits into the server's window (8 MiB) arrives whole without the right to acknowledge, or the denial comes
-# first: either is right, so that one subject is left to tests/engine/test_link.py.
+# A stream that fits into the server's window (8 MiB) arrives whole without the right to acknowledge, or the denial
+# comes first: either is right, so that one subject is left to tests/engine/test_link.py.
 @pytest.mark.parametrize("lacking", [subject for subject in BACKUP if not subject.startswith("$JS.SNAPSHOT.ACK")])
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_each_permission_that_a_backup_lacks_is_named_at_once(version: str, lacking: str, tmp_path: Path) -> None:
