@@ -108,9 +108,9 @@ def export(
         if kind == "config":
             exported = export_configs(new, chosen)
         elif len(patterns) == 1 and patterns[0].is_literal:
-            exported = [export_stream(new, "", repository.store, chosen[0], wanted, progress)]
+            exported = [export_stream(new, "", repository.objects, chosen[0], wanted, progress)]
         else:
-            exported = export_account(new, repository.store, chosen, wanted, progress)
+            exported = export_account(new, repository.objects, chosen, wanted, progress)
         new.commit()
     return _tell(shared, new, exported, directory)
 

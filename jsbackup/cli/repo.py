@@ -201,7 +201,7 @@ def _problems(repository: Repository, backup: str, level: Level, progress: Progr
         return [Problem(ProblemKind.DAMAGED, "", layout.manifest_key(backup), error.message)]
     if alone:  # what several will come to is known at the end only
         progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
-    return list(verify_backup(repository.store, manifest, level, progress=progress))
+    return list(verify_backup(repository.objects, manifest, level, progress=progress))
 
 
 def _problem_json(problem: Problem) -> JsonObject:

@@ -75,6 +75,9 @@ def open_or_make_repository(shared: Shared) -> Repository:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work. Ctrl-C and SIGTERM stop it cleanly and raise Interrupted."""
-    from jsbackup.cli.loop import run
+    try:
+        from jsbackup.cli.loop import run
 
-    return run(work)
+        return run(work)
+    finally:
+        work.close()  # interrupted before it began, it would complain that nobody awaited it

@@ -14,31 +14,31 @@ from jsbackup.engine.plan import Action, PlannedConsumer, Wire
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.repository.archiving import archive_stream, state_to_restore
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
-from jsbackup.stores.base import Store
 
 __all__ = ["archive_of", "load_consumers"]
 
 
-def load_consumers(store: Store, action: Action) -> list[PlannedConsumer]:
+def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
     """The planned consumers, each with all of its state. Raises as `pending.load_consumer`."""
     whole = []
     backups = {consumer.name: consumer for consumer in action.entry.consumers}
     for planned in action.consumers:
         if planned.pending is not None:
-            loaded = load_consumer(store, backups[planned.consumer.name])
+            loaded = load_consumer(objects, backups[planned.consumer.name])
             planned = replace(planned, consumer=replace(planned.consumer, state=loaded.state), pending=None)
         whole.append(planned)
     return whole
 
 
 def archive_of(
-    store: Store, action: Action, config: JsonObject, consumers: Sequence[PlannedConsumer], advance: Advance
+    objects: Objects, action: Action, config: JsonObject, consumers: Sequence[PlannedConsumer], advance: Advance
 ) -> Iterator[bytes]:
     """The archive as the server reads it, in S2 frames. Blocks: meant for a worker thread."""
     if action.wire is Wire.OPAQUE:
-        for piece in read_opaque(store, action.entry.opaque):
+        for piece in read_opaque(objects, action.entry.opaque):
             yield piece
             advance(len(piece), 0)
         return
@@ -53,7 +53,7 @@ def archive_of(
         starting = ConsumerState()
         archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
         writer = ArchiveV2Writer(state, archived)
-    yield from archive_stream(store, action.entry, writer, advance)
+    yield from archive_stream(objects, action.entry, writer, advance)
 
 
 def _starts_at_first(consumer: ArchivedConsumer) -> bool:

@@ -54,9 +54,9 @@ from jsbackup.progress import Progress
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
 from jsbackup.repository.archiving import read_stream, state_to_restore
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verify import Level, verify_backup
-from jsbackup.stores.base import Store
 
 __all__ = ["MARKER", "RestoreReport", "RestoreSettings", "RestoredConsumer", "RestoredStream", "run_restore"]
 
@@ -134,10 +134,10 @@ async def run_restore(
         plan = plan_restore(manifest, target, options)
         refuse_if_refused(plan)
         await check_allowed(js, plan)
-        await asyncio.to_thread(_check_objects, repository.store, manifest, plan)
+        await asyncio.to_thread(_check_objects, repository.objects, manifest, plan)
         marking = await may_update(js)
         progress.expect({action.name: _bytes_to_move(action, settings) for action in plan.actions})
-        run = _Run(connection, repository.store, manifest.id, settings, progress, random, now_ns, target, marking)
+        run = _Run(connection, repository.objects, manifest.id, settings, progress, random, now_ns, target, marking)
         results, failures = await run.all(plan)
     return RestoreReport(plan, tuple(results), tuple(failures))
 
@@ -153,10 +153,10 @@ def refuse_if_refused(plan: RestorePlan) -> None:
     raise kind(message, hint="Change the options, or leave these streams out with --exclude.")
 
 
-def _check_objects(store: Store, manifest: Manifest, plan: RestorePlan) -> None:
+def _check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
     chosen = {action.entry.name for action in plan.actions}
     part = replace(manifest, streams=tuple(s for s in manifest.streams if s.name in chosen))
-    for problem in verify_backup(store, part, Level.OBJECTS):
+    for problem in verify_backup(objects, part, Level.OBJECTS):
         raise IntegrityError(
             f"nothing was restored: stream {problem.stream}: {problem.problem}",
             hint="See 'jsbackup verify' for all that is lost; streams that are whole can be restored by name.",
@@ -169,7 +169,7 @@ class _Run:
     def __init__(
         self,
         connection: Connection,
-        store: Store,
+        objects: Objects,
         backup: str,
         settings: RestoreSettings,
         progress: Progress,
@@ -179,7 +179,7 @@ class _Run:
         marking: bool,
     ) -> None:
         self.connection = connection
-        self.store = store
+        self.objects = objects
         self.backup = backup
         self.settings = settings
         self.progress = progress
@@ -274,14 +274,14 @@ class _Run:
         entry = action.entry
         if action.wire is Wire.API:
             return await self._create(js, action)
-        consumers = await asyncio.to_thread(load_consumers, self.store, action)
+        consumers = await asyncio.to_thread(load_consumers, self.objects, action)
         self.progress.start(action.name, _bytes_to_move(action, self.settings), entry.captured.messages)
         marked = self.marking and not action.config.get("sealed")
         config = with_marker(action.config, self.backup) if marked else action.config
 
         def archive() -> Iterable[bytes]:
             return archive_of(
-                self.store, action, config, consumers, lambda *moved: self.progress.advance(action.name, *moved)
+                self.objects, action, config, consumers, lambda *moved: self.progress.advance(action.name, *moved)
             )
 
         whole = state_to_restore(entry)
@@ -361,7 +361,7 @@ class _Run:
             state_to_restore(entry).last_seq,
             action.config,
             [planned.consumer for planned in consumers],
-            lambda: read_stream(self.store, entry),
+            lambda: read_stream(self.objects, entry),
         )
         try:
             proof = await prove_stream(

@@ -138,7 +138,7 @@ async def back_up_stream(
         archive_format=stored.archive_format,
         digest=totals.digest,
         segments=stored.segments,
-        consumers=tuple(store_consumer(repository.store, folder, _consumer_backup(item)) for item in known),
+        consumers=tuple(store_consumer(repository.objects, folder, _consumer_backup(item)) for item in known),
         opaque=stored.opaque,
         warnings=tuple(warnings),
     )
@@ -176,7 +176,7 @@ class _Run:
         name: str,
     ) -> None:
         self.js = js
-        self.store = repository.store
+        self.objects = repository.objects
         self.folder = folder
         self.options = options
         self.progress = progress
@@ -189,7 +189,7 @@ class _Run:
         info = await self.js.stream(self.name)
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         deleted = await self._deleted(info)
-        writer = SegmentWriter(self.store, self.folder)
+        writer = SegmentWriter(self.objects, self.folder)
         capture = await capture_snapshot(
             self.js,
             self.name,
@@ -205,7 +205,7 @@ class _Run:
 
         def settle() -> list[SegmentRef]:
             segments = writer.finish()
-            remove = messages_to_remove(end, capture.config, segments, SegmentReader(self.store))
+            remove = messages_to_remove(end, capture.config, segments, SegmentReader(self.objects))
             return writer.without(segments, remove) if remove else segments
 
         segments = await asyncio.to_thread(settle)
@@ -244,7 +244,7 @@ class _Run:
 
     async def messages(self, info: StreamInfo) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
-        writer = SegmentWriter(self.store, self.folder)
+        writer = SegmentWriter(self.objects, self.folder)
         async for batch in read_messages(self.js, info, self.advance):
             await asyncio.to_thread(writer.add, batch)
         segments = await asyncio.to_thread(writer.finish)
@@ -260,7 +260,7 @@ class _Run:
 
     async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, 0)
-        writer = OpaqueWriter(self.store, self.folder)
+        writer = OpaqueWriter(self.objects, self.folder)
         capture = await capture_opaque(
             self.js, self.name, writer.feed, consumers=self.options.consumers, limits=limits, advance=self.advance
         )

@@ -23,9 +23,9 @@ from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
-from jsbackup.stores.base import Store
 
 __all__ = ["Archive", "ExportedStream", "export_account", "export_configs", "export_stream"]
 
@@ -49,18 +49,18 @@ class ExportedStream:
 
 
 def export_account(
-    new: NewFolder, store: Store, streams: Iterable[StreamBackup], archive: Archive | None, progress: Progress
+    new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, progress: Progress
 ) -> list[ExportedStream]:
     """A folder for each stream, as `nats account restore` takes them. Arguments and errors as of `export_stream`."""
     exported = []
     for stream in streams:
         new.folder(stream.name)
-        exported.append(export_stream(new, f"{stream.name}/", store, stream, archive, progress))
+        exported.append(export_stream(new, f"{stream.name}/", objects, stream, archive, progress))
     return exported
 
 
 def export_stream(
-    new: NewFolder, folder: str, store: Store, stream: StreamBackup, archive: Archive | None, progress: Progress
+    new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, archive: Archive | None, progress: Progress
 ) -> ExportedStream:
     """One stream, as `nats stream restore` takes it, in `folder` (a path that ends in `/`, or "").
 
@@ -72,13 +72,13 @@ def export_stream(
         StoreError: something cannot be read or written.
     """
     chosen = _choose(stream, archive)
-    consumers, left_out = _consumers(store, stream, chosen)
+    consumers, left_out = _consumers(objects, stream, chosen)
     state = replace(state_to_restore(stream), consumers=len(consumers))
     config = {**without_server_metadata(stream.config), "name": stream.name}
     progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
     try:
         with new.create(folder + _FILE_NAMES.get(chosen, nats_cli.ARCHIVE_V1)) as file:
-            for piece in _archive(store, stream, config, state, consumers, chosen, progress):
+            for piece in _archive(objects, stream, config, state, consumers, chosen, progress):
                 file.write(piece)
         new.write(folder + nats_cli.META, nats_cli.encode_meta(config, state))
     finally:
@@ -141,12 +141,12 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
                 yield f"consumer {consumer.name} is kept in memory and starts anew, unless restored from an archive v2"
 
 
-def _consumers(store: Store, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
+def _consumers(objects: Objects, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
     """The consumers with their whole states, and the names of those that the format cannot hold."""
     found: list[ArchivedConsumer] = []
     left_out: list[str] = []
     for backup in stream.consumers:
-        state = load_consumer(store, backup).state
+        state = load_consumer(objects, backup).state
         if state is None and chosen == Archive.V2:
             # The server makes consumers before it stores messages: only one that begins with the first begins right.
             if backup.config.get("deliver_policy", "all") != "all":
@@ -159,7 +159,7 @@ def _consumers(store: Store, stream: StreamBackup, chosen: str) -> tuple[list[Ar
 
 
 def _archive(
-    store: Store,
+    objects: Objects,
     stream: StreamBackup,
     config: dict[str, object],
     state: StreamState,
@@ -169,11 +169,11 @@ def _archive(
 ) -> Iterator[bytes]:
     """The archive in S2 frames."""
     if chosen == ArchiveFormat.OPAQUE:
-        yield from read_opaque(store, stream.opaque)
+        yield from read_opaque(objects, stream.opaque)
         return
     writer: ArchiveV1Writer | ArchiveV2Writer
     if chosen == Archive.V1:
         writer = ArchiveV1Writer(config, stream.created, state, consumers)
     else:
         writer = ArchiveV2Writer(state, consumers)
-    yield from archive_stream(store, stream, writer, partial(progress.advance, stream.name))
+    yield from archive_stream(objects, stream, writer, partial(progress.advance, stream.name))

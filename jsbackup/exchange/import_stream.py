@@ -46,10 +46,10 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import store_consumer
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
-from jsbackup.stores.base import Store
 from jsbackup.times import format_time, parse_time
 
 __all__ = ["UNKNOWN_TIME", "ImportedStream", "import_stream"]
@@ -75,7 +75,7 @@ class ImportedStream:
 def import_stream(
     folder: Folder,
     found: FoundStream,
-    store: Store,
+    objects: Objects,
     advance: Callable[[int, int], None],
     clock_ns: Callable[[], int],
 ) -> ImportedStream:
@@ -87,7 +87,7 @@ def import_stream(
         StoreError: it cannot be read, or its segments cannot be stored.
     """
     begun_ns = clock_ns()
-    intake = _Intake(store, found.meta)
+    intake = _Intake(objects, found.meta)
     end = _read(folder, found, intake, advance)
     segments = intake.finish(end)
     totals = total_of(segments)
@@ -143,8 +143,8 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
 class _Intake:
     """What comes out of an archive, stored as it comes."""
 
-    def __init__(self, store: Store, meta: StreamMetaFile) -> None:
-        self._store = store
+    def __init__(self, objects: Objects, meta: StreamMetaFile) -> None:
+        self._objects = objects
         self._meta = meta
         self.config = meta.config
         self.state = meta.state
@@ -156,7 +156,7 @@ class _Intake:
     def _begin(self) -> None:
         self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
         self._folder = layout.stream_folder(self._meta.name, self.incarnation)
-        self.writer = SegmentWriter(self._store, self._folder)
+        self.writer = SegmentWriter(self._objects, self._folder)
 
     def take(self, item: ArchiveItem) -> int:
         """Deal with an item; the number of messages in it."""
@@ -191,14 +191,14 @@ class _Intake:
     def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
         """The segments, without what was deleted while the server read them, as far as newer messages explain it."""
         segments = self.writer.finish()
-        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._store))
+        remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
         return self.writer.without(segments, remove) if remove else segments
 
     def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
         clustered = end.format == "v2" and _is_of_a_cluster(self.config)
         for name in sorted(self.consumers):
             backup = _consumer_backup(self.consumers[name], last_seq, clustered)
-            yield store_consumer(self._store, self._folder, backup)
+            yield store_consumer(self._objects, self._folder, backup)
 
 
 def _is_of_a_cluster(config: JsonObject) -> bool:

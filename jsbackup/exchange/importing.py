@@ -21,8 +21,8 @@ from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
 from jsbackup.repository import layout, manifest
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import Store
 from jsbackup.times import format_time
 
 __all__ = ["ImportReport", "run_import"]
@@ -61,7 +61,7 @@ def run_import(
         name = found.meta.name
         progress.start(name, found.size, found.meta.state.messages)
         try:
-            streams.append(_import(source.root, found, repository.store, progress, clock_ns))
+            streams.append(_import(source.root, found, repository.objects, progress, clock_ns))
         except JsBackupError as error:
             failures.append(NotImported(name, error))
         finally:
@@ -87,15 +87,15 @@ def run_import(
 
 
 def _import(
-    root: Folder, found: FoundStream, store: Store, progress: Progress, clock_ns: Callable[[], int]
+    root: Folder, found: FoundStream, objects: Objects, progress: Progress, clock_ns: Callable[[], int]
 ) -> ImportedStream:
     def advance(byte_count: int, messages: int) -> None:
         progress.advance(found.meta.name, byte_count, messages)
 
     if not found.folder:
-        return import_stream(root, found, store, advance, clock_ns)
+        return import_stream(root, found, objects, advance, clock_ns)
     with root.folder(found.folder) as folder:
-        return import_stream(folder, found, store, advance, clock_ns)
+        return import_stream(folder, found, objects, advance, clock_ns)
 
 
 def _origin(source: Source) -> JsonObject:

@@ -10,8 +10,8 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader
-from jsbackup.stores.base import Store
 
 __all__ = ["archive_stream", "read_stream", "state_to_restore"]
 
@@ -36,15 +36,15 @@ def state_to_restore(stream: StreamBackup) -> StreamState:
     )
 
 
-def read_stream(store: Store, stream: StreamBackup) -> Iterator[MessageBatch]:
+def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch]:
     """All messages of a stream, in order, each segment proved. Raises IntegrityError and StoreError."""
-    reader = SegmentReader(store)
+    reader = SegmentReader(objects)
     for ref in stream.segments:
         yield from reader.read(ref)
 
 
 def archive_stream(
-    store: Store,
+    objects: Objects,
     stream: StreamBackup,
     writer: ArchiveV1Writer | ArchiveV2Writer,
     advance: Callable[[int, int], None],
@@ -56,7 +56,7 @@ def archive_stream(
     encoder = S2Encoder()
     for piece in writer.begin():
         yield encoder.feed(piece)
-    for batch in read_stream(store, stream):
+    for batch in read_stream(objects, stream):
         for piece in writer.write(batch):
             yield encoder.feed(piece)
         advance(batch.nbytes, batch.num_rows)

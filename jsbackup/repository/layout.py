@@ -4,14 +4,16 @@
     segments/<name>-<incarnation>/
         <first>-<last>-<digest>.parquet      a segment
         <first>-<last>-<digest>.<8 digits of sha256>.parquet     the same messages stored once more, because the object
-                                under the first name is damaged and nothing is overwritten
+                                under the first name is damaged, or cannot be proved, and nothing is overwritten (the
+                                two below can have such a name too)
         pending-<sha256>.parquet             a consumer's pending set, where it is large
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
     locks/<id>.json             a lease
     probe/<id>                  left by an interrupted `init`; means nothing
 
-`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of the object; both hex.
+`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of the object's content; both hex.
+In an encrypted repository something else stands for both, and the keys of the three end in `.age`.
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
@@ -76,9 +78,11 @@ _MAX_CUT = 160
 _MAX_SEQUENCE = (1 << 64) - 1
 
 _FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
-_SEGMENT = re.compile(rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet")
-_PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}\.parquet")
-_OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}\.zst")
+_SEGMENT = re.compile(
+    rf"({_FOLDER})/([0-9]{{20}})-([0-9]{{20}})-([0-9a-f]{{64}})(?:\.([0-9a-f]{{8}}))?\.parquet(?:\.age)?"
+)
+_PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
+_OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
@@ -170,16 +174,18 @@ def _encode_character(character: str) -> str:
 # --- objects of a stream ---
 
 
-def segment_key(folder: str, first_seq: int, last_seq: int, digest: str) -> str:
-    """Raises `FormatError` unless these are the parts of a key."""
-    key = f"{folder}/{first_seq:020}-{last_seq:020}-{digest}.parquet"
+def segment_key(folder: str, first_seq: int, last_seq: int, name: str, suffix: str = "") -> str:
+    """`name` is the digest, or what stands for it. Raises `FormatError` unless these are the parts of a key."""
+    key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}.parquet{suffix}"
     parse_segment_key(key)
     return key
 
 
 def replacement_key(key: str, sha256: str) -> str:
-    """Another key for the messages of a segment whose object under `key` is damaged; `sha256` is of the new object."""
-    return key.removesuffix(".parquet") + f".{sha256[:8]}.parquet"
+    """Another key for the content that the object under `key` should have; `sha256` is of the new object as stored."""
+    folder, _, name = key.rpartition("/")
+    stem, _, suffix = name.partition(".")
+    return f"{folder}/{stem}.{sha256[:8]}.{suffix}"
 
 
 def parse_segment_key(key: str) -> SegmentKey:
@@ -194,12 +200,12 @@ def parse_segment_key(key: str) -> SegmentKey:
     return SegmentKey(folder, int(first), int(last), digest, replacement)
 
 
-def pending_key(folder: str, sha256: str) -> str:
-    return f"{folder}/pending-{sha256}.parquet"
+def pending_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/pending-{name}.parquet{suffix}"
 
 
-def opaque_key(folder: str, sha256: str) -> str:
-    return f"{folder}/opaque-{sha256}.zst"
+def opaque_key(folder: str, name: str, suffix: str = "") -> str:
+    return f"{folder}/opaque-{name}.zst{suffix}"
 
 
 # --- backups and the rest ---

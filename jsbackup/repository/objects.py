@@ -1,17 +1,22 @@
-"""Content-addressed objects: stored once, checked before use.
+"""The objects of a repository: content-addressed, stored once, checked before use, sealed where the repository is.
 
-An object that a manifest names is absent (`IntegrityError`), unreadable (`StoreError`) or not what it should be
-(`DigestMismatch`): three different errors, because three different things have to be done.
+An object that a manifest names is absent (`IntegrityError`), unreadable (`StoreError`), locked away (`KeyUnavailable`)
+or not what it should be (`DigestMismatch`): different errors, because different things have to be done.
+
+Sizes and SHA-256 are always those of the stored bytes, so that they can be checked without a key.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
+from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
+from jsbackup.repository import layout
+from jsbackup.repository.sealing import PLAIN, Sealing
 from jsbackup.stores.base import Data, Store
 
-__all__ = ["MAX_OBJECT_BYTES", "fetch", "put_once", "sha256_of"]
+__all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
 
 # Nothing we store comes near: 64 MiB of raw messages, or one message of at most 96 MiB, that do not compress.
 MAX_OBJECT_BYTES = 256 << 20
@@ -21,44 +26,85 @@ def sha256_of(data: Data) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def put_once(store: Store, key: str, data: Data) -> bool:
-    """Store an object whose key contains its own SHA-256. False if it was there (with the same size).
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it lies in the store; `added` tells whether this put brought it there."""
 
-    Raises:
-        IntegrityError: the object that is there has another size, so it is damaged; it is left alone.
-    """
-    try:
-        store.put(key, data)
-    except ObjectExists:
-        size = len(memoryview(data).cast("B"))
-        found = store.head(key).size
-        if found != size:
-            raise IntegrityError(
-                f"object {key} has {found} bytes, and {size} would be right",
-                hint="It is damaged: remove it and run the command again.",
-            ) from None
-        return False
-    return True
+    key: str
+    size: int
+    sha256: str
+    added: bool
 
 
-def fetch(store: Store, key: str, size: int, sha256: str) -> bytes:
-    """The object a manifest names, checked against its size and SHA-256 before anybody looks inside.
+class Objects:
+    """A store seen through a sealing. May be used from several threads."""
 
-    Raises:
-        IntegrityError: it is missing.
-        DigestMismatch: it is not the object that was stored.
-        StoreError: it cannot be read.
-    """
-    if size > MAX_OBJECT_BYTES:
-        raise FormatError(f"object {key} is said to have {size} bytes, more than any object has")
-    try:
-        # One byte more than there should be: a longer object shows itself, and a huge one is not fetched.
-        data = store.get_range(key, 0, size + 1)
-    except ObjectNotFound as error:
-        raise IntegrityError(f"object {key} is missing") from error
-    if len(data) != size:
-        found = f"only {len(data)}" if len(data) < size else "more"
-        raise DigestMismatch(f"object {key} should have {size} bytes and has {found}")
-    if sha256_of(data) != sha256:
-        raise DigestMismatch(f"object {key} has changed since it was stored (SHA-256 differs)")
-    return data
+    def __init__(self, store: Store, sealing: Sealing = PLAIN) -> None:
+        self.store = store
+        self.sealing = sealing
+
+    def put_once(self, key: str, data: Data) -> StoredObject:
+        """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if
+        not, it is left alone and the data stored beside it.
+
+        Raises:
+            IntegrityError: both objects that are there hold something else.
+            StoreError: it cannot be stored.
+        """
+        sealed = self.sealing.seal(data)
+        sha256 = sha256_of(sealed)
+        size = memoryview(sealed).nbytes
+        for name in (key, layout.replacement_key(key, sha256)):
+            try:
+                self.store.put(name, sealed)
+            except ObjectExists:
+                found = self.store.get_range(name, 0, MAX_OBJECT_BYTES)
+                if self._holds(name, found, data):
+                    return StoredObject(name, len(found), sha256_of(found), added=False)
+            else:
+                return StoredObject(name, size, sha256, added=True)
+        raise damaged_twice(key)
+
+    def _holds(self, key: str, found: bytes, data: Data) -> bool:
+        try:
+            return self.sealing.unseal(key, found) == data
+        except (IntegrityError, KeyUnavailable):
+            return False
+
+    def fetch_stored(self, key: str, size: int, sha256: str) -> bytes:
+        """The stored bytes of the object a manifest names, checked against size and SHA-256, not unsealed.
+
+        Raises:
+            IntegrityError: it is missing.
+            DigestMismatch: it is not the object that was stored.
+            StoreError: it cannot be read.
+        """
+        if size > MAX_OBJECT_BYTES:
+            raise FormatError(f"object {key} is said to have {size} bytes, more than any object has")
+        try:
+            # One byte more than there should be: a longer object shows itself, and a huge one is not fetched.
+            data = self.store.get_range(key, 0, size + 1)
+        except ObjectNotFound as error:
+            raise IntegrityError(f"object {key} is missing") from error
+        if len(data) != size:
+            found = f"only {len(data)}" if len(data) < size else "more"
+            raise DigestMismatch(f"object {key} should have {size} bytes and has {found}")
+        if sha256_of(data) != sha256:
+            raise DigestMismatch(f"object {key} has changed since it was stored (SHA-256 differs)")
+        return data
+
+    def fetch(self, key: str, size: int, sha256: str) -> bytes:
+        """The content of the object a manifest names, checked before anybody looks inside.
+
+        Raises:
+            KeyUnavailable: it is encrypted, and no key that opens it was given.
+            IntegrityError, StoreError: as `fetch_stored`.
+        """
+        return self.sealing.unseal(key, self.fetch_stored(key, size, sha256))
+
+
+def damaged_twice(key: str) -> IntegrityError:
+    """What to raise where neither the object under `key` nor the one that replaces it is of use."""
+    return IntegrityError(
+        f"object {key} is damaged, and so is the one that replaces it", hint="Remove both and run the command again."
+    )

@@ -2,7 +2,7 @@
 
 Each piece is one object of one zstd frame, made from `PIECE_BYTES` of the snapshot (the last from what is left); the
 manifest has them in order. `zstd -dc` over all of them gives the server's S2 stream, which a server of the same kind
-can restore. Pieces are named by the SHA-256 of the object, so a second attempt at the same bytes stores nothing twice.
+can restore. Pieces are named by the SHA-256 of the frame, so a second attempt at the same bytes stores nothing twice.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import zstandard
 from jsbackup.errors import FormatError
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import OpaqueRef
-from jsbackup.repository.objects import fetch, put_once, sha256_of
-from jsbackup.stores.base import Data, Store
+from jsbackup.repository.objects import Objects, sha256_of
+from jsbackup.stores.base import Data
 
 __all__ = ["PIECE_BYTES", "OpaqueWriter", "read_opaque", "read_piece"]
 
@@ -31,8 +31,8 @@ _MAX_PIECE_BYTES = 256 << 20
 class OpaqueWriter:
     """Stores a byte stream below `folder`. Holds up to one piece, raw and compressed."""
 
-    def __init__(self, store: Store, folder: str, *, piece_bytes: int = PIECE_BYTES) -> None:
-        self._store = store
+    def __init__(self, objects: Objects, folder: str, *, piece_bytes: int = PIECE_BYTES) -> None:
+        self._objects = objects
         self._folder = folder
         self._piece_bytes = piece_bytes
         self._held = bytearray()
@@ -57,23 +57,25 @@ class OpaqueWriter:
 
     def _store_piece(self) -> None:
         data = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(self._held)
-        sha256 = sha256_of(data)
-        ref = OpaqueRef(layout.opaque_key(self._folder, sha256), len(data), sha256, len(self._held))
-        if put_once(self._store, ref.key, data):
+        sealing = self._objects.sealing
+        key = layout.opaque_key(self._folder, sealing.name(sha256_of(data)), sealing.suffix)
+        stored = self._objects.put_once(key, data)
+        ref = OpaqueRef(stored.key, stored.size, stored.sha256, len(self._held))
+        if stored.added:
             self.stored_bytes += ref.size
         self._refs.append(ref)
         self._held = bytearray()
 
 
-def read_opaque(store: Store, refs: Iterable[OpaqueRef]) -> Iterator[bytes]:
-    """The bytes, piece by piece, each proved first. Errors as `objects.fetch` raises them."""
+def read_opaque(objects: Objects, refs: Iterable[OpaqueRef]) -> Iterator[bytes]:
+    """The bytes, piece by piece, each proved first. Errors as `Objects.fetch` raises them."""
     for ref in refs:
-        yield read_piece(store, ref)
+        yield read_piece(objects, ref)
 
 
-def read_piece(store: Store, ref: OpaqueRef) -> bytes:
+def read_piece(objects: Objects, ref: OpaqueRef) -> bytes:
     """One piece. `FormatError` if it is not what its reference says."""
-    data = fetch(store, ref.key, ref.size, ref.sha256)
+    data = objects.fetch(ref.key, ref.size, ref.sha256)
     try:
         # The frame declares its content size; it is compared before anything is allocated for it.
         if zstandard.frame_content_size(data) != ref.bytes or ref.bytes > _MAX_PIECE_BYTES:

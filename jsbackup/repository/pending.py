@@ -17,8 +17,8 @@ from jsbackup.errors import FormatError
 from jsbackup.model import ConsumerState, PendingAck
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ConsumerBackup, ObjectRef
-from jsbackup.repository.objects import fetch, put_once, sha256_of
-from jsbackup.stores.base import Data, Store
+from jsbackup.repository.objects import Objects, sha256_of
+from jsbackup.stores.base import Data
 
 __all__ = ["INLINE_ENTRIES", "decode_pending", "encode_pending", "load_consumer", "store_consumer"]
 
@@ -38,29 +38,30 @@ _SCHEMA = pa.schema(
 )
 
 
-def store_consumer(store: Store, folder: str, consumer: ConsumerBackup) -> ConsumerBackup:
+def store_consumer(objects: Objects, folder: str, consumer: ConsumerBackup) -> ConsumerBackup:
     """The consumer as it goes into a manifest: its pending set stored apart if it is large."""
     state = consumer.state
     if state is None or len(state.pending) + len(state.redelivered) <= INLINE_ENTRIES:
         return consumer
     data = encode_pending(state)
-    sha256 = sha256_of(data)
-    ref = ObjectRef(layout.pending_key(folder, sha256), len(data), sha256)
-    put_once(store, ref.key, data)
+    name = objects.sealing.name(sha256_of(data))
+    stored = objects.put_once(layout.pending_key(folder, name, objects.sealing.suffix), data)
+    ref = ObjectRef(stored.key, stored.size, stored.sha256)
     return replace(consumer, state=replace(state, pending={}, redelivered={}), pending=ref)
 
 
-def load_consumer(store: Store, consumer: ConsumerBackup) -> ConsumerBackup:
+def load_consumer(objects: Objects, consumer: ConsumerBackup) -> ConsumerBackup:
     """The opposite: the consumer with its whole state in memory.
 
     Raises:
         IntegrityError: the object is missing or damaged.
+        KeyUnavailable: it is encrypted, and no key that opens it was given.
         StoreError: it cannot be read.
     """
     ref = consumer.pending
     if ref is None or consumer.state is None:
         return consumer
-    whole = decode_pending(fetch(store, ref.key, ref.size, ref.sha256))
+    whole = decode_pending(objects.fetch(ref.key, ref.size, ref.sha256))
     state = replace(consumer.state, pending=whole.pending, redelivered=whole.redelivered)
     return replace(consumer, state=state, pending=None)
 

@@ -22,6 +22,7 @@ from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
@@ -34,11 +35,12 @@ _LOOK = 100
 
 
 class Repository:
-    """A store with a descriptor. `create` and `open` make one; `store` is for segments and other objects."""
+    """A store with a descriptor. `create` and `open` make one; `objects` are segments and the rest of streams."""
 
     def __init__(self, store: Store, descriptor: Descriptor) -> None:
         self.store = store
         self.descriptor = descriptor
+        self.objects = Objects(store)
 
     @classmethod
     def create(cls, store: Store, *, repository_id: str, created: str, tool: str) -> Repository:

@@ -18,14 +18,14 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, UnsupportedError
+from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.segment import SegmentEncoder, decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import MAX_OBJECT_BYTES, fetch, sha256_of
-from jsbackup.stores.base import Store
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
+from jsbackup.repository.sealing import Sealing
 
 __all__ = ["SEGMENT_BYTES", "SegmentReader", "SegmentWriter"]
 
@@ -40,8 +40,8 @@ class SegmentWriter:
     `reused` counts segments that were stored already, `stored_bytes` what was added to the store.
     """
 
-    def __init__(self, store: Store, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._store = store
+    def __init__(self, objects: Objects, folder: str, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._objects = objects
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._open: _OpenSegment | None = None
@@ -78,14 +78,14 @@ class SegmentWriter:
 
         For deletions that an archive tells only after the messages. Totals come from the result (`total_of`).
         """
-        reader = SegmentReader(self._store)
+        reader = SegmentReader(self._objects)
         kept: list[SegmentRef] = []
         for ref in refs:
             unwanted = sequences.within(ref.first_seq, ref.last_seq)
             if not unwanted:
                 kept.append(ref)
                 continue
-            writer = SegmentWriter(self._store, self._folder, segment_bytes=self._segment_bytes)
+            writer = SegmentWriter(self._objects, self._folder, segment_bytes=self._segment_bytes)
             for batch in reader.read(ref):
                 writer.add(drop_sequences(batch, unwanted))
             kept += writer.finish()
@@ -109,23 +109,21 @@ class SegmentWriter:
     def _close_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            data = memoryview(segment.encoder.finish()).cast("B")  # an Arrow buffer counts its bytes as signed
-            self._refs.append(self._store_segment(segment.describe(self._folder, data), data))
+            # An Arrow buffer counts its bytes as signed.
+            data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
+            self._refs.append(self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data))
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
         for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):
             stored = self._put(replace(ref, key=key), data)
             if stored is not None:
                 return stored
-        raise IntegrityError(
-            f"object {ref.key} is damaged, and so is the one that replaces it",
-            hint="Remove both and run the command again.",
-        )
+        raise damaged_twice(ref.key)
 
     def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
         """Store the segment or use what is there; None if that is of no use."""
         try:
-            self._store.put(ref.key, data)
+            self._objects.store.put(ref.key, data)
         except ObjectExists:
             found = ref if self._same_end(ref.key, data) else self._other_encoding(ref)
             self.reused += found is not None
@@ -136,16 +134,16 @@ class SegmentWriter:
     def _same_end(self, key: str, data: memoryview) -> bool:
         tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
         # One byte more than ours, so that one request compares the size too.
-        return self._store.get_range(key, len(data) - len(tail), len(tail) + 1) == tail
+        return self._objects.store.get_range(key, len(data) - len(tail), len(tail) + 1) == tail
 
     def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
         """The object under `ref.key` as a reference, if it holds the same messages."""
-        found = self._store.get_range(ref.key, 0, MAX_OBJECT_BYTES)
+        found = self._objects.store.get_range(ref.key, 0, MAX_OBJECT_BYTES)
         theirs = replace(ref, size=len(found), sha256=sha256_of(found))
         try:
-            for _ in _checked_batches(found, theirs):
+            for _ in _checked_batches(self._objects.sealing.unseal(ref.key, found), theirs):
                 pass
-        except (IntegrityError, UnsupportedError):
+        except (IntegrityError, KeyUnavailable, UnsupportedError):
             return None
         return theirs
 
@@ -153,8 +151,8 @@ class SegmentWriter:
 class SegmentReader:
     """Reads segments, proving each against its reference."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
 
     def read(self, ref: SegmentRef) -> Iterator[MessageBatch]:
         """The segment's messages in batches of up to about 4 MiB. May be used from several threads.
@@ -164,9 +162,10 @@ class SegmentReader:
 
         Raises:
             IntegrityError: the object is missing, or not what the manifest says.
+            KeyUnavailable: it is encrypted, and no key that opens it was given.
             StoreError: it cannot be read.
         """
-        return _checked_batches(fetch(self._store, ref.key, ref.size, ref.sha256), ref)
+        return _checked_batches(self._objects.fetch(ref.key, ref.size, ref.sha256), ref)
 
 
 class _OpenSegment:
@@ -189,10 +188,10 @@ class _OpenSegment:
         times = [*self._times, span["min"], span["max"]]
         self._times = [min(times), max(times)]
 
-    def describe(self, folder: str, data: memoryview) -> SegmentRef:
+    def describe(self, folder: str, sealing: Sealing, data: memoryview) -> SegmentRef:
         digest = self.digester.segment_digest
         return SegmentRef(
-            key=layout.segment_key(folder, self._first_seq, self._last_seq, digest),
+            key=layout.segment_key(folder, self._first_seq, self._last_seq, sealing.name(digest), sealing.suffix),
             first_seq=self._first_seq,
             last_seq=self._last_seq,
             messages=self.digester.messages,

@@ -25,11 +25,10 @@ from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, Store
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.objects import fetch
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_piece
 from jsbackup.repository.pending import decode_pending
 from jsbackup.repository.segments import SegmentReader
-from jsbackup.stores.base import Store
 
 __all__ = ["Level", "Problem", "ProblemKind", "check_manifest", "check_segment", "verify_backup"]
 
@@ -68,7 +67,7 @@ class Problem:
 
 
 def verify_backup(
-    store: Store, manifest: Manifest, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
+    objects: Objects, manifest: Manifest, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
 ) -> Iterator[Problem]:
     """Check one backup and give its problems, in the order of the manifest.
 
@@ -83,7 +82,7 @@ def verify_backup(
         weights = [_weight(ref) for ref in _refs_of(stream)]
         progress.start(stream.name, sum(size for size, _ in weights), sum(messages for _, messages in weights))
         try:
-            yield from _verify_stream(store, stream, level, progress, threads)
+            yield from _verify_stream(objects, stream, level, progress, threads)
         finally:
             progress.finish(stream.name)
 
@@ -98,10 +97,10 @@ def check_manifest(manifest: Manifest) -> list[Problem]:
     ]
 
 
-def check_segment(store: Store, stream: str, ref: SegmentRef) -> list[Problem]:
+def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Problem]:
     """Whether a segment is stored whole and holds the messages that its reference names. Raises nothing."""
     try:
-        for _ in SegmentReader(store).read(ref):
+        for _ in SegmentReader(objects).read(ref):
             pass
     except (IntegrityError, StoreError, UnsupportedError) as error:
         return [_problem(stream, ref, error)]
@@ -125,10 +124,10 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
 
 
 def _verify_stream(
-    store: Store, stream: StreamBackup, level: Level, progress: Progress, threads: int
+    objects: Objects, stream: StreamBackup, level: Level, progress: Progress, threads: int
 ) -> Iterator[Problem]:
     folder = layout.stream_folder(stream.name, stream.incarnation)
-    sizes = {info.key: info.size for info in store.list(f"{folder}/")}
+    sizes = {info.key: info.size for info in objects.store.list(f"{folder}/")}
     there: list[AnyRef] = []
     for ref in _refs_of(stream):
         size = sizes.get(ref.key)
@@ -141,22 +140,22 @@ def _verify_stream(
         elif size != ref.size:
             text = f"object {ref.key} should have {ref.size} bytes and has {size}"
             yield _lost(ProblemKind.DAMAGED, stream.name, ref, text)
-    checks = [partial(_check_object, store, stream.name, ref, level) for ref in there]
+    checks = [partial(_check_object, objects, stream.name, ref, level) for ref in there]
     for ref, problems in zip(there, _in_order(checks, threads), strict=True):
         progress.advance(stream.name, *_weight(ref))
         yield from problems
 
 
-def _check_object(store: Store, stream: str, ref: AnyRef, level: Level) -> list[Problem]:
+def _check_object(objects: Objects, stream: str, ref: AnyRef, level: Level) -> list[Problem]:
     if level is Level.DATA and isinstance(ref, SegmentRef):
-        return check_segment(store, stream, ref)
+        return check_segment(objects, stream, ref)
     try:
         if level is Level.DATA and isinstance(ref, OpaqueRef):
-            read_piece(store, ref)
+            read_piece(objects, ref)
         else:
-            data = fetch(store, ref.key, ref.size, ref.sha256)
+            data = objects.fetch_stored(ref.key, ref.size, ref.sha256)
             if level is Level.DATA:
-                decode_pending(data)
+                decode_pending(objects.sealing.unseal(ref.key, data))
     except (IntegrityError, StoreError, UnsupportedError) as error:
         return [_problem(stream, ref, error)]
     return []

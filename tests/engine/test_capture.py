@@ -33,6 +33,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.repository import layout
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import Wire, call, connected
@@ -567,7 +568,7 @@ def test_a_store_slower_than_the_patience_of_the_server_does_not_break_the_snaps
                 time.sleep(slow_seconds)
 
     folder = layout.stream_folder("ORDERS", "1a2b3c4d")
-    writer = SegmentWriter(FaultStore(MemoryStore(), before=before), folder, segment_bytes=2 << 20)
+    writer = SegmentWriter(Objects(FaultStore(MemoryStore(), before=before)), folder, segment_bytes=2 << 20)
     limits = CaptureLimits(queue_bytes=1 << 20)
 
     async def main(server: NatsServer) -> tuple[list[bytes], Capture, float]:

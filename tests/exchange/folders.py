@@ -15,6 +15,7 @@ from jsbackup.formats.archive_items import state_to_json
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
@@ -98,7 +99,7 @@ def take_in(
 
 
 def stored_messages(store: Store, stream: StreamBackup) -> list[Message]:
-    reader = SegmentReader(store)
+    reader = SegmentReader(Objects(store))
     return as_stored(messages_of(batch for ref in stream.segments for batch in reader.read(ref)))
 
 

@@ -20,6 +20,7 @@ from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, St
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.base import Store
@@ -53,7 +54,7 @@ def stored(
 ) -> StreamBackup:
     """A stream in a store, in segments of 10 kB."""
     folder = layout.stream_folder(name, INCARNATION)
-    writer = SegmentWriter(store, folder, segment_bytes=10_000)
+    writer = SegmentWriter(Objects(store), folder, segment_bytes=10_000)
     writer.add(batch_of(messages))
     segments = writer.finish()
     total = total_of(segments)
@@ -72,13 +73,13 @@ def stored(
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=tuple(segments),
-        consumers=tuple(store_consumer(store, folder, consumer) for consumer in consumers),
+        consumers=tuple(store_consumer(Objects(store), folder, consumer) for consumer in consumers),
     )
 
 
 def export(path: Path, store: Store, stream: StreamBackup, archive: Archive | None = None) -> ExportedStream:
     with NewFolder(path, "token", 0o700) as new:
-        exported = export_stream(new, "", store, stream, archive, NullProgress())
+        exported = export_stream(new, "", Objects(store), stream, archive, NullProgress())
         new.commit()
     return exported
 
@@ -165,7 +166,7 @@ def test_an_empty_stream_keeps_the_sequence_it_goes_on_with(tmp_path: Path, stor
 def test_an_account_has_a_folder_for_each_stream(tmp_path: Path, store: MemoryStore) -> None:
     streams = [stored(store, MESSAGES, name="A"), stored(store, MESSAGES[:1], name="größe", storage="memory")]
     with NewFolder(tmp_path / "out", "token", 0o700) as new:
-        exported = export_account(new, store, streams, None, NullProgress())
+        exported = export_account(new, Objects(store), streams, None, NullProgress())
         new.commit()
     assert [(one.name, one.archive) for one in exported] == [("A", "v1"), ("größe", "v2")]
     assert set(tree(tmp_path / "out")) == {f"A/{V1}", "A/backup.json", f"größe/{V2}", "größe/backup.json"}
@@ -183,7 +184,7 @@ def test_a_large_pending_set_comes_along(tmp_path: Path, store: MemoryStore) -> 
     export(tmp_path / "out", store, stream)
     repository = make_repository(MemoryStore())
     (consumer,) = imported(take_in(tmp_path / "out", repository))["ORDERS"].consumers
-    assert load_consumer(repository.store, consumer).state == state
+    assert load_consumer(repository.objects, consumer).state == state
 
 
 # --- what a format cannot hold ---
@@ -285,7 +286,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, store: MemoryStore) -> N
     stream = stored(store, MESSAGES)
     (tmp_path / "out").mkdir()
     with pytest.raises(KeyboardInterrupt), NewFolder(tmp_path / "out", "token", 0o700) as new:
-        export_stream(new, "", store, stream, None, Interrupting())
+        export_stream(new, "", Objects(store), stream, None, Interrupting())
     assert list((tmp_path / "out").iterdir()) == []
 
 

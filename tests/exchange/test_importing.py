@@ -76,7 +76,7 @@ def test_everything_in_an_archive_is_in_the_backup(tmp_path: Path, repository: R
     manifest = repository.manifest(repository.resolve("latest"))
     assert manifest == report.manifest
     assert (manifest.result, manifest.tags, manifest.tool) == (Result.COMPLETE, {"env": "prod"}, "jsbackup tests")
-    assert list(verify_backup(repository.store, manifest, Level.DATA)) == []
+    assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -329,7 +329,7 @@ def test_a_large_pending_set_is_stored_beside_the_segments(tmp_path: Path, repos
     stream_folder(tmp_path, messages, consumers=[consumer("wide", state)])
     (wide,) = imported(take_in(tmp_path, repository))["ORDERS"].consumers
     assert wide.pending is not None
-    assert load_consumer(repository.store, wide).state == state
+    assert load_consumer(repository.objects, wide).state == state
 
 
 def test_a_consumer_ahead_of_the_captured_messages_is_cut(tmp_path: Path, repository: Repository) -> None:
@@ -418,4 +418,4 @@ def test_config_files_become_a_backup_without_messages(tmp_path: Path, repositor
     )
     assert report.manifest is not None
     assert report.manifest.source.extra == {"imported": {"from": "config files"}}
-    assert list(verify_backup(repository.store, report.manifest, Level.DATA)) == []
+    assert list(verify_backup(repository.objects, report.manifest, Level.DATA)) == []

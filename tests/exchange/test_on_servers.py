@@ -128,7 +128,7 @@ def test_an_import_holds_what_the_server_held(taken: Taken) -> None:
     for name, stream in streams.items():
         _compare_stream(taken, repository, stream, taken.streams[name])
     assert report.manifest is not None
-    assert list(verify_backup(repository.store, report.manifest, Level.DATA)) == []
+    assert list(verify_backup(repository.objects, report.manifest, Level.DATA)) == []
 
 
 def _compare_stream(taken: Taken, repository: Repository, stream: StreamBackup, before: ObservedStream) -> None:

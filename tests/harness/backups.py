@@ -16,6 +16,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import OpaqueWriter
 from jsbackup.repository.pending import INLINE_ENTRIES, store_consumer
 from jsbackup.repository.repository import Repository
@@ -43,7 +44,7 @@ def large_state() -> ConsumerState:
 def store_stream(store: Store, name: str, messages: Sequence[Message]) -> StreamBackup:
     """A stream with two consumers, one of them with a large pending set."""
     folder = layout.stream_folder(name, INCARNATION)
-    writer = SegmentWriter(store, folder, segment_bytes=SEGMENT_BYTES)
+    writer = SegmentWriter(Objects(store), folder, segment_bytes=SEGMENT_BYTES)
     writer.add(batch_of(messages))
     segments = writer.finish()
     total = total_of(segments)
@@ -61,13 +62,13 @@ def store_stream(store: Store, name: str, messages: Sequence[Message]) -> Stream
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=tuple(segments),
-        consumers=tuple(store_consumer(store, folder, consumer) for consumer in consumers),
+        consumers=tuple(store_consumer(Objects(store), folder, consumer) for consumer in consumers),
     )
 
 
 def store_opaque(store: Store, name: str, data: bytes) -> StreamBackup:
     """A stream kept verbatim, in pieces of 1000 bytes."""
-    writer = OpaqueWriter(store, layout.stream_folder(name, INCARNATION), piece_bytes=1000)
+    writer = OpaqueWriter(Objects(store), layout.stream_folder(name, INCARNATION), piece_bytes=1000)
     writer.feed(data)
     return StreamBackup(
         name=name,

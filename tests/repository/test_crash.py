@@ -13,6 +13,7 @@ import pytest
 from jsbackup.errors import FormatError, RepositoryNotFound, StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.base import Store
@@ -55,7 +56,7 @@ def operations_of(run: Callable[[Store], object], store: MemoryStore) -> int:
 
 def assert_sound(store: Store, backup: str) -> Manifest:
     manifest = Repository.open(store).manifest(backup)
-    assert list(verify_backup(store, manifest, Level.DATA)) == []
+    assert list(verify_backup(Objects(store), manifest, Level.DATA)) == []
     return manifest
 
 
@@ -124,7 +125,7 @@ def test_objects_stored_short_are_found() -> None:
             with pytest.raises(FormatError):
                 Repository.open(store).manifest(SECOND)
         else:
-            assert [problem.key for problem in verify_backup(store, manifest, Level.MANIFEST)] == [key]
+            assert [problem.key for problem in verify_backup(Objects(store), manifest, Level.MANIFEST)] == [key]
 
 
 RUN = """

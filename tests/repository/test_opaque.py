@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import DigestMismatch, FormatError, StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.objects import sha256_of
+from jsbackup.repository.objects import Objects, sha256_of
 from jsbackup.repository.opaque import OpaqueWriter, read_opaque, read_piece
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.stores import Fault, FaultStore
@@ -22,14 +22,14 @@ FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 @given(st.lists(st.binary(max_size=50), max_size=10), st.integers(1, 40))
 def test_bytes_come_back_and_pieces_depend_on_them_alone(chunks: list[bytes], size: int) -> None:
     store = MemoryStore()
-    writer = OpaqueWriter(store, FOLDER, piece_bytes=size)
+    writer = OpaqueWriter(Objects(store), FOLDER, piece_bytes=size)
     for chunk in chunks:
         writer.feed(chunk)
     refs = writer.finish()
     whole = b"".join(chunks)
-    assert b"".join(read_opaque(store, refs)) == whole
+    assert b"".join(read_opaque(Objects(store), refs)) == whole
     assert [ref.bytes for ref in refs] == [len(whole[at : at + size]) for at in range(0, len(whole), size)]
-    again = OpaqueWriter(store, FOLDER, piece_bytes=size)
+    again = OpaqueWriter(Objects(store), FOLDER, piece_bytes=size)
     again.feed(whole)
     assert again.finish() == refs
     assert again.stored_bytes == 0
@@ -38,7 +38,7 @@ def test_bytes_come_back_and_pieces_depend_on_them_alone(chunks: list[bytes], si
 def test_the_zstd_tool_alone_can_open_it() -> None:
     store = MemoryStore()
     data = random.Random(1).randbytes(10_000)
-    writer = OpaqueWriter(store, FOLDER, piece_bytes=3000)
+    writer = OpaqueWriter(Objects(store), FOLDER, piece_bytes=3000)
     writer.feed(data)
     refs = writer.finish()
     assert len(refs) == 4
@@ -51,19 +51,19 @@ def test_the_zstd_tool_alone_can_open_it() -> None:
 def test_what_an_interrupted_capture_stored_is_used_again() -> None:
     store = MemoryStore()
     data = random.Random(1).randbytes(10_000)
-    writer = OpaqueWriter(FaultStore(store, Fault.FAIL, at=3), FOLDER, piece_bytes=3000)
+    writer = OpaqueWriter(Objects(FaultStore(store, Fault.FAIL, at=3)), FOLDER, piece_bytes=3000)
     with pytest.raises(StoreError, match="injected"):
         writer.feed(data)
-    again = OpaqueWriter(store, FOLDER, piece_bytes=3000)
+    again = OpaqueWriter(Objects(store), FOLDER, piece_bytes=3000)
     again.feed(data)
     refs = again.finish()
     assert again.stored_bytes == sum(ref.size for ref in refs[2:])
-    assert b"".join(read_opaque(store, refs)) == data
+    assert b"".join(read_opaque(Objects(store), refs)) == data
 
 
 def test_a_damaged_piece_is_found() -> None:
     store = MemoryStore()
-    writer = OpaqueWriter(store, FOLDER)
+    writer = OpaqueWriter(Objects(store), FOLDER)
     writer.feed(b"data" * 100)
     (ref,) = writer.finish()
     data = store.get(ref.key)
@@ -71,7 +71,7 @@ def test_a_damaged_piece_is_found() -> None:
         store.delete(ref.key)
         store.put(ref.key, broken)
         with pytest.raises(DigestMismatch):
-            read_piece(store, ref)
+            read_piece(Objects(store), ref)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_damaged_piece_is_found() -> None:
 )
 def test_an_object_that_is_no_such_piece_is_a_format_error(data: bytes, size: int) -> None:
     store = MemoryStore()
-    writer = OpaqueWriter(store, FOLDER)
+    writer = OpaqueWriter(Objects(store), FOLDER)
     writer.feed(b"x")
     (ref,) = writer.finish()
     store.delete(ref.key)
     store.put(ref.key, data)
     with pytest.raises(FormatError):
-        read_piece(store, replace(ref, size=len(data), sha256=sha256_of(data), bytes=size))
+        read_piece(Objects(store), replace(ref, size=len(data), sha256=sha256_of(data), bytes=size))

@@ -15,6 +15,7 @@ from jsbackup.formats.digest import Digester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout, segments
 from jsbackup.repository.manifest import SegmentRef, total_of
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
@@ -27,7 +28,7 @@ SIZE = 2000  # raw bytes of a segment in these tests
 
 
 def write(store: Store, messages: list[Message], size: int = SIZE, seed: int | None = None) -> list[SegmentRef]:
-    writer = SegmentWriter(store, FOLDER, segment_bytes=size)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=size)
     batch = batch_of(messages)
     for piece in [batch] if seed is None else cut_anywhere(batch, random.Random(seed)):
         writer.add(piece)
@@ -35,7 +36,7 @@ def write(store: Store, messages: list[Message], size: int = SIZE, seed: int | N
 
 
 def read(store: Store, refs: list[SegmentRef]) -> list[Message]:
-    reader = SegmentReader(store)
+    reader = SegmentReader(Objects(store))
     return [message for ref in refs for message in messages_of(reader.read(ref))]
 
 
@@ -57,7 +58,7 @@ def test_messages_come_back_and_segments_depend_on_them_alone(messages: list[Mes
         expected = by_sequence.pop(message.sequence)
         assert message._replace(subject=b"") == expected._replace(subject=b"")
     assert not by_sequence
-    writer = SegmentWriter(store, FOLDER, segment_bytes=size)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=size)
     for piece in cut_anywhere(batch_of(messages), random.Random(seed)):
         writer.add(piece)
     assert writer.finish() == refs
@@ -118,14 +119,14 @@ def test_no_messages_make_no_segments() -> None:
 
 @pytest.mark.parametrize("second", [[5], [4], [6, 6]])
 def test_sequences_that_do_not_rise_are_refused(second: list[int]) -> None:
-    writer = SegmentWriter(MemoryStore(), FOLDER)
+    writer = SegmentWriter(Objects(MemoryStore()), FOLDER)
     writer.add(batch_of([Message(5)]))
     with pytest.raises(FormatError, match="sequence"):
         writer.add(batch_of([Message(sequence) for sequence in second]))
 
 
 def test_sequences_must_rise_across_segments() -> None:
-    writer = SegmentWriter(MemoryStore(), FOLDER, segment_bytes=100)
+    writer = SegmentWriter(Objects(MemoryStore()), FOLDER, segment_bytes=100)
     writer.add(batch_of([Message(5, data=bytes(90)), Message(6, data=bytes(90))]))
     with pytest.raises(FormatError, match="sequence 6 after 6"):
         writer.add(batch_of([Message(6)]))
@@ -134,7 +135,7 @@ def test_sequences_must_rise_across_segments() -> None:
 def test_the_objects_are_plain_parquet(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "repo")
     messages = some_messages(50, 100)
-    writer = SegmentWriter(store, FOLDER, segment_bytes=SIZE)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
     writer.add(batch_of(messages))
     refs = writer.finish()
     tables = [pq.read_table(tmp_path / "repo" / ref.key) for ref in refs]
@@ -151,7 +152,7 @@ def test_what_an_interrupted_run_stored_is_used_again() -> None:
     with pytest.raises(StoreError, match="injected"):
         write(killed, messages)
     assert len(list(store.list())) == 3
-    writer = SegmentWriter(store, FOLDER, segment_bytes=SIZE)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
     writer.add(batch_of(messages))
     refs = writer.finish()
     assert writer.reused == 3
@@ -181,7 +182,7 @@ def test_the_same_messages_in_another_encoding_are_used_as_they_are() -> None:
     (ref,) = write(store, messages)
     theirs = encoded_differently(store.get(ref.key))
     replace_object(store, ref.key, theirs)
-    writer = SegmentWriter(store, FOLDER, segment_bytes=SIZE)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
     writer.add(batch_of(messages))
     (again,) = writer.finish()
     assert (writer.reused, writer.stored_bytes) == (1, 0)
@@ -208,7 +209,7 @@ def test_a_damaged_object_is_left_alone_and_its_messages_are_stored_beside_it(da
     }[damage]
     replace_object(store, ref.key, broken)
     for reused in (0, 1):
-        writer = SegmentWriter(store, FOLDER, segment_bytes=SIZE)
+        writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
         writer.add(batch_of(messages))
         (again,) = writer.finish()
         assert again.key == layout.replacement_key(ref.key, ref.sha256)
@@ -245,7 +246,7 @@ def test_messages_can_be_taken_out_again(messages: list[Message], data: st.DataO
     store = MemoryStore()
     refs = write(store, messages, 200)
     gone = data.draw(st.sets(st.sampled_from([m.sequence for m in messages] or [1])))
-    writer = SegmentWriter(store, FOLDER, segment_bytes=200)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=200)
     kept = writer.without(refs, SequenceSet(gone))
     left = [m for m in messages if m.sequence not in gone]
     assert read(store, kept) == left
@@ -265,7 +266,7 @@ def test_taking_nothing_out_reads_and_stores_nothing() -> None:
     refs = write(store, some_messages(30, 100))
     watched = FaultStore(store)
     absent = next(n for n in range(refs[0].last_seq + 1, 10**6) if n > refs[-1].last_seq)
-    assert SegmentWriter(watched, FOLDER).without(refs, SequenceSet([absent])) == refs
+    assert SegmentWriter(Objects(watched), FOLDER).without(refs, SequenceSet([absent])) == refs
     assert watched.log == []
 
 
@@ -274,7 +275,7 @@ def test_old_segments_stay_when_messages_are_taken_out() -> None:
     store = MemoryStore()
     messages = some_messages(30, 100)
     refs = write(store, messages)
-    SegmentWriter(store, FOLDER, segment_bytes=SIZE).without(refs, SequenceSet([messages[0].sequence]))
+    SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE).without(refs, SequenceSet([messages[0].sequence]))
     assert read(store, refs) == messages
 
 
@@ -293,17 +294,17 @@ def test_an_object_is_proved_before_it_is_decoded(monkeypatch: pytest.MonkeyPatc
     for broken in (data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:], b"", bytes(len(data))):
         replace_object(store, ref.key, broken)
         with pytest.raises(DigestMismatch):
-            list(SegmentReader(store).read(ref))
+            list(SegmentReader(Objects(store)).read(ref))
 
 
 def test_a_missing_object_is_an_integrity_failure_and_an_unreadable_one_is_the_stores() -> None:
     store = MemoryStore()
     (ref,) = write(store, some_messages(10, 100))
     with pytest.raises(StoreError, match="injected"):
-        list(SegmentReader(FaultStore(store, Fault.FAIL, at=1)).read(ref))
+        list(SegmentReader(Objects(FaultStore(store, Fault.FAIL, at=1))).read(ref))
     store.delete(ref.key)
     with pytest.raises(IntegrityError, match="is missing") as caught:
-        list(SegmentReader(store).read(ref))
+        list(SegmentReader(Objects(store)).read(ref))
     assert caught.value.exit_code == 14
 
 
@@ -320,7 +321,7 @@ def test_a_manifest_that_lies_about_the_messages_is_found_out() -> None:
     ]
     for lie in lies:
         with pytest.raises(DigestMismatch, match="which are not"):
-            list(SegmentReader(store).read(lie))
+            list(SegmentReader(Objects(store)).read(lie))
 
 
 def test_a_size_beyond_reason_is_refused_before_anything_is_fetched() -> None:
@@ -328,5 +329,5 @@ def test_a_size_beyond_reason_is_refused_before_anything_is_fetched() -> None:
     (ref,) = write(store, some_messages(10, 100))
     watched = FaultStore(store)
     with pytest.raises(FormatError, match="more than any object has"):
-        list(SegmentReader(watched).read(replace(ref, size=1 << 40)))
+        list(SegmentReader(Objects(watched)).read(replace(ref, size=1 << 40)))
     assert watched.log == []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from jsbackup.formats.archive import ArchiveEnd, IndexState
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
 from jsbackup.stores.memory import MemoryStore
@@ -18,10 +19,10 @@ FOLDER = "segments/S-00000000"
 
 def _stored(messages: list[Message]) -> tuple[list[SegmentRef], SegmentReader]:
     store = MemoryStore()
-    writer = SegmentWriter(store, FOLDER, segment_bytes=40)  # a few messages each
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=40)  # a few messages each
     for message in messages:
         writer.add(batch_of([message]))
-    return writer.finish(), SegmentReader(store)
+    return writer.finish(), SegmentReader(Objects(store))
 
 
 def _end(

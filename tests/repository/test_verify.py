@@ -12,6 +12,7 @@ from jsbackup.errors import StoreError
 from jsbackup.repository import layout
 from jsbackup.repository.layout import Kind
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.verify import Level, Problem, ProblemKind, check_manifest, check_segment, verify_backup
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
@@ -32,7 +33,7 @@ def manifest(store: MemoryStore) -> Manifest:
 
 
 def problems_of(store: Store, manifest: Manifest, level: Level) -> list[Problem]:
-    return list(verify_backup(store, manifest, level))
+    return list(verify_backup(Objects(store), manifest, level))
 
 
 def replace_object(store: Store, key: str, data: bytes) -> None:
@@ -123,7 +124,7 @@ def test_every_problem_is_given_and_in_order(store: MemoryStore, manifest: Manif
     for key in keys:
         replace_object(store, key, flip(store.get(key)))
     for threads in (1, 2, 8):
-        found = [problem.key for problem in verify_backup(store, manifest, Level.DATA, threads=threads)]
+        found = [problem.key for problem in verify_backup(Objects(store), manifest, Level.DATA, threads=threads)]
         assert found == keys
 
 
@@ -151,11 +152,11 @@ def test_messages_that_are_not_those_named_are_found_by_level_data(
 
 def test_check_segment_says_what_one_segment_has(store: MemoryStore, manifest: Manifest) -> None:
     ref = manifest.streams[0].segments[0]
-    assert check_segment(store, "orders", ref) == []
-    (problem,) = check_segment(FaultStore(store, Fault.FAIL, at=1), "orders", ref)
+    assert check_segment(Objects(store), "orders", ref) == []
+    (problem,) = check_segment(Objects(FaultStore(store, Fault.FAIL, at=1)), "orders", ref)
     assert (problem.kind, problem.stream, problem.first_seq) == (ProblemKind.UNREADABLE, "orders", ref.first_seq)
     store.delete(ref.key)
-    (problem,) = check_segment(store, "orders", ref)
+    (problem,) = check_segment(Objects(store), "orders", ref)
     assert problem.kind is ProblemKind.MISSING
 
 
@@ -199,7 +200,7 @@ def test_an_object_that_cannot_be_read_is_a_problem(store: MemoryStore, manifest
     assert len(reads) == len(list(store.list("segments/")))
     for number in reads:
         faulty = FaultStore(store, Fault.FAIL, at=number)
-        (problem,) = verify_backup(faulty, manifest, level, threads=1)
+        (problem,) = verify_backup(Objects(faulty), manifest, level, threads=1)
         assert (problem.kind, problem.key) == (ProblemKind.UNREADABLE, watched.log[number - 1][1])
 
 
@@ -210,7 +211,7 @@ def test_an_object_that_goes_after_the_listing_is_missing(store: MemoryStore, ma
         if (operation, asked) == ("get_range", key):
             store.delete(key)
 
-    (problem,) = verify_backup(FaultStore(store, before=remove), manifest, Level.OBJECTS)
+    (problem,) = verify_backup(Objects(FaultStore(store, before=remove)), manifest, Level.OBJECTS)
     assert (problem.kind, problem.key) == (ProblemKind.MISSING, key)
 
 
@@ -233,7 +234,7 @@ def test_threads_run_a_few_objects_ahead_and_no_more(store: MemoryStore, manifes
     watched = FaultStore(store)
     segments = manifest.streams[0].segments
     replace_object(store, segments[0].key, flip(store.get(segments[0].key)))
-    problems = verify_backup(watched, manifest, Level.DATA, threads=2)
+    problems = verify_backup(Objects(watched), manifest, Level.DATA, threads=2)
     next(problems)
     problems.close()  # type: ignore[attr-defined]
     assert watched.operations <= 1 + 3
@@ -260,6 +261,6 @@ class Recorder:
 def test_progress_comes_to_what_was_announced(store: MemoryStore, manifest: Manifest, level: Level) -> None:
     store.delete(manifest.streams[0].segments[0].key)
     recorder = Recorder()
-    assert len(list(verify_backup(store, manifest, level, progress=recorder))) == 1
+    assert len(list(verify_backup(Objects(store), manifest, level, progress=recorder))) == 1
     assert recorder.running == {"orders": [0, 0], "verbatim": [0, 0]}
     assert recorder.finished == ["orders", "verbatim"]
