@@ -12,7 +12,7 @@
     locks/<id>.json             a lease
     probe/<id>                  left by an interrupted `init`; means nothing
 
-`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of the object's content; both hex.
+`<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
 In an encrypted repository something else stands for both, and the keys of the three end in `.age`.
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
