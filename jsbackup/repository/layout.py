@@ -9,11 +9,12 @@
         pending-<sha256>.parquet             a consumer's pending set, where it is large
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
+    catalog/<10 digits>.json    a catalog of the manifests, by its generation
     locks/<id>.json             a lease
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
-In an encrypted repository something else stands for both, and the keys of the three end in `.age`.
+In an encrypted repository something else stands for both, and the keys of the three and of manifests end in `.age`.
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
@@ -41,6 +42,7 @@ from jsbackup.times import parse_time
 
 __all__ = [
     "BACKUPS",
+    "CATALOGS",
     "DESCRIPTOR",
     "LOCKS",
     "PROBES",
@@ -50,6 +52,8 @@ __all__ = [
     "StreamFolder",
     "backup_id",
     "backup_id_of",
+    "catalog_generation_of",
+    "catalog_key",
     "encode_name",
     "incarnation",
     "is_backup_id",
@@ -70,6 +74,7 @@ __all__ = [
 DESCRIPTOR = "jsbackup.json"
 SEGMENTS = "segments/"
 BACKUPS = "backups/"
+CATALOGS = "catalog/"
 LOCKS = "locks/"
 PROBES = "probe/"
 
@@ -84,6 +89,7 @@ _SEGMENT = re.compile(
 _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+_CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
@@ -97,6 +103,7 @@ class Kind(Enum):
     PENDING = "pending set"
     OPAQUE = "opaque piece"
     MANIFEST = "manifest"
+    CATALOG = "catalog"
     LOCK = "lock"
     PROBE = "probe"
     FOREIGN = "foreign object"
@@ -244,6 +251,16 @@ def backup_id_of(key: str) -> str | None:
     return backup if is_backup_id(backup) and key == f"{BACKUPS}{backup}.json" else None
 
 
+def catalog_key(generation: int) -> str:
+    return f"{CATALOGS}{generation:010}.json"
+
+
+def catalog_generation_of(key: str) -> int | None:
+    """The generation of the catalog under this key; None for a foreign key among the catalogs."""
+    match = _CATALOG.fullmatch(key)
+    return None if match is None else int(match[1])
+
+
 def lock_key(lock_id: str) -> str:
     return f"{LOCKS}{lock_id}.json"
 
@@ -256,8 +273,10 @@ def kind_of(key: str) -> Kind:
     """What an object is. A foreign one is never read, never counted and never deleted."""
     if key == DESCRIPTOR:
         return Kind.DESCRIPTOR
-    if backup_id_of(key) is not None:
+    if backup_id_of(key.removesuffix(".age")) is not None:
         return Kind.MANIFEST
+    if catalog_generation_of(key.removesuffix(".age")) is not None:
+        return Kind.CATALOG
     for pattern, kind in ((_SEGMENT, Kind.SEGMENT), (_PENDING, Kind.PENDING), (_OPAQUE, Kind.OPAQUE)):
         if pattern.fullmatch(key):
             try:

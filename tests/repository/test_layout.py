@@ -168,6 +168,8 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.pending_key(folder, DIGEST): Kind.PENDING,
         layout.opaque_key(folder, DIGEST): Kind.OPAQUE,
         layout.manifest_key("20261121T014500Z-1a2b3c"): Kind.MANIFEST,
+        layout.catalog_key(7): Kind.CATALOG,
+        layout.catalog_key(7) + ".age": Kind.CATALOG,
         layout.lock_key("1a2b"): Kind.LOCK,
         layout.probe_key("1a2b"): Kind.PROBE,
     }
@@ -181,6 +183,7 @@ def test_kinds_are_known_by_the_key() -> None:
         f"{folder}/pending-{DIGEST}.zst",
         f"segments/%61-00000000/pending-{DIGEST}.parquet",
         f"{folder}/opaque-{DIGEST}.zst.tmp",
+        "catalog/7.json",
         "locks/a/b.json",
         "locks/.json",
         "probe/",
