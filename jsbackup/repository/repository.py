@@ -20,6 +20,7 @@ from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNot
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -35,12 +36,16 @@ _LOOK = 100
 
 
 class Repository:
-    """A store with a descriptor. `create` and `open` make one; `objects` are segments and the rest of streams."""
+    """A store with a descriptor. `create` and `open` make one.
+
+    `objects` are segments and the rest of streams, `documents` everything that is JSON (but leases).
+    """
 
     def __init__(self, store: Store, descriptor: Descriptor) -> None:
         self.store = store
         self.descriptor = descriptor
         self.objects = Objects(store)
+        self.documents = Documents(store)
 
     @classmethod
     def create(cls, store: Store, *, repository_id: str, created: str, tool: str) -> Repository:
@@ -91,11 +96,11 @@ class Repository:
         # Whatever a server has put into a config: better to fail here than to have a backup that cannot be opened.
         if encode_manifest(decode_manifest(data, key)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
-        self.store.put(key, data)
+        self.documents.put(key, data)
 
     def backups(self) -> list[str]:
         """The ids of all backups, oldest first. Foreign objects among the manifests are passed over."""
-        ids = (layout.backup_id_of(info.key) for info in self.store.list(layout.BACKUPS))
+        ids = (layout.backup_id_of(info.key) for info in self.documents.list(layout.BACKUPS))
         return [backup for backup in ids if backup is not None]
 
     def resolve(self, text: str) -> str:
@@ -112,7 +117,7 @@ class Repository:
         """
         key = layout.manifest_key(backup)
         try:
-            data = self.store.get_range(key, 0, MAX_DOCUMENT_BYTES + 1)
+            data = self.documents.get(key, MAX_DOCUMENT_BYTES)
         except ObjectNotFound:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
         return decode_manifest(data, key)
