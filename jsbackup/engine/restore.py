@@ -38,7 +38,7 @@ from jsbackup.engine.plan import (
     staging_prefix,
 )
 from jsbackup.engine.prove import Expected, Proof, prove_stream
-from jsbackup.engine.settle import RestoredConsumer, creatable, settle, take_marker_off
+from jsbackup.engine.settle import RestoredConsumer, configure, creatable, letting_go_of_nothing, settle
 from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.engine.watch import advisories
@@ -277,7 +277,8 @@ class _Run:
         consumers = await asyncio.to_thread(load_consumers, self.objects, action)
         self.progress.start(action.name, _bytes_to_move(action, self.settings), entry.captured.messages)
         marked = self.marking and not action.config.get("sealed")
-        config = with_marker(action.config, self.backup) if marked else action.config
+        keeping = letting_go_of_nothing(action.config) if marked and consumers else action.config
+        config = with_marker(keeping, self.backup) if marked else action.config
 
         def archive() -> Iterable[bytes]:
             return archive_of(
@@ -298,10 +299,14 @@ class _Run:
             self.settings.limits,
         )
         # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
-        marker_stays = await take_marker_off(js, action.config) if marked else ""
+        amiss = []
+        if marked and (reason := await configure(js, keeping)):
+            amiss.append(f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}")
         settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
+        if keeping != action.config and (reason := await configure(js, action.config)):
+            amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
         proof, unproved = await self._prove(js, action, consumers)
-        notes = [*action.notes, marker_stays, *settled.notes]
+        notes = [*action.notes, *amiss, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
         if unproved:
@@ -317,8 +322,8 @@ class _Run:
             seconds=time.monotonic() - began,
             wire=action.wire,
             consumers=settled.consumers,
-            notes=tuple(filter(None, notes)),
-            incomplete=settled.incomplete or bool(marker_stays) or bool(unproved),
+            notes=tuple(notes),
+            incomplete=settled.incomplete or bool(amiss) or bool(unproved),
         )
 
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:

@@ -2,6 +2,10 @@
 
 In a cluster the answer comes before consumers exist and replicas are current (M). A user who may not list consumers
 can still count them, by the stream's own info.
+
+M, 2.12 and 2.15: a replica of an interest stream that knows only some of its consumers yet removes what those have
+acknowledged; consumers that come after it skip such messages, and the replicas differ for good. So such a stream keeps
+everything (`letting_go_of_nothing`) until all its consumers are everywhere.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jsbackup.engine.abandon import MARKER
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import PlannedConsumer
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
@@ -19,11 +22,11 @@ from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
 from jsbackup.protocol.responses import ErrCode
 
-__all__ = ["RestoredConsumer", "Settled", "creatable", "settle", "take_marker_off"]
+__all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_of_nothing", "settle"]
 
 _SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
 _PAUSE_SECONDS = 0.25
-_MARKER_SECONDS = 20.0  # for a new stream to be known everywhere
+_KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,16 @@ def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredCons
     return RestoredConsumer(planned.consumer.name, fidelity, note)
 
 
-async def take_marker_off(js: JetStream, config: JsonObject) -> str:
-    """The stream is whole now: say so. What stands against it ("" if nothing)."""
-    deadline = time.monotonic() + _MARKER_SECONDS
+def letting_go_of_nothing(config: JsonObject) -> JsonObject:
+    """The configuration until all consumers are there; the same one where nothing can go too early."""
+    if config.get("retention") == "interest" and (config.get("num_replicas") or 1) > 1:
+        return {**config, "retention": "limits"}
+    return config
+
+
+async def configure(js: JetStream, config: JsonObject) -> str:
+    """Give the restored stream this configuration. What stands against it ("" if nothing)."""
+    deadline = time.monotonic() + _KNOWN_SECONDS
     while True:
         try:
             await js.update_stream(config)
@@ -112,7 +122,7 @@ async def take_marker_off(js: JetStream, config: JsonObject) -> str:
         except (ApiError, NatsPermissionDenied, NatsTimeout) as error:
             early = isinstance(error, NatsTimeout) or getattr(error, "err_code", 0) == ErrCode.STREAM_NOT_FOUND
             if not early or time.monotonic() > deadline:
-                return f"its metadata key {MARKER} could not be removed, remove it by hand: {error.message}"
+                return error.message
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
