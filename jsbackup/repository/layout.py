@@ -10,7 +10,8 @@
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
-    locks/<id>.json             a lease
+    locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
+    pruning/<id>.json           what `prune` found unused, and when
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
@@ -45,9 +46,11 @@ __all__ = [
     "CATALOGS",
     "DESCRIPTOR",
     "LOCKS",
+    "MARKS",
     "PROBES",
     "SEGMENTS",
     "Kind",
+    "LeaseKey",
     "SegmentKey",
     "StreamFolder",
     "backup_id",
@@ -58,9 +61,12 @@ __all__ = [
     "incarnation",
     "is_backup_id",
     "kind_of",
-    "lock_key",
+    "lease_key",
+    "lease_prefix",
     "manifest_key",
+    "mark_key",
     "opaque_key",
+    "parse_lease_key",
     "parse_segment_key",
     "parse_stream_folder",
     "pending_key",
@@ -76,6 +82,7 @@ SEGMENTS = "segments/"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
 LOCKS = "locks/"
+MARKS = "pruning/"
 PROBES = "probe/"
 
 _MAX_ENCODED = 200
@@ -90,6 +97,7 @@ _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.p
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
+_LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
@@ -104,7 +112,8 @@ class Kind(Enum):
     OPAQUE = "opaque piece"
     MANIFEST = "manifest"
     CATALOG = "catalog"
-    LOCK = "lock"
+    LEASE = "lease"
+    MARKS = "list of unused objects"
     PROBE = "probe"
     FOREIGN = "foreign object"
 
@@ -126,6 +135,16 @@ class SegmentKey:
     last_seq: int
     digest: str
     replacement: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKey:
+    """A lease's key taken apart: which lease, its how-manieth object this is, and how long it holds from its put on."""
+
+    id: str
+    generation: int
+    exclusive: bool
+    duration_seconds: int
 
 
 # --- streams ---
@@ -261,8 +280,28 @@ def catalog_generation_of(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def lock_key(lock_id: str) -> str:
-    return f"{LOCKS}{lock_id}.json"
+def lease_key(lease: LeaseKey) -> str:
+    """Generations of a lease follow each other in a listing. `FormatError` unless these are the parts of a key."""
+    mode = "exclusive" if lease.exclusive else "shared"
+    key = f"{lease_prefix(lease.id)}{lease.generation:08}-{mode}-{lease.duration_seconds}.json"
+    if parse_lease_key(key) != lease:
+        raise FormatError(f"not a lease's key: {key[:300]!r}")
+    return key
+
+
+def lease_prefix(lease_id: str) -> str:
+    """What the keys of all generations of a lease begin with."""
+    return f"{LOCKS}{lease_id}-"
+
+
+def parse_lease_key(key: str) -> LeaseKey | None:
+    """The opposite of `lease_key`; None for a foreign key among the leases."""
+    match = _LEASE.fullmatch(key)
+    return None if match is None else LeaseKey(match[1], int(match[2]), match[3] == "exclusive", int(match[4]))
+
+
+def mark_key(mark_id: str) -> str:
+    return f"{MARKS}{mark_id}.json"
 
 
 def probe_key(probe_id: str) -> str:
@@ -284,7 +323,9 @@ def kind_of(key: str) -> Kind:
             except FormatError:
                 return Kind.FOREIGN
             return kind
-    for prefix, suffix, kind in ((LOCKS, ".json", Kind.LOCK), (PROBES, "", Kind.PROBE)):
+    if parse_lease_key(key) is not None:
+        return Kind.LEASE
+    for prefix, suffix, kind in ((MARKS, ".json", Kind.MARKS), (PROBES, "", Kind.PROBE)):
         if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
             return kind
     return Kind.FOREIGN

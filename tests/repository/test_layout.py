@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.layout import Kind, SegmentKey, StreamFolder
+from jsbackup.repository.layout import Kind, LeaseKey, SegmentKey, StreamFolder
 from jsbackup.stores.base import MAX_KEY_BYTES, check_key
 
 DIGEST = "0123456789abcdef" * 4
@@ -25,7 +25,9 @@ def test_keys_are_what_the_design_says() -> None:
     assert layout.pending_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/pending-{DIGEST}.parquet"
     assert layout.opaque_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/opaque-{DIGEST}.zst"
     assert layout.manifest_key("20261121T014500Z-1a2b3c") == "backups/20261121T014500Z-1a2b3c.json"
-    assert layout.lock_key("x") == "locks/x.json"
+    lease = LeaseKey("00112233445566ff", 7, exclusive=True, duration_seconds=300)
+    assert layout.lease_key(lease) == "locks/00112233445566ff-00000007-exclusive-300.json"
+    assert layout.mark_key("1a2b") == "pruning/1a2b.json"
     assert layout.DESCRIPTOR == "jsbackup.json"
 
 
@@ -152,6 +154,10 @@ def test_a_segment_key_that_nobody_would_make_is_refused(old: str, new: str) -> 
         lambda: layout.segment_key("elsewhere", 5, 9, DIGEST),
         lambda: layout.manifest_key("../x"),
         lambda: layout.manifest_key("latest"),
+        lambda: layout.lease_key(LeaseKey("1a2b", 1, exclusive=True, duration_seconds=300)),
+        lambda: layout.lease_key(LeaseKey("00112233445566ff", 10**8, exclusive=True, duration_seconds=300)),
+        lambda: layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=0)),
+        lambda: layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=10**4)),
     ],
 )
 def test_no_key_is_made_of_wrong_parts(make: Callable[[], str]) -> None:
@@ -170,7 +176,8 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.manifest_key("20261121T014500Z-1a2b3c"): Kind.MANIFEST,
         layout.catalog_key(7): Kind.CATALOG,
         layout.catalog_key(7) + ".age": Kind.CATALOG,
-        layout.lock_key("1a2b"): Kind.LOCK,
+        layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=300)): Kind.LEASE,
+        layout.mark_key("1a2b"): Kind.MARKS,
         layout.probe_key("1a2b"): Kind.PROBE,
     }
     foreign = [
@@ -185,12 +192,23 @@ def test_kinds_are_known_by_the_key() -> None:
         f"{folder}/opaque-{DIGEST}.zst.tmp",
         "catalog/7.json",
         "locks/a/b.json",
-        "locks/.json",
+        "locks/1a2b.json",
+        "locks/00112233445566ff-00000001-mine-300.json",
+        "locks/00112233445566ff-00000001-shared-0300.json",
+        "pruning/.json",
         "probe/",
         "photos/cat.jpg",
     ]
     assert {key: layout.kind_of(key) for key in kinds} == kinds
     assert {layout.kind_of(key) for key in foreign} == {Kind.FOREIGN}
+
+
+def test_leases_are_known_by_the_key_alone_and_their_generations_sort() -> None:
+    leases = [LeaseKey("00112233445566ff", n, n % 2 == 0, 300) for n in (1, 2, 9, 10, 99, 100, 99_999_999)]
+    keys = [layout.lease_key(lease) for lease in leases]
+    assert keys == sorted(keys)
+    assert [layout.parse_lease_key(key) for key in keys] == leases
+    assert all(key.startswith(layout.lease_prefix(leases[0].id)) for key in keys)
 
 
 # --- incarnations ---
