@@ -86,6 +86,7 @@ def stream_json(stream: StreamBackup) -> JsonObject:
         "digest": stream.digest.hex,
         "segments": len(stream.segments),
         "archive_format": stream.archive_format,
+        "read": None if stream.read is None else {"how": stream.read.how, "why": stream.read.why},
         "consumers": [consumer_json(consumer) for consumer in stream.consumers],
         "warnings": list(stream.warnings),
     }
@@ -126,7 +127,7 @@ def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
                 str(s["segments"]),
                 format_bytes(s["stored_bytes_added"]),
                 format_seconds(s["seconds"]),
-                s["archive_format"],
+                "increment" if s["read"] and s["read"]["how"] == "increment" else s["archive_format"],
             )
             for s in streams
         ],

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from jsbackup import __version__
 from jsbackup.config import Connection, Glob
 from jsbackup.engine.capture import CaptureLimits
+from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.link import Link
 from jsbackup.engine.plan import is_chosen
@@ -28,7 +29,8 @@ from jsbackup.progress import Progress
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, Result, SkippedStream, Source
+from jsbackup.repository.manifest import Manifest, Result, SkippedStream, Source, StreamBackup
+from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
@@ -47,6 +49,7 @@ class BackupOptions:
     consumers: bool = True
     config_only: bool = False
     check: bool = False
+    incremental: Incremental = Incremental.AUTO
     jobs: int = 4
     limits: CaptureLimits = field(default_factory=CaptureLimits)
 
@@ -100,7 +103,13 @@ async def run_backup(
             _log.info("the server checks each stream before it sends it; that may take long")
         if not options.config_only:
             progress.expect({info.name: info.state.bytes for info in streams})
-        results, failed = await _run_workers(connection, repository, options, progress, source, streams, clock_ns)
+        incarnations = {
+            info.name: layout.incarnation(source.cluster, source.account, info.name, info.created) for info in streams
+        }
+        earlier = {} if options.config_only else await asyncio.to_thread(previous_streams, repository, incarnations)
+        results, failed = await _run_workers(
+            connection, repository, options, progress, source, streams, earlier, clock_ns
+        )
     failures += failed
     if failures and not results:
         return BackupReport(None, (), tuple(failures))
@@ -151,6 +160,7 @@ async def _run_workers(
     progress: Progress,
     source: Source,
     streams: list[StreamInfo],
+    earlier: Mapping[str, StreamBackup],
     clock_ns: Callable[[], int],
 ) -> tuple[list[StreamResult], list[Failure]]:
     """All streams, `jobs` at a time; results in order of names."""
@@ -162,7 +172,9 @@ async def _run_workers(
     async def store(js: JetStream, info: StreamInfo) -> bool:
         began = time.monotonic()
         try:
-            stream = await back_up_stream(js, repository, info, options, progress, source, clock_ns)
+            stream = await back_up_stream(
+                js, repository, info, options, progress, source, earlier.get(info.name), clock_ns
+            )
         except JsBackupError as error:
             _log.warning("stream %s failed: %s", info.name, error.message)
             failures.append(Failure(info.name, error))

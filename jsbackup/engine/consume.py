@@ -1,10 +1,14 @@
-"""Read a stream message by message, where no snapshot can be had: memory streams on servers before 2.15.
+"""Read a stream message by message: what is new in it, or all of it where no snapshot can be had.
 
-Two ways, both give sequences, timestamps, subjects, raw headers and payloads exactly:
+Two ways:
 
-- a push consumer without acknowledgements, with the server's flow control (M: 208,000 messages a second);
+- a push consumer without acknowledgements, with the server's flow control, gives everything exactly as it is stored;
 - for work-queue and interest streams, where a consumer of ours would change what is kept, one STREAM.MSG.GET for each
-  sequence, many on the way at once (M: about 15,000 a second).
+  sequence, many on the way at once. It gives everything exactly but a subject that is not UTF-8, which comes with
+  U+FFFD in place of the bad bytes.
+
+Direct gets are of no use here although they come in batches: what they add to the headers cannot be taken off again (a
+message without headers and one whose header block is empty come out the same), and a replica that lags may answer.
 
 The end is where the stream ended when reading began. Messages that go meanwhile are simply not there.
 """
@@ -12,8 +16,10 @@ The end is where the stream ended when reading began. Messages that go meanwhile
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 
@@ -26,12 +32,13 @@ from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
-__all__ = ["read_messages"]
+__all__ = ["is_reader", "read_messages"]
 
 BATCH_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
+_DESCRIPTION = "jsbackup reads this stream"
 _ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
 
 
@@ -44,22 +51,30 @@ class _Row:
     data: bytes
 
 
-async def read_messages(js: JetStream, info: StreamInfo, advance: Advance) -> AsyncIterator[pa.RecordBatch]:
-    """Message batches of the stream up to `info.state.last_seq`, in order. Raises NatsError and TransferError."""
+async def read_messages(
+    js: JetStream, info: StreamInfo, advance: Advance, *, first: int = 0, last: int | None = None
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Message batches of the stream, in order: from `first` to `last`, or as far as `info.state` reaches.
+
+    Sequences that `info` knows to be deleted need not be asked for. Raises NatsError, FormatError.
+    """
     if not info.state.messages:
         return
+    first = max(first, info.state.first_seq)
+    last = info.state.last_seq if last is None else min(last, info.state.last_seq)
     inbox = js.link.new_inbox()
-    consumer = await _try_consumer(js, info, inbox)
-    rows = _get_each(js, info) if consumer is None else _consume(js, info, inbox, consumer)
+    consumer = await _try_consumer(js, info, inbox, first)
+    rows = _get_each(js, info, first, last) if consumer is None else _consume(js, info.name, inbox, consumer, last)
     batch: list[_Row] = []
     size = 0
-    async for row in rows:
-        batch.append(row)
-        size += len(row.subject) + len(row.headers or b"") + len(row.data) + 16
-        if size >= BATCH_BYTES:
-            advance(size, len(batch))
-            yield _as_batch(batch)
-            batch, size = [], 0
+    async with aclosing(rows):
+        async for row in rows:
+            batch.append(row)
+            size += len(row.subject) + len(row.headers or b"") + len(row.data) + 16
+            if size >= BATCH_BYTES:
+                advance(size, len(batch))
+                yield _as_batch(batch)
+                batch, size = [], 0
     if batch:
         advance(size, len(batch))
         yield _as_batch(batch)
@@ -82,10 +97,10 @@ def _as_batch(rows: list[_Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-async def _get_each(js: JetStream, info: StreamInfo) -> AsyncIterator[_Row]:
-    sequences = range(info.state.first_seq, info.state.last_seq + 1)
-    for start in range(0, len(sequences), _GETS_AT_ONCE):
-        wanted = sequences[start : start + _GETS_AT_ONCE]
+async def _get_each(js: JetStream, info: StreamInfo, first: int, last: int) -> AsyncGenerator[_Row, None]:
+    deleted = set(info.deleted or ())
+    sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
+    while wanted := list(islice(sequences, _GETS_AT_ONCE)):
         for message in await asyncio.gather(*(js.message(info.name, sequence) for sequence in wanted)):
             if message is not None:
                 yield _Row(
@@ -93,48 +108,63 @@ async def _get_each(js: JetStream, info: StreamInfo) -> AsyncIterator[_Row]:
                 )
 
 
-async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str) -> ConsumerInfo | None:
+async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int) -> ConsumerInfo | None:
     """A consumer of ours, which delivers as soon as somebody listens; None where it would disturb or is not allowed."""
     if info.config.get("retention", "limits") != "limits":
         return None
     try:
-        return await js.create_consumer(info.name, _consumer_config(inbox))
+        return await js.create_consumer(info.name, _consumer_config(inbox, first))
     except (ApiError, NatsPermissionDenied):  # limits on consumers, such as max_consumers or consumer_limits
         return None
 
 
-async def _consume(js: JetStream, info: StreamInfo, inbox: str, consumer: ConsumerInfo) -> AsyncIterator[_Row]:
+async def _consume(
+    js: JetStream, stream: str, inbox: str, consumer: ConsumerInfo, last: int
+) -> AsyncGenerator[_Row, None]:
     async with js.link.subscribe(inbox) as subscription:
         try:
             left = consumer.num_pending
-            last = 0
-            while left > 0 and last < info.state.last_seq:
+            at = 0
+            while left > 0 and at < last:
                 try:
                     message = await subscription.next(3 * _IDLE_SECONDS)
                 except NatsTimeout as error:
-                    raise TransferError(f"reading {info.name}: its consumer went silent") from error
-                status = parse_status(message.headers) if message.headers and not message.data else None
-                if status is not None and status.code == _FLOW_CONTROL:
+                    raise TransferError(f"reading {stream}: its consumer went silent") from error
+                if _is_control(message):
                     if message.reply:
                         await subscription.publish(message.reply)
-                    elif (await js.consumer(info.name, consumer.name)).num_pending == 0:
+                    elif (await js.consumer(stream, consumer.name)).num_pending == 0:
                         return  # idle: what was still to come has been deleted
                     continue
-                row, left = _row_of(info.name, message, last)
-                if row.sequence > info.state.last_seq:
+                row, left = _row_of(stream, message, at)
+                if row.sequence > last:
                     return
-                last = row.sequence
+                at = row.sequence
                 yield row
         finally:
-            await js.delete_consumer(info.name, consumer.name)
+            await js.delete_consumer(stream, consumer.name)
 
 
-def _consumer_config(inbox: str) -> JsonObject:
+def _is_control(message: Message) -> bool:
+    """Whether it is the server's flow control or heartbeat. A stored message may look like one, but has a position."""
+    if message.data or not message.headers or (message.reply or "").count(".") >= _ACK_TOKENS - 1:
+        return False
+    status = parse_status(message.headers)
+    return status is not None and status.code == _FLOW_CONTROL
+
+
+def is_reader(config: JsonObject) -> bool:
+    """Whether a consumer of this configuration is one of ours: a run that was killed leaves it behind for a minute."""
+    return config.get("description") == _DESCRIPTION and not config.get("durable_name")
+
+
+def _consumer_config(inbox: str, first: int) -> JsonObject:
     return {
         "name": inbox.replace(".", "-"),
-        "description": "jsbackup reads this stream",
+        "description": _DESCRIPTION,
         "deliver_subject": inbox,
-        "deliver_policy": "all",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": first,
         "replay_policy": "instant",
         "ack_policy": "none",
         "max_deliver": 1,

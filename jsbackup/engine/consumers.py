@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from jsbackup.engine.consume import is_reader
 from jsbackup.formats.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
 from jsbackup.protocol.info import ConsumerInfo
@@ -31,12 +32,16 @@ class KnownConsumer:
 def merge_consumers(
     archived: Iterable[ArchivedConsumer], inventory: Listing[ConsumerInfo], last_seq: int
 ) -> list[KnownConsumer]:
-    """All consumers of a stream in order of their names: those of the archive, completed by the inventory."""
+    """All consumers of a stream in order of their names: those of the archive, completed by the inventory.
+
+    Those that a killed run of ours left behind are none of the stream's.
+    """
+    archived = [consumer for consumer in archived if not is_reader(consumer.config)]
     silent = {*inventory.missing, *inventory.offline}
     answered = {name: info for name, info in inventory.entries.items() if name not in silent}
     known = {c.name: _from_archive(c, answered.get(c.name), last_seq) for c in archived}
     for name, info in inventory.entries.items():
-        if name not in known:
+        if name not in known and not is_reader(info.config):
             known[name] = _from_config(info) if name in silent else _from_inventory(info, last_seq)
     return [known[name] for name in sorted(known)]
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.consumers import KnownConsumer, merge_consumers
+from jsbackup.engine.increment import Incremental, Whole
 from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.join import take_increment
 from jsbackup.errors import (
     FormatError,
     IntegrityError,
@@ -26,15 +28,18 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, Fidelity, StreamState
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
     ConsumerBackup,
     OpaqueRef,
+    ReadAs,
+    Reading,
     SegmentRef,
     Source,
     StreamBackup,
@@ -78,11 +83,16 @@ class StreamResult:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What a capture left in the store. `config` and `state` as reported, the state advanced to what was proved."""
+    """What a capture left in the store. `config` and `state` as reported, the state advanced to what was proved.
+
+    `inventory` are the consumers that the state goes with, None if they are asked for afterwards.
+    """
 
     archive_format: ArchiveFormat
     state: StreamState
-    config_of: Capture | None = None
+    read: Reading | None = None
+    config: JsonObject | None = None
+    inventory: Listing[ConsumerInfo] | None = None
     archived: tuple[ArchivedConsumer, ...] = ()
     segments: tuple[SegmentRef, ...] = ()
     opaque: tuple[OpaqueRef, ...] = ()
@@ -98,21 +108,28 @@ async def back_up_stream(
     options: BackupOptions,
     progress: Progress,
     source: Source,
+    previous: StreamBackup | None,
     clock_ns: Callable[[], int],
 ) -> StreamResult:
-    """Store one stream. Raises what makes it impossible; what was put into the store by then is nobody's."""
+    """Store one stream, whose last backup is `previous`.
+
+    Raises what makes it impossible; what was put into the store by then is nobody's."""
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
     folder = layout.stream_folder(info.name, incarnation)
     begun_ns = clock_ns()
     if options.config_only:
         stored = _Stored(ArchiveFormat.CONFIG, info.state)
     else:
-        stored = await _store_with_attempts(_Run(js, repository, folder, options, progress, info.name))
+        run = _Run(js, repository, folder, options, progress, info.name)
+        done = await run.increment(previous)
+        stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
+        assert stored.read is not None
+        _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
     warnings = list(stored.warnings)
     known: list[KnownConsumer] = []
     lost: set[str] = set()
     if options.consumers:
-        inventory = await js.consumers(info.name)
+        inventory = stored.inventory or await js.consumers(info.name)
         known = merge_consumers(stored.archived, inventory, stored.state.last_seq)
         lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
         warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
@@ -124,7 +141,7 @@ async def back_up_stream(
     stream = StreamBackup(
         name=info.name,
         incarnation=incarnation,
-        config=stored.config_of.config if stored.config_of else info.config,
+        config=info.config if stored.config is None else stored.config,
         created=info.created,
         state=stored.state,
         captured=Captured(
@@ -141,6 +158,7 @@ async def back_up_stream(
         consumers=tuple(store_consumer(repository.objects, folder, _consumer_backup(item)) for item in known),
         opaque=stored.opaque,
         warnings=tuple(warnings),
+        read=stored.read,
     )
     incomplete = bool(lost) or stored.archive_format is ArchiveFormat.OPAQUE
     return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
@@ -185,7 +203,38 @@ class _Run:
     def advance(self, byte_count: int, messages: int) -> None:
         self.progress.advance(self.name, byte_count, messages)
 
-    async def snapshot(self, limits: CaptureLimits) -> _Stored:
+    async def increment(self, previous: StreamBackup | None) -> _Stored | Whole:
+        """What is new since `previous`, or why the stream has to be read whole."""
+        if self.options.incremental is Incremental.NEVER:
+            return Whole("it was asked for")
+        if previous is None:
+            return Whole("there is no earlier backup of it")
+        store = self.objects.store
+        stored = await asyncio.to_thread(lambda: {info.key: info.size for info in store.list(f"{self.folder}/")})
+        joined = await take_increment(
+            self.js,
+            self.options.incremental,
+            previous,
+            lambda ref: stored.get(ref.key) == ref.size,
+            lambda: SegmentWriter(self.objects, self.folder),
+            lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
+            self.advance,
+            consumers=self.options.consumers,
+        )
+        if isinstance(joined, Whole):
+            return joined
+        return _Stored(
+            ArchiveFormat.MESSAGES,
+            joined.info.state,
+            Reading(ReadAs.INCREMENT, joined.why),
+            joined.info.config,
+            joined.consumers,
+            segments=joined.segments,
+            reused=joined.reused,
+            stored_bytes=joined.stored_bytes,
+        )
+
+    async def snapshot(self, limits: CaptureLimits, why: str) -> _Stored:
         info = await self.js.stream(self.name)
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         deleted = await self._deleted(info)
@@ -213,9 +262,10 @@ class _Run:
         return _Stored(
             ArchiveFormat(end.format),
             replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq)),
-            capture,
-            tuple(capture.consumers),
-            tuple(segments),
+            Reading(ReadAs.SNAPSHOT, why),
+            capture.config,
+            archived=tuple(capture.consumers),
+            segments=tuple(segments),
             reused=writer.reused,
             stored_bytes=writer.stored_bytes,
         )
@@ -237,12 +287,14 @@ class _Run:
                 hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
             )
 
-    async def otherwise(self, limits: CaptureLimits, why: str) -> _Stored:
+    async def otherwise(self, limits: CaptureLimits, why: str, unsupported: str) -> _Stored:
         """A stream of which no snapshot can be had, or none that can be decoded."""
         info = await self.js.stream(self.name)
-        return await (self.messages(info) if info.config.get("storage") == "memory" else self.opaque(info, limits, why))
+        if info.config.get("storage") == "memory":
+            return await self.messages(info, why)
+        return await self.opaque(info, limits, why, unsupported)
 
-    async def messages(self, info: StreamInfo) -> _Stored:
+    async def messages(self, info: StreamInfo, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = SegmentWriter(self.objects, self.folder)
         async for batch in read_messages(self.js, info, self.advance):
@@ -252,38 +304,41 @@ class _Run:
         return _Stored(
             ArchiveFormat.MESSAGES,
             info.state,
+            Reading(ReadAs.MESSAGES, why),
             segments=tuple(segments),
             reused=writer.reused,
             stored_bytes=writer.stored_bytes,
             warnings=(note,),
         )
 
-    async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str) -> _Stored:
+    async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, 0)
         writer = OpaqueWriter(self.objects, self.folder)
         capture = await capture_opaque(
             self.js, self.name, writer.feed, consumers=self.options.consumers, limits=limits, advance=self.advance
         )
         pieces = await asyncio.to_thread(writer.finish)
-        note = f"kept as it came, not decoded and not verified: {why}"
+        note = f"kept as it came, not decoded and not verified: {unsupported}"
         return _Stored(
             ArchiveFormat.OPAQUE,
             capture.state,
-            capture,
+            Reading(ReadAs.SNAPSHOT, why),
+            capture.config,
             opaque=tuple(pieces),
             stored_bytes=writer.stored_bytes,
             warnings=(note,),
         )
 
 
-async def _store_with_attempts(run: _Run) -> _Stored:
+async def _store_with_attempts(run: _Run, why: str) -> _Stored:
+    """The whole stream, which `why` says the reason of."""
     limits = run.options.limits
     busy_until = time.monotonic() + _BUSY_SECONDS
     attempt = 1
     unsupported = ""
     while True:
         try:
-            return await (run.otherwise(limits, unsupported) if unsupported else run.snapshot(limits))
+            return await (run.otherwise(limits, why, unsupported) if unsupported else run.snapshot(limits, why))
         except SnapshotBusy as error:
             if time.monotonic() > busy_until:
                 raise

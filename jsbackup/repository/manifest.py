@@ -25,6 +25,8 @@ __all__ = [
     "Manifest",
     "ObjectRef",
     "OpaqueRef",
+    "ReadAs",
+    "Reading",
     "Result",
     "SegmentRef",
     "SkippedStream",
@@ -47,9 +49,26 @@ class ArchiveFormat(StrEnum):
 
     V1 = "v1"
     V2 = "v2"
-    MESSAGES = "messages"  # by a consumer, where the server cannot snapshot the stream
+    MESSAGES = "messages"  # message by message: what is new in it, or all where the server cannot snapshot it
     CONFIG = "config"  # no messages were asked for
     OPAQUE = "opaque"  # a format newer than this tool, kept verbatim
+
+
+class ReadAs(StrEnum):
+    """How much of a stream was read."""
+
+    SNAPSHOT = "snapshot"  # all of it, from the server's archive
+    MESSAGES = "messages"  # all of it, message by message
+    INCREMENT = "increment"  # what has changed since an earlier backup, whose segments hold the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a stream was read, and why so and not otherwise."""
+
+    how: ReadAs
+    why: str
+    extra: Extra = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +150,8 @@ class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts need not equal
-    the reported state: messages arrive and expire meanwhile. An opaque stream has pieces instead of segments.
+    the reported state: messages arrive and expire meanwhile. An opaque stream has pieces instead of segments. `read`
+    is None where no server was read.
     """
 
     name: str
@@ -146,6 +166,7 @@ class StreamBackup:
     consumers: tuple[ConsumerBackup, ...] = ()
     opaque: tuple[OpaqueRef, ...] = ()
     warnings: tuple[str, ...] = ()
+    read: Reading | None = None
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 

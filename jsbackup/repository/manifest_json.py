@@ -25,6 +25,8 @@ from jsbackup.repository.manifest import (
     Manifest,
     ObjectRef,
     OpaqueRef,
+    ReadAs,
+    Reading,
     Result,
     SegmentRef,
     SkippedStream,
@@ -159,6 +161,7 @@ def _stream_to_json(stream: StreamBackup) -> JsonObject:
         "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
+        "read": None if stream.read is None else {**stream.read.extra, "how": stream.read.how, "why": stream.read.why},
     }
 
 
@@ -181,9 +184,14 @@ def _stream(fields: Fields) -> StreamBackup:
         consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
+        read=_reading(fields.optional_fields("read")),
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )
+
+
+def _reading(fields: Fields | None) -> Reading | None:
+    return None if fields is None else Reading(fields.choice("how", ReadAs), fields.text("why"), fields.rest())
 
 
 def _captured(fields: Fields) -> Captured:

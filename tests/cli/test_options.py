@@ -133,7 +133,7 @@ def test_verbose_shows_advisories_and_plain_does_not(shop: Shop, tmp_path: Path)
     line = ["backup", "ORDERS", "-s", shop.url, "-r", tmp_path / "repo"]
     plain = in_shell(*line)
     assert plain.err.splitlines() == [f"no repository at {tmp_path / 'repo'}: making one"]
-    told = in_shell(*line, "-v")
+    told = in_shell(*line, "--incremental", "never", "-v")
     assert "info: server: snapshot of ORDERS began, 1000 messages" in told.err
     assert told.out.splitlines()[0].startswith("STREAM")
 

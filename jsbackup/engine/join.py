@@ -1,0 +1,225 @@
+"""An increment carried out: what is new read from the server, joined to what is stored, and the join proved.
+
+What was read has to be exactly what the server reported when reading began: every sequence that it had then, up to the
+last one then. A sequence that did not come must have been removed meanwhile, which the server is asked about at the
+end; a replica that lags behind and does not have it yet is thereby found out. And the anchor (`increment.py`) has to
+have the digest that was stored. Any doubt is an error, after which the caller reads the stream whole.
+
+A message that went meanwhile is not in the backup, as if it had been made a moment later. That would be wrong where a
+newer message took its place (a key's next revision, a roll-up): the newer one came after the end, and the key would be
+in the backup with neither. Such a stream is planned and read again, up to its new end, and whole if it is too busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.engine.capture import Advance
+from jsbackup.engine.consume import read_messages
+from jsbackup.engine.increment import (
+    MAX_DELETED,
+    Increment,
+    Incremental,
+    Present,
+    Span,
+    Whole,
+    choose,
+    plan_increment,
+)
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.errors import DigestMismatch, IntegrityError, NatsError, NatsTimeout, TransferError, UnsupportedError
+from jsbackup.formats.digest import Digester
+from jsbackup.formats.segment import drop_sequences
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.segments import SegmentWriter
+
+__all__ = ["Joined", "describe_stream", "take_increment"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+# Sequences that went while they were read; beyond, the stream is not read but emptied.
+_MAX_MISSING = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An increment in the store: all segments in order, `reused` of them as they were.
+
+    `info` is the stream as it was reported when reading began, `consumers` those it had then (None if not asked for).
+    """
+
+    segments: tuple[SegmentRef, ...]
+    info: StreamInfo
+    consumers: Listing[ConsumerInfo] | None
+    reused: int
+    stored_bytes: int
+    why: str
+
+
+async def take_increment(
+    js: JetStream,
+    mode: Incremental,
+    previous: StreamBackup,
+    is_stored: Callable[[SegmentRef], bool],
+    new_writer: Callable[[], SegmentWriter],
+    start: Callable[[int, int], None],
+    advance: Advance,
+    *,
+    consumers: bool,
+) -> Joined | Whole:
+    """Store what is new since `previous` (`plan_increment` says what that has to be), or say why not.
+
+    `new_writer` makes a writer into the stream's folder; `start` is told of bytes and messages to come. Raises
+    StoreError; whatever the server does wrong is a reason to read the stream whole.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            inventory = await js.consumers(previous.name) if consumers else None
+            info = await describe_stream(js, previous.name)
+            plan = await asyncio.to_thread(plan_increment, previous, info, is_stored)
+            if isinstance(plan, Increment):
+                entries = inventory.entries.values() if inventory else ()
+                plan = choose(mode, plan, info, entries, js.link.server_version)
+            if isinstance(plan, Whole):
+                return plan
+            start(plan.read_bytes, plan.read_messages)
+            return await _carry_out(js, info, plan, inventory, new_writer, advance)
+        except (TransferError, NatsTimeout) as error:
+            if attempt == _ATTEMPTS:
+                return Whole(error.message)
+            _log.info("stream %s: %s; once more", previous.name, error.message)
+        except DigestMismatch as error:
+            _log.warning("stream %s: %s", previous.name, error.message)
+            return Whole(error.message)
+        except (NatsError, IntegrityError, UnsupportedError) as error:
+            return Whole(error.message)
+    raise AssertionError
+
+
+async def describe_stream(js: JetStream, name: str) -> StreamInfo:
+    """The stream with its deleted sequences, unless these are too many."""
+    info = await js.stream(name)
+    return await js.stream(name, deleted_details=True) if 0 < info.state.deleted <= MAX_DELETED else info
+
+
+async def _carry_out(
+    js: JetStream,
+    info: StreamInfo,
+    plan: Increment,
+    consumers: Listing[ConsumerInfo] | None,
+    new_writer: Callable[[], SegmentWriter],
+    advance: Advance,
+) -> Joined:
+    present = Present(info.state, info.deleted or ())
+    segments = list(plan.kept)
+    reused, stored_bytes = len(plan.kept), 0
+    missing: list[int] = []
+    for number, span in enumerate(plan.spans, 1):
+        writer = new_writer()
+        sink = _SpanSink(writer, present, span, plan.anchor if number == len(plan.spans) else None)
+        async with aclosing(read_messages(js, info, advance, first=span.first, last=span.last)) as batches:
+            async for batch in batches:
+                await asyncio.to_thread(sink.add, batch)
+        segments += await asyncio.to_thread(sink.finish)
+        missing += sink.missing
+        reused += writer.reused
+        stored_bytes += writer.stored_bytes
+    if missing:
+        await _excuse(js, info, missing)
+    segments.sort(key=lambda ref: ref.first_seq)
+    return Joined(tuple(segments), info, consumers, reused, stored_bytes, _told(plan))
+
+
+def _told(plan: Increment) -> str:
+    if not plan.spans:
+        return "nothing has changed since the last backup"
+    return f"{plan.read_messages} of {plan.whole_messages} messages had to be read"
+
+
+async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
+    """What did not come must be gone by now, and must not have made place for something newer."""
+    now = await describe_stream(js, info.name)
+    if now.created != info.created or (now.state.deleted and now.deleted is None):
+        raise IntegrityError(f"what went of {info.name} while it was read cannot be told")
+    present = Present(now.state, now.deleted or ())
+    for sequence in missing:
+        if sequence in present:
+            raise IntegrityError(f"sequence {sequence} of {info.name} is there and did not come")
+    config = info.config
+    if (config.get("max_msgs_per_subject") or 0) > 0 or config.get("allow_rollup_hdrs"):
+        raise TransferError(f"messages of {info.name} were replaced by newer ones while they were read")
+
+
+class _SpanSink:
+    """Takes the messages of one span into a writer and keeps account of them."""
+
+    def __init__(self, writer: SegmentWriter, present: Present, span: Span, anchor: SegmentRef | None) -> None:
+        self._writer = writer
+        self._present = present
+        self._span = span
+        self._anchor = anchor
+        self._digester = Digester()
+        self._at = span.first  # the first sequence that has not been accounted for
+        self.missing: list[int] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        column = batch.column("subject")
+        if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\ufffd")).as_py():
+            raise UnsupportedError("a subject cannot be read exactly message by message")
+        sequences = batch.column("sequence").to_pylist()
+        unwanted = self._present.deleted.within(sequences[0], sequences[-1])
+        if unwanted:  # a replica that lags has them still
+            batch = drop_sequences(batch, unwanted)
+            sequences = batch.column("sequence").to_pylist()
+        if not sequences:
+            return
+        self._account(sequences, sequences[-1])
+        self._prove(batch, sequences)
+        self._writer.add(batch)
+
+    def finish(self) -> list[SegmentRef]:
+        self._account([], self._span.last)
+        if self._anchor is not None:
+            self._compare(self._anchor)
+        return self._writer.finish()
+
+    def _account(self, sequences: list[int], last: int) -> None:
+        """Note what is missing from where the last batch ended up to `last`."""
+        if self._present.count(self._at, last) != len(sequences):
+            came = set(sequences)
+            self.missing += [s for s in self._present.within(self._at, last) if s not in came]
+            if len(self.missing) > _MAX_MISSING:
+                raise UnsupportedError("messages go faster than they can be read")
+        self._at = last + 1
+
+    def _prove(self, batch: pa.RecordBatch, sequences: list[int]) -> None:
+        if self._anchor is None:
+            return
+        first = bisect_left(sequences, self._anchor.first_seq)
+        end = bisect_right(sequences, self._anchor.last_seq)
+        if first < end:
+            self._digester.update(batch.slice(first, end - first))
+        if sequences[-1] >= self._anchor.last_seq:
+            self._compare(self._anchor)
+            self._anchor = None
+
+    def _compare(self, anchor: SegmentRef) -> None:
+        if self._digester.segment_digest == anchor.digest:
+            return
+        if self._digester.messages < anchor.messages:
+            raise TransferError("messages next to the join went while they were read")
+        raise DigestMismatch(
+            f"sequences {anchor.first_seq} to {anchor.last_seq} are not those of the last backup: the stream has lost "
+            "its end, and others came in their place"
+        )
