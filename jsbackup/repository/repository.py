@@ -3,7 +3,8 @@
 Order of writing, and what it promises:
 
 1. Segments and the other objects of streams, each whole, under names that their content decides.
-2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all.
+2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. What is
+   written after it (`catalog.py`) spares reading, and nothing depends on it.
 3. Deletion runs the other way: the manifest first, then objects that no manifest names.
 
 So whoever is killed at whatever point leaves a valid repository: committed backups are complete, the one that was being
@@ -14,13 +15,24 @@ different errors, and none of them is taken for an empty location.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection
 from itertools import chain, islice
 
-from jsbackup.errors import FormatError, IntegrityError, ObjectExists, ObjectNotFound, RepositoryNotFound, UsageError
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    ObjectExists,
+    ObjectNotFound,
+    RepositoryNotFound,
+    UsageError,
+)
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
+from jsbackup.repository.inventory import Inventory, take_inventory, tend_catalog
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -28,6 +40,8 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
 __all__ = ["Repository"]
+
+_log = logging.getLogger(__name__)
 
 _MAX_DESCRIPTOR_BYTES = 1 << 20
 
@@ -97,11 +111,19 @@ class Repository:
         if encode_manifest(decode_manifest(data, key)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         self.documents.put(key, data)
+        try:
+            tend_catalog(self.documents)
+        except JsBackupError as error:  # the backup is there, and a catalog only makes things quicker
+            _log.warning("no new catalog of backups was written: %s", error.message)
 
     def backups(self) -> list[str]:
         """The ids of all backups, oldest first. Foreign objects among the manifests are passed over."""
         ids = (layout.backup_id_of(info.key) for info in self.documents.list(layout.BACKUPS))
         return [backup for backup in ids if backup is not None]
+
+    def inventory(self, wanted: Collection[str] | None = None) -> Inventory:
+        """What each backup comes to, or each of `wanted`, without reading all manifests. See `take_inventory`."""
+        return take_inventory(self.documents, wanted)
 
     def resolve(self, text: str) -> str:
         """The id that `text` (`latest`, or the start of an id) means. `UsageError` if that is not one backup."""

@@ -1,0 +1,161 @@
+"""A catalog: which backups there are, so that nobody has to read ten thousand manifests to list them.
+
+What there is, is what the listing of `backups/` shows. A catalog spares reading: for each manifest it has the key, the
+size and the SHA-256 of what is stored, a summary, and which backup came before it. An entry stands for its manifest as
+long as one of that size is listed; manifests that it does not cover are read (`inventory.py`).
+
+Catalogs are immutable, create-only, and make one line: a catalog of generation n + 1 is made from that of generation n
+and put under a key that is nothing but its generation. Of two that write the same one, the later one finds the key
+taken; it leaves it at that, or begins again from the new one. So no catalog ever undoes what another one did: what
+`forget` took out stays out, and what anybody else took away is still named. That makes signed catalogs evidence
+(`chain.py`). `head` is the newest backup that was ever covered.
+
+In JSON an entry takes some 400 bytes, and one object holds them all: 4 MB for ten thousand backups, and
+`MAX_CATALOG_BYTES` is reached at about half a million, ten years of one every ten minutes, none ever forgotten. Beyond
+it no catalog is written any more and everything works as it does without one, slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from jsbackup.errors import FormatError
+from jsbackup.model import JsonObject
+from jsbackup.repository import layout
+from jsbackup.repository.document import Fields, decode_document, encode_document
+from jsbackup.repository.documents import Document
+from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.stores.base import Data
+from jsbackup.times import parse_time
+
+__all__ = ["MAX_CATALOG_BYTES", "Catalog", "CatalogEntry", "decode_catalog", "encode_catalog", "entry_of"]
+
+FORMAT_VERSION = 1
+FEATURES: frozenset[str] = frozenset()
+
+MAX_CATALOG_BYTES = 192 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A backup. `size` and `sha256` are of the manifest as it is stored, so it can be compared without a key.
+
+    `previous` is the backup before it, `previous_sha256` that one's `sha256`, as the manifest names them.
+    """
+
+    summary: BackupSummary
+    size: int
+    sha256: str
+    previous: str | None = None
+    previous_sha256: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return self.summary.id
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """`entries` are in rising order of ids. `head` is None only if there never was a backup."""
+
+    generation: int
+    head: str | None
+    entries: tuple[CatalogEntry, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def entry_of(manifest: Manifest, stored: Document) -> CatalogEntry:
+    """The entry for a manifest that was read as `stored`."""
+    return CatalogEntry(
+        summary_of(manifest), stored.size, stored.sha256, manifest.previous, getattr(manifest, "previous_sha256", None)
+    )
+
+
+def encode_catalog(catalog: Catalog) -> bytes:
+    """Canonical JSON, sealed."""
+    document: JsonObject = {
+        **catalog.extra,
+        "format": FORMAT_VERSION,
+        "required_features": [],
+        "generation": catalog.generation,
+        "head": catalog.head,
+        "backups": [_entry_to_json(entry) for entry in catalog.entries],
+    }
+    return encode_document(document, f"catalog {catalog.generation}")
+
+
+def decode_catalog(data: Data, key: str) -> Catalog:
+    """The catalog stored under `key`.
+
+    Raises:
+        FormatError: damaged, hostile, or of another generation.
+        UnsupportedError: of a later format.
+    """
+    fields = decode_document(data, f"catalog {key}")
+    fields.version(FORMAT_VERSION, FEATURES)
+    catalog = Catalog(
+        generation=fields.number("generation"),
+        head=_optional_id(fields, "head"),
+        entries=tuple(_entry(entry) for entry in fields.each("backups")),
+        extra=fields.rest(),
+    )
+    if layout.catalog_generation_of(key) != catalog.generation:
+        raise FormatError(f"catalog {key} is that of another generation: {catalog.generation}")
+    if any(low.id >= high.id for low, high in pairwise(catalog.entries)):
+        fields.wrong("backups", "in rising order of ids")
+    if catalog.entries and (catalog.head is None or catalog.entries[-1].id > catalog.head):
+        fields.wrong("head", "the newest backup")
+    return catalog
+
+
+def _entry_to_json(entry: CatalogEntry) -> JsonObject:
+    summary = entry.summary
+    return {
+        **entry.extra,
+        "id": summary.id,
+        "created": summary.created,
+        "result": summary.result,
+        "streams": summary.streams,
+        "messages": summary.messages,
+        "bytes": summary.bytes,
+        "tags": dict(summary.tags),
+        "size": entry.size,
+        "sha256": entry.sha256,
+        "previous": entry.previous,
+        "previous_sha256": entry.previous_sha256,
+    }
+
+
+def _entry(fields: Fields) -> CatalogEntry:
+    backup, created, tags = fields.text("id"), fields.text("created"), fields.fields("tags")
+    if not layout.is_backup_id(backup):
+        fields.wrong("id", "a backup id")
+    parse_time(created, f"{fields.where}: created")
+    return CatalogEntry(
+        BackupSummary(
+            id=backup,
+            created=created,
+            result=fields.choice("result", Result),
+            streams=fields.number("streams"),
+            messages=fields.number("messages"),
+            bytes=fields.number("bytes"),
+            tags={name: tags.text(name) for name in tags.value},
+        ),
+        size=fields.number("size", 1),
+        sha256=fields.hex256("sha256"),
+        previous=_optional_id(fields, "previous"),
+        previous_sha256=None if fields.get("previous_sha256") is None else fields.hex256("previous_sha256"),
+        extra=fields.rest(),
+    )
+
+
+def _optional_id(fields: Fields, key: str) -> str | None:
+    backup = fields.optional_text(key)
+    if backup is not None and not layout.is_backup_id(backup):
+        fields.wrong(key, "a backup id")
+    return backup
