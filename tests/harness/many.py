@@ -1,0 +1,89 @@
+"""Repositories with many backups: manifests as the codec writes them, of segments that nobody stored."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import StreamState
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    Manifest,
+    Result,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.manifest_json import encode_manifest
+from jsbackup.stores.base import Store
+from tests.harness.backups import CREATED, INCARNATION
+
+FIRST_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+EVERY = timedelta(minutes=10)
+
+
+def nth_id(number: int) -> str:
+    return f"{FIRST_MOMENT + number * EVERY:%Y%m%dT%H%M%SZ}-{number % (1 << 24):06x}"
+
+
+def nth_created(number: int) -> str:
+    return f"{FIRST_MOMENT + number * EVERY:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def some_segment(folder: str, number: int) -> SegmentRef:
+    digest = hashlib.sha256(f"{folder} {number}".encode()).hexdigest()
+    first, last = number * 1000 + 1, number * 1000 + 1000
+    return SegmentRef(
+        key=layout.segment_key(folder, first, last, digest),
+        first_seq=first,
+        last_seq=last,
+        messages=1000,
+        bytes=64 << 20,
+        min_ns=1_767_225_600_000_000_000 + first,
+        max_ns=1_767_225_600_000_000_000 + last,
+        size=20 << 20,
+        sha256=digest,
+        digest=digest,
+        fingerprint=StreamDigest.from_hex(digest),
+    )
+
+
+def some_stream(name: str, segments: int) -> StreamBackup:
+    folder = layout.stream_folder(name, INCARNATION)
+    refs = tuple(some_segment(folder, number) for number in range(segments))
+    total = total_of(refs)
+    return StreamBackup(
+        name=name,
+        incarnation=INCARNATION,
+        config={"name": name, "subjects": [f"{name}.>"], "retention": "limits", "num_replicas": 3},
+        created=CREATED,
+        state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
+        captured=Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+        archive_format=ArchiveFormat.V2,
+        digest=total.digest,
+        segments=refs,
+    )
+
+
+def nth_manifest(number: int, *, streams: int = 1, segments: int = 1) -> Manifest:
+    return Manifest(
+        id=nth_id(number),
+        created=nth_created(number),
+        tool="jsbackup tests",
+        source=Source("2.15.1"),
+        result=Result.COMPLETE,
+        streams=tuple(some_stream(f"STREAM_{one:02}", segments) for one in range(streams)),
+        tags={"number": str(number)},
+        previous=nth_id(number - 1) if number else None,
+    )
+
+
+def put_manifests(store: Store, count: int, *, first: int = 0, streams: int = 1) -> None:
+    """As if so many backups had been committed, before there were catalogs."""
+    for number in range(first, first + count):
+        manifest = nth_manifest(number, streams=streams)
+        store.put(layout.manifest_key(manifest.id), encode_manifest(manifest))
