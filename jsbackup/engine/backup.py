@@ -29,7 +29,7 @@ from jsbackup.progress import Progress
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, Result, SkippedStream, Source, StreamBackup
+from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
@@ -124,9 +124,16 @@ async def run_backup(
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
         tags=dict(options.tags),
         previous=previous,
+        selection=_selection(options),
     )
     await asyncio.to_thread(repository.commit, manifest)
     return BackupReport(manifest, tuple(results), tuple(failures))
+
+
+def _selection(options: BackupOptions) -> Selection:
+    """In an order that does not depend on how it was typed."""
+    streams, exclude = (sorted({glob.pattern for glob in globs}) for globs in (options.streams, options.exclude))
+    return Selection(tuple(streams), tuple(exclude), options.consumers, options.config_only)
 
 
 async def _choose(js: JetStream, options: BackupOptions) -> tuple[list[StreamInfo], list[Failure]]:

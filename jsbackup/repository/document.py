@@ -129,6 +129,12 @@ class Fields:
             self.wrong(key, f"an integer from {low} to {high}")
         return value
 
+    def boolean(self, key: str) -> bool:
+        value = self.get(key)
+        if not isinstance(value, bool):
+            self.wrong(key, "true or false")
+        return value
+
     def time_ns(self, key: str) -> int:
         return parse_time(self.text(key), f"{self.where}: {key}")
 

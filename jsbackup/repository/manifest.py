@@ -29,6 +29,7 @@ __all__ = [
     "Reading",
     "Result",
     "SegmentRef",
+    "Selection",
     "SkippedStream",
     "Source",
     "StreamBackup",
@@ -191,8 +192,25 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """What was asked for, whatever streams there were then: names and globs (none: all streams), and what of them.
+
+    Backups of equal selections succeed each other (`retention.py`).
+    """
+
+    streams: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    consumers: bool = True
+    config_only: bool = False
+    extra: Extra = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository."""
+    """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository.
+
+    `selection` is None where nothing was selected: an import takes in what there is.
+    """
 
     id: str
     created: str
@@ -203,6 +221,7 @@ class Manifest:
     skipped: tuple[SkippedStream, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     previous: str | None = None
+    selection: Selection | None = None
     extra: Extra = field(default_factory=dict)
 
 

@@ -29,6 +29,7 @@ from jsbackup.repository.manifest import (
     Reading,
     Result,
     SegmentRef,
+    Selection,
     SkippedStream,
     Source,
     StreamBackup,
@@ -36,7 +37,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.stores.base import Data
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest"]
+__all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest", "selection_from_json", "selection_to_json"]
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
@@ -60,6 +61,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "streams": [_stream_to_json(stream) for stream in manifest.streams],
         "skipped": [{**s.extra, "name": s.name, "reason": s.reason} for s in manifest.skipped],
     }
+    if manifest.selection is not None:
+        document["selection"] = selection_to_json(manifest.selection)
     return encode_document(document, f"manifest {manifest.id}")
 
 
@@ -82,6 +85,7 @@ def decode_manifest(data: Data, key: str) -> Manifest:
         result=fields.choice("result", Result),
         streams=tuple(_stream(stream) for stream in fields.each("streams")),
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
+        selection=selection_from_json(fields.optional_fields("selection")),
         extra=fields.rest(),
     )
     if layout.backup_id_of(key) != manifest.id:
@@ -115,6 +119,28 @@ def _source(fields: Fields) -> Source:
         account=fields.text("account"),
         domain=fields.optional_text("domain"),
         context=fields.optional_text("context"),
+        extra=fields.rest(),
+    )
+
+
+def selection_to_json(selection: Selection) -> JsonObject:
+    return {
+        **selection.extra,
+        "streams": list(selection.streams),
+        "exclude": list(selection.exclude),
+        "consumers": selection.consumers,
+        "config_only": selection.config_only,
+    }
+
+
+def selection_from_json(fields: Fields | None) -> Selection | None:
+    if fields is None:
+        return None
+    return Selection(
+        streams=fields.texts("streams"),
+        exclude=fields.texts("exclude"),
+        consumers=fields.boolean("consumers"),
+        config_only=fields.boolean("config_only"),
         extra=fields.rest(),
     )
 

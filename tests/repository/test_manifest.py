@@ -26,6 +26,7 @@ from jsbackup.repository.manifest import (
     OpaqueRef,
     Result,
     SegmentRef,
+    Selection,
     SkippedStream,
     Source,
     StreamBackup,
@@ -90,6 +91,7 @@ def full_manifest() -> Manifest:
         skipped=(SkippedStream("OTHER", "it is offline"),),
         tags={"env": "production", "": "größe"},
         previous="20261120T014500Z-000000",
+        selection=Selection(("ORDERS", "größe*"), ("*old",), consumers=False, config_only=True, extra={"later": 1}),
     )
 
 
