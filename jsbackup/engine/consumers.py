@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from jsbackup.engine.consume import is_reader
 from jsbackup.formats.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
-from jsbackup.protocol.info import ConsumerInfo
+from jsbackup.protocol.info import ConsumerInfo, stored_config
 from jsbackup.protocol.paging import Listing
 
 __all__ = ["KnownConsumer", "merge_consumers"]
@@ -88,7 +88,7 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     exact = info.num_ack_pending == 0 and info.num_redelivered == 0
     delivered = info.delivered if exact else info.ack_floor
     state = clamp(ConsumerState(delivered=delivered, ack_floor=info.ack_floor), last_seq)
-    consumer = ArchivedConsumer(name=info.name, config=info.config, state=state, created=info.created)
+    consumer = ArchivedConsumer(name=info.name, config=stored_config(info.config), state=state, created=info.created)
     if exact:
         return KnownConsumer(consumer, Fidelity.EXACT)
     return KnownConsumer(
@@ -98,5 +98,5 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
 
 def _from_config(info: ConsumerInfo) -> KnownConsumer:
     """A consumer that is listed, but whose servers did not answer: its positions in the list are made up."""
-    consumer = ArchivedConsumer(name=info.name, config=info.config, state=None, created=info.created)
+    consumer = ArchivedConsumer(name=info.name, config=stored_config(info.config), state=None, created=info.created)
     return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "its server did not answer; it starts anew")

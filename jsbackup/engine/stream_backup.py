@@ -30,7 +30,7 @@ from jsbackup.errors import (
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
@@ -141,7 +141,7 @@ async def back_up_stream(
     stream = StreamBackup(
         name=info.name,
         incarnation=incarnation,
-        config=info.config if stored.config is None else stored.config,
+        config=stored_config(info.config if stored.config is None else stored.config),
         created=info.created,
         state=stored.state,
         captured=Captured(

@@ -32,6 +32,7 @@ __all__ = [
     "consumer_info",
     "state_from_json",
     "state_to_json",
+    "stored_config",
     "stored_message",
     "stream_info",
 ]
@@ -191,6 +192,20 @@ def state_to_json(state: StreamState) -> JsonObject:
         "last_ts": format_time(state.last_ns),
         "consumer_count": state.consumers,
     }
+
+
+# What servers from 2.11 on add to answers and do not store (`jetstream_versioning.go`).
+_ANSWER_METADATA = ("_nats.ver", "_nats.level")
+
+
+def stored_config(config: JsonObject) -> JsonObject:
+    """A stream's or consumer's configuration from an answer of the API, as the server stores it and archives have it."""
+    metadata = config.get("metadata")
+    if not isinstance(metadata, dict):
+        return config
+    kept = {key: value for key, value in metadata.items() if key not in _ANSWER_METADATA}
+    rest = {key: value for key, value in config.items() if key != "metadata"}
+    return rest | ({"metadata": kept} if kept else {})
 
 
 def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
