@@ -22,7 +22,8 @@
     │       └── SnapshotBusy                  another snapshot of the stream is running (servers up to 2.14)
     ├── StoreError                        21  storage unreachable or not allowed
     │   ├── ObjectNotFound                    no object of that key
-    │   └── ObjectExists                      create-only put found another object under the key
+    │   ├── ObjectExists                      create-only put found another object under the key
+    │   └── ObjectLocked                      the store keeps the object for some time yet, whoever asks
     └── Interrupted                      130  stopped by the user, state safe
 
 Codes are a contract that users script against (the README lists them): they never change meaning. Messages are lower
@@ -44,6 +45,7 @@ __all__ = [
     "NatsPermissionDenied",
     "NatsTimeout",
     "ObjectExists",
+    "ObjectLocked",
     "ObjectNotFound",
     "PlanRefused",
     "PolicyBreach",
@@ -160,7 +162,16 @@ class SnapshotBusy(TransferError):
 
 
 class StoreError(JsBackupError):
+    """`temporary`: the same may work a little later, though not before `retry_after_seconds` if the store says so."""
+
     exit_code = 21
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, temporary: bool = False, retry_after_seconds: float = 0.0
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.temporary = temporary
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ObjectNotFound(StoreError):
@@ -176,6 +187,17 @@ class ObjectExists(StoreError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object exists already: {key}")
+        self.key = key
+
+
+class ObjectLocked(StoreError):
+    """The object under `key` is kept by the store's object lock; it was not removed."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the store keeps {key} locked",
+            hint="It can be removed when its retention is over; until then it stays, and stays readable.",
+        )
         self.key = key
 
 

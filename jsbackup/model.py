@@ -17,6 +17,7 @@ __all__ = [
     "Fidelity",
     "JsonObject",
     "PendingAck",
+    "S3Settings",
     "SequencePair",
     "StreamState",
 ]
@@ -83,3 +84,19 @@ class StreamState:
     last_ns: int = 0
     consumers: int = 0
     deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """How to reach S3 and how to store there. None leaves it to the AWS configuration. Credentials are never here."""
+
+    endpoint: str | None = None  # URL of a store that is not Amazon's
+    region: str | None = None
+    profile: str | None = None
+    path_style: bool | None = None  # None: where there is an endpoint
+    ca: str | None = None  # file with certificate authorities
+    sse: str | None = None  # AES256 or aws:kms
+    sse_kms_key: str | None = None
+    storage_class: str | None = None
+    connect_seconds: float = 10.0
+    read_seconds: float = 60.0

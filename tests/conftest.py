@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness.clusters import NatsCluster
+from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
 
 
@@ -36,3 +37,10 @@ def nats_cluster() -> Iterator[Callable[..., NatsCluster]]:
             return stack.enter_context(NatsCluster(version, size, **options))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A running S3 server, one for each test process: take a prefix or a bucket of your own."""
+    with S3Server() as server:
+        yield server

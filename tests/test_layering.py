@@ -24,7 +24,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"errors", "model", "times"},
         {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"},
     ),
-    "stores": ({"errors"}, set()),
+    "stores": ({"errors", "model"}, set()),
     "repository": ({"errors", "model", "times", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "engine": (BASE | {"protocol", "formats", "stores", "repository"}, {"pyarrow"}),
@@ -37,7 +37,13 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 }
 
 # Third-party imports that belong to one file alone, and files that may be imported from one place alone.
-ONE_DOOR = {"nats": "engine/link.py", "nkeys": "engine/link.py"}
+ONE_DOOR = {
+    "nats": "engine/link.py",
+    "nkeys": "engine/link.py",
+    "boto3": "stores/s3_client.py",
+    "botocore": "stores/s3_client.py",
+    "urllib3": "stores/s3_client.py",
+}
 
 
 def _files() -> list[Path]:

@@ -15,11 +15,13 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from jsbackup.cli.output import Output
+from jsbackup.config.s3 import SSE_KINDS
 from jsbackup.errors import UsageError
 
 __all__ = [
     "GLOBAL_OPTIONS",
     "INTERRUPTED",
+    "S3_OPTIONS",
     "SERVER_OPTIONS",
     "Command",
     "Shared",
@@ -59,6 +61,32 @@ GLOBAL_OPTIONS: list[click.Option] = [
     ),
 ]
 
+# Their environment is read where their values are checked: `jsbackup.config.s3`.
+S3_OPTIONS: list[click.Option] = [
+    click.Option(
+        ["--s3-endpoint"], metavar="URL", help="The store, if it is not Amazon's [env: JSBACKUP_S3_ENDPOINT]."
+    ),
+    click.Option(["--s3-region"], metavar="NAME", help="Region of the bucket [env: JSBACKUP_S3_REGION]."),
+    click.Option(["--s3-profile"], metavar="NAME", help="Profile of the AWS configuration [env: JSBACKUP_S3_PROFILE]."),
+    click.Option(
+        ["--s3-path-style/--s3-virtual-style"],
+        default=None,
+        help="Bucket in the path (the default with --s3-endpoint) or in the host [env: JSBACKUP_S3_PATH_STYLE].",
+    ),
+    click.Option(
+        ["--s3-ca"], metavar="FILE", type=_FILE, help="Certificate authority of the store [env: JSBACKUP_S3_CA]."
+    ),
+    click.Option(
+        ["--s3-sse"],
+        type=click.Choice(SSE_KINDS),
+        help="Let the store encrypt what is stored [env: JSBACKUP_S3_SSE].",
+    ),
+    click.Option(["--s3-sse-kms-key"], metavar="ID", help="The KMS key for that [env: JSBACKUP_S3_SSE_KMS_KEY]."),
+    click.Option(
+        ["--s3-storage-class"], metavar="CLASS", help="Storage class of objects [env: JSBACKUP_S3_STORAGE_CLASS]."
+    ),
+]
+
 SERVER_OPTIONS: list[click.Option] = [
     click.Option(["-s", "--server"], metavar="URL", help="Server URLs, comma separated [env: NATS_URL]."),
     click.Option(["--context"], metavar="NAME", help="A context of the nats CLI [env: NATS_CONTEXT]."),
@@ -88,6 +116,7 @@ class Shared:
     log_format: str
     output: Output
     server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
+    s3: Mapping[str, Any] = field(default_factory=dict)  # so with those for S3
 
 
 def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> dict[str, Any]:
@@ -97,17 +126,20 @@ def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> di
     return {n: ctx.params[n] for n in names if n in ctx.params and ctx.get_parameter_source(n) in sources}
 
 
-def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Global values (all) and server values (those given): environment, then before the command, then after it."""
+def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Global values (all), server values and S3 values (those given): environment, then before the command, then after
+    it."""
     values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
     values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text")
     server: dict[str, Any] = {}
+    s3: dict[str, Any] = {}
     levels = [ctx.parent, ctx] if ctx.parent else [ctx]
     for environment in (True, False):
         for level in levels:
             values.update(_given(level, [str(o.name) for o in GLOBAL_OPTIONS], environment=environment))
             server.update(_given(level, [str(o.name) for o in SERVER_OPTIONS], environment=environment))
-    return values, server
+            s3.update(_given(level, [str(o.name) for o in S3_OPTIONS], environment=environment))
+    return values, server, s3
 
 
 class Command(click.Command):
@@ -120,7 +152,7 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.needs_server = needs_server
         self.own_params = list(self.params)
-        self.params = [*self.params, *GLOBAL_OPTIONS, *(SERVER_OPTIONS if needs_server else [])]
+        self.params = [*self.params, *GLOBAL_OPTIONS, *S3_OPTIONS, *(SERVER_OPTIONS if needs_server else [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -134,10 +166,10 @@ class Command(click.Command):
         return UsageError(f"{option} makes no sense for '{self.name}', which talks to no server", hint="Leave it out.")
 
     def invoke(self, ctx: click.Context) -> Any:
-        values, server = merge_shared(ctx)
+        values, server, s3 = merge_shared(ctx)
         if server and not self.needs_server:
             raise self._no_server("--" + next(iter(server)).replace("_", "-"))
-        for option in [*GLOBAL_OPTIONS, *SERVER_OPTIONS]:
+        for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
         log_json = values["log_format"] == "json"
         shared = Shared(
@@ -148,6 +180,7 @@ class Command(click.Command):
             log_format=values["log_format"],
             output=Output(as_json=values["as_json"], quiet=values["quiet"], log_json=log_json),
             server=server,
+            s3=s3,
         )
         assert self.callback is not None
         return ctx.invoke(self.callback, shared=shared, **ctx.params)
@@ -158,6 +191,7 @@ class Command(click.Command):
         if self.needs_server:
             write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
+        write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also before the command)", S3_OPTIONS)
 
 
 def write_options(

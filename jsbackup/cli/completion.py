@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from jsbackup.cli.command import Command, Shared, merge_shared
+from jsbackup.config import environment, s3_settings
 from jsbackup.errors import JsBackupError
 
 __all__ = ["COMMANDS", "complete_backup"]
@@ -16,13 +17,14 @@ __all__ = ["COMMANDS", "complete_backup"]
 def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """`latest`, and the ids of the backups in the repository that the command line or the environment names."""
     words = ["latest"]
-    repo = merge_shared(ctx)[0]["repo"]
-    if repo:
+    values, _server, s3 = merge_shared(ctx)
+    if values["repo"]:
         from jsbackup.repository.repository import Repository
         from jsbackup.stores.url import open_store
 
         with suppress(JsBackupError):  # nobody looks at errors while they type
-            words += reversed(Repository.open(open_store(repo)).backups())
+            store = open_store(values["repo"], s3_settings(s3, environment()))
+            words += reversed(Repository.open(store).backups())
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 

@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, SERVER_OPTIONS, write_options
+from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, S3_OPTIONS, SERVER_OPTIONS, write_options
 from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
@@ -90,10 +90,11 @@ class LazyGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands ('jsbackup COMMAND --help' says more)"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-        shared = [*GLOBAL_OPTIONS, *SERVER_OPTIONS]
+        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS]
         write_options(ctx, formatter, "Options", [p for p in self.get_params(ctx) if p not in shared])
         write_options(ctx, formatter, "Global options (also after the command)", GLOBAL_OPTIONS)
         write_options(ctx, formatter, "Server options (also after the command)", SERVER_OPTIONS)
+        write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also after the command)", S3_OPTIONS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
@@ -116,7 +117,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
 
 @click.group(
     cls=LazyGroup,
-    params=[*GLOBAL_OPTIONS, *SERVER_OPTIONS],
+    params=[*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",

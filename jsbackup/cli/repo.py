@@ -35,10 +35,23 @@ def init(shared: Shared) -> None:
     """Make a repository in an empty location and probe its store."""
     start_log(shared)
     repository = make_repository(shared)
-    shared.output.result(
-        {"repository": repository.descriptor.id, "location": repository.store.location},
-        lambda: shared.output.line(f"made repository {repository.descriptor.id} at {repository.store.location}"),
-    )
+    output, store = shared.output, repository.descriptor.extra["store"]
+
+    def text() -> None:
+        output.line(f"made repository {repository.descriptor.id} at {repository.store.location}")
+        found = [(yes if store[name] else no) for name, (yes, no) in _PROBED.items()]
+        output.line(f"its store {', '.join(text for text in found if text)}")
+
+    output.result({"repository": repository.descriptor.id, "location": repository.store.location, "store": store}, text)
+
+
+# What the probe found out -> what to say if it is so, and if it is not.
+_PROBED = {
+    "conditional_writes": ("refuses to replace objects", "replaces objects (so jsbackup looks before it writes)"),
+    "checksums": ("refuses what was damaged on its way", ""),
+    "object_lock": ("can lock objects", ""),
+    "versioned": ("keeps versions (jsbackup deletes them all)", ""),
+}
 
 
 def _summary(manifest: Manifest) -> JsonObject:

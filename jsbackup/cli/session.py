@@ -6,13 +6,14 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsbackup import __version__
 from jsbackup.cli.command import Shared
-from jsbackup.config import Connection, ConnectionOptions, environment, source_connection
+from jsbackup.config import Connection, ConnectionOptions, environment, s3_settings, source_connection
 from jsbackup.errors import RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
@@ -22,7 +23,7 @@ from jsbackup.times import format_time
 if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
 
-__all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async"]
+__all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async", "store_at"]
 
 T = TypeVar("T")
 
@@ -38,7 +39,13 @@ def connection_of(shared: Shared) -> Connection:
 def _store(shared: Shared) -> Store:
     if not shared.repo:
         raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
-    return RetryingStore(open_store(shared.repo), sleep=time.sleep)
+    return store_at(shared.repo, shared)
+
+
+def store_at(location: str, shared: Shared) -> Store:
+    """The store at a location, which tries again what may work a little later."""
+    store = open_store(location, s3_settings(shared.s3, environment()))
+    return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
 
 
 def open_repository(shared: Shared) -> Repository:

@@ -21,6 +21,7 @@ from jsbackup.config.connection import (
     target_connection,
 )
 from jsbackup.config.options import ConnectionOptions
+from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret
 from jsbackup.config.values import Glob, parse_bool, parse_duration, parse_glob, parse_size, parse_time
 
@@ -41,6 +42,7 @@ __all__ = [
     "parse_glob",
     "parse_size",
     "parse_time",
+    "s3_settings",
     "source_connection",
     "target_connection",
 ]

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, replace
 from itertools import chain, islice
 
 from jsbackup.errors import (
@@ -29,10 +31,13 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.repository import layout
+from jsbackup.repository.access import Access, open_access
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
+from jsbackup.repository.founding import Founding, put_keys
 from jsbackup.repository.inventory import Inventory, take_inventory, tend_catalog
+from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -48,6 +53,9 @@ _MAX_DESCRIPTOR_BYTES = 1 << 20
 # How many objects of a strange location are looked at.
 _LOOK = 100
 
+# What an interrupted `init` leaves.
+_TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
+
 
 class Repository:
     """A store with a descriptor. `create` and `open` make one.
@@ -55,38 +63,50 @@ class Repository:
     `objects` are segments and the rest of streams, `documents` everything that is JSON (but leases).
     """
 
-    def __init__(self, store: Store, descriptor: Descriptor) -> None:
+    def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
+        access = access or Access()
         self.store = store
         self.descriptor = descriptor
-        self.objects = Objects(store)
-        self.documents = Documents(store)
+        self.objects = Objects(store, access.sealing)
+        self.documents = Documents(store, access.envelope)
 
     @classmethod
-    def create(cls, store: Store, *, repository_id: str, created: str, tool: str) -> Repository:
+    def create(
+        cls, store: Store, *, repository_id: str, created: str, tool: str, founding: Founding | None = None
+    ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
-        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version.
+        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `founding`
+        is what encrypts and signs; without it the repository is plain.
 
         Raises:
             UsageError: there is a repository already, or something else.
             UnsupportedError: the store cannot do what a repository needs.
         """
         _refuse_occupied(store)
-        probe_store(store, layout.probe_key(repository_id))
-        descriptor = Descriptor(repository_id, created, tool)
+        probe = probe_store(store, layout.probe_key(repository_id))
+        descriptor = Descriptor(repository_id, created, tool, extra={"store": asdict(probe)})
+        keys = NO_KEYS
+        if founding is not None:
+            descriptor = replace(descriptor, authority=founding.authority.public, recipient=founding.recipient)
+            keys = GivenKeys(writer=founding.writer_key)
+            put_keys(store, founding, created)
         try:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
         except ObjectExists:  # somebody else was quicker
             raise _exists(store) from None
-        return cls(store, descriptor)
+        return cls(store, descriptor, open_access(store, descriptor, keys))
 
     @classmethod
-    def open(cls, store: Store) -> Repository:
-        """Open what `create` made.
+    def open(cls, store: Store, keys: GivenKeys = NO_KEYS) -> Repository:
+        """Open what `create` made. What `keys` do not open raises `KeyUnavailable` when it is asked for.
 
         Raises:
+            KeyUnavailable: a key was given, and does not fit.
             RepositoryNotFound: the location is empty, or holds something else.
-            IntegrityError: the descriptor is damaged, or missing although there are backups.
+            IntegrityError: the descriptor is damaged, missing although there are backups, or not the one that the
+                keys belong to.
+            UsageError: a key was given for a plain repository.
             UnsupportedError: it takes a newer tool.
             StoreError: the store does not answer.
         """
@@ -94,16 +114,22 @@ class Repository:
             data = store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
         except ObjectNotFound:
             raise _without_descriptor(store) from None
-        return cls(store, decode_descriptor(data))
+        descriptor = decode_descriptor(data)
+        return cls(store, descriptor, open_access(store, descriptor, keys))
 
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before.
+
+        Where manifests are signed it names the newest backup there is as its previous one, with the SHA-256 of that
+        one's manifest.
 
         Raises:
             FormatError: the manifest could not be read back; nothing was written.
             ObjectExists: there is a backup of this id.
         """
         key = layout.manifest_key(manifest.id)
+        if self.descriptor.authority is not None:
+            manifest = self._chained(manifest)
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
             raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
@@ -115,6 +141,13 @@ class Repository:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there, and a catalog only makes things quicker
             _log.warning("no new catalog of backups was written: %s", error.message)
+
+    def _chained(self, manifest: Manifest) -> Manifest:
+        for previous in reversed([backup for backup in self.backups() if backup != manifest.id]):
+            with suppress(ObjectNotFound, IntegrityError):  # forgotten just now, or damaged: `verify` tells of it
+                stored = self.documents.fetch(layout.manifest_key(previous), MAX_DOCUMENT_BYTES)
+                return replace(manifest, previous=previous, previous_sha256=stored.sha256)
+        return replace(manifest, previous=None, previous_sha256=None)
 
     def backups(self) -> list[str]:
         """The ids of all backups, oldest first. Foreign objects among the manifests are passed over."""
@@ -178,7 +211,7 @@ def _refuse_occupied(store: Store) -> None:
 def _kinds_in(store: Store) -> set[layout.Kind]:
     """Which kinds of objects there are, by a look at the first of each place; traces of an interrupted `init` apart."""
     infos = chain.from_iterable(islice(store.list(prefix), _LOOK) for prefix in (layout.BACKUPS, layout.SEGMENTS, ""))
-    return {layout.kind_of(info.key) for info in infos} - {layout.Kind.PROBE}
+    return {layout.kind_of(info.key) for info in infos} - _TRACES
 
 
 def _exists(store: Store) -> UsageError:

@@ -24,7 +24,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from enum import StrEnum
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from jsbackup.errors import StoreError
 
@@ -32,8 +33,13 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_PART_BYTES",
     "Data",
+    "LockMode",
     "ObjectInfo",
+    "ObjectLock",
+    "ProbedStore",
+    "StaleUploads",
     "Store",
+    "StoreProbe",
     "check_key",
     "check_prefix",
     "check_range",
@@ -99,6 +105,55 @@ class Store(Protocol):
 
     def is_temporary(self, error: StoreError) -> bool:
         """Whether `error`, raised by this store, may go away if the same is done again a little later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProbe:
+    """What a store promises beyond the contract, found out by trying."""
+
+    conditional_writes: bool = True  # of two puts under one key at the same moment one fails
+    checksums: bool = False  # what was damaged on its way is refused
+    object_lock: bool = False  # objects can be kept from everybody for some time
+    versioned: bool = False  # deleted objects go on to take room until their versions are deleted, which `delete` does
+
+
+@runtime_checkable
+class ProbedStore(Protocol):
+    """A store that can tell more about itself than the contract."""
+
+    def probe(self, key: str, data: Data) -> StoreProbe:
+        """Try what can be tried with the object `key`, which holds `data` and stays as it is."""
+
+
+class LockMode(StrEnum):
+    """Who may end a retention before its time: users with a special permission, or nobody at all."""
+
+    GOVERNANCE = "governance"
+    COMPLIANCE = "compliance"
+
+
+@runtime_checkable
+class ObjectLock(Protocol):
+    """A store that can keep objects from being deleted, by whomever."""
+
+    def check_object_lock(self) -> None:
+        """Raises `UnsupportedError` if objects cannot be locked here."""
+
+    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
+        """Keep the object until that Unix time at least. A retention is extended, never shortened or weakened.
+
+        Raises:
+            ObjectNotFound: there is no such object.
+            UnsupportedError: objects cannot be locked here.
+        """
+
+
+@runtime_checkable
+class StaleUploads(Protocol):
+    """A store in which uploads that were never finished take room."""
+
+    def abort_stale_uploads(self, older_than_seconds: float) -> int:
+        """Abort those of this store that were begun so long ago, by the store's own clock. How many they were."""
 
 
 def is_key(key: str) -> bool:

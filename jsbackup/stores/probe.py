@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
-from jsbackup.stores.base import Store
+from jsbackup.errors import ObjectExists, ObjectLocked, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.stores.base import ProbedStore, Store, StoreProbe
 
 __all__ = ["probe_store"]
 
 _DATA = bytes(range(256)) * 16
 
 
-def probe_store(store: Store, key: str) -> None:
-    """Put, read, list and delete an object under `key`, which must not exist. Nothing is left behind.
+def probe_store(store: Store, key: str) -> StoreProbe:
+    """Put, read, list and delete an object under `key`, which must not exist, and see what else the store can do.
+
+    Nothing is left behind, but where the bucket locks every new object.
 
     Raises:
         UnsupportedError: the store answers, but not as it must.
@@ -22,15 +24,16 @@ def probe_store(store: Store, key: str) -> None:
     store.put(key, _DATA)
     try:
         _probe(store, key)
+        found = store.probe(key, _DATA) if isinstance(store, ProbedStore) else StoreProbe()
     except BaseException:
         with suppress(StoreError):  # what went wrong first is what counts
             store.delete(key)
         raise
-    store.delete(key)
     try:
+        store.delete(key)
         store.head(key)
-    except ObjectNotFound:
-        return
+    except (ObjectNotFound, ObjectLocked):
+        return found
     raise _broken(store, "shows an object that was deleted")
 
 

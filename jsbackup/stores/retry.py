@@ -6,6 +6,10 @@ done already needs care, because an answer can be lost after the deed:
 - a repeated `put` that finds its key taken compares the bytes: its own are success, others are `ObjectExists`;
 - a repeated `delete` that finds nothing is success (as every delete is);
 - a listing that breaks goes on behind the last key it gave.
+
+The pauses grow, and are shortened by chance (`random`), so that the many streams of a backup that were refused together
+do not come back together; a store that says how long to wait is obeyed. No try begins when `deadline_seconds` are over,
+however many are left: a store that is slow to fail must not take minutes for each of them.
 """
 
 from __future__ import annotations
@@ -13,26 +17,67 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
-from jsbackup.stores.base import Data, ObjectInfo, Store
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.stores.base import (
+    Data,
+    LockMode,
+    ObjectInfo,
+    ObjectLock,
+    ProbedStore,
+    StaleUploads,
+    Store,
+    StoreProbe,
+)
 
-__all__ = ["DEFAULT_DELAYS_SECONDS", "RetryingStore"]
+__all__ = ["DEFAULT_DEADLINE_SECONDS", "DEFAULT_DELAYS_SECONDS", "RetryingStore"]
 
 # Under a minute in all: long enough for a failover or a throttled minute, short enough for a person who waits.
 DEFAULT_DELAYS_SECONDS = (0.2, 1.0, 4.0, 10.0, 20.0)
 
+DEFAULT_DEADLINE_SECONDS = 300.0
+
 _T = TypeVar("_T")
 
 
+def _whole() -> float:
+    return 1.0
+
+
+def _stopped() -> float:
+    return 0.0
+
+
+class _Tries:
+    """What is left of the tries of one operation that began `now`."""
+
+    def __init__(self, delays: Sequence[float], now: float) -> None:
+        self.delays = iter(delays)
+        self.begun = now
+
+
 class RetryingStore:
-    """`store`, with each operation tried again after each of `delays`. `sleep` takes seconds."""
+    """`store`, with each operation tried again after each of `delays`.
+
+    `sleep` takes seconds, `random` gives numbers from 0 to 1 (without it the delays are taken as they are), `clock`
+    seconds that never go back (without it there is no deadline).
+    """
 
     def __init__(
-        self, store: Store, *, sleep: Callable[[float], None], delays: Sequence[float] = DEFAULT_DELAYS_SECONDS
+        self,
+        store: Store,
+        *,
+        sleep: Callable[[float], None],
+        delays: Sequence[float] = DEFAULT_DELAYS_SECONDS,
+        random: Callable[[], float] = _whole,
+        clock: Callable[[], float] = _stopped,
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     ) -> None:
         self._store = store
         self._sleep = sleep
         self._delays = tuple(delays)
+        self._random = random
+        self._clock = clock
+        self._deadline_seconds = deadline_seconds
 
     @property
     def location(self) -> str:
@@ -63,17 +108,17 @@ class RetryingStore:
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         last = ""
-        delays = iter(self._delays)
+        tries = self._tries()
         while True:
             try:
                 for info in self._store.list(prefix):
                     if info.key > last:
                         # Progress was made: a long listing has all its tries for each break.
-                        last, delays = info.key, iter(self._delays)
+                        last, tries = info.key, self._tries()
                         yield info
                 return
             except StoreError as error:
-                self._wait_or_raise(error, delays)
+                self._wait_or_raise(error, tries)
 
     def delete(self, key: str) -> None:
         self._retry(lambda: self._store.delete(key))
@@ -82,19 +127,54 @@ class RetryingStore:
         """Always False: what comes out of here has been retried enough."""
         return False
 
+    # --- what not every store can do ---
+
+    def probe(self, key: str, data: Data) -> StoreProbe:
+        store = self._store
+        return self._retry(lambda: store.probe(key, data)) if isinstance(store, ProbedStore) else StoreProbe()
+
+    def check_object_lock(self) -> None:
+        self._retry(self._lock().check_object_lock)
+
+    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
+        lock = self._lock()
+        self._retry(lambda: lock.lock_until(key, until_seconds, mode))
+
+    def abort_stale_uploads(self, older_than_seconds: float) -> int:
+        store = self._store
+        if not isinstance(store, StaleUploads):
+            return 0
+        return self._retry(lambda: store.abort_stale_uploads(older_than_seconds))
+
+    def _lock(self) -> ObjectLock:
+        if not isinstance(self._store, ObjectLock):
+            raise UnsupportedError(
+                f"objects cannot be locked in {self.location}",
+                hint="Take an S3 bucket that was made with object lock, or do without.",
+            )
+        return self._store
+
+    # --- trying again ---
+
+    def _tries(self) -> _Tries:
+        return _Tries(self._delays, self._clock())
+
     def _retry(self, once: Callable[[], _T]) -> _T:
-        delays = iter(self._delays)
+        tries = self._tries()
         while True:
             try:
                 return once()
             except StoreError as error:
-                self._wait_or_raise(error, delays)
+                self._wait_or_raise(error, tries)
 
-    def _wait_or_raise(self, error: StoreError, delays: Iterator[float]) -> None:
+    def _wait_or_raise(self, error: StoreError, tries: _Tries) -> None:
         if isinstance(error, ObjectNotFound | ObjectExists) or not self._store.is_temporary(error):
             raise error
-        delay = next(delays, None)
+        delay = next(tries.delays, None)
         if delay is None:
+            raise error
+        delay = max(delay * (1 + self._random()) / 2, error.retry_after_seconds)
+        if self._clock() + delay - tries.begun > self._deadline_seconds:
             raise error
         self._sleep(delay)
 

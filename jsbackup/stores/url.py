@@ -8,7 +8,8 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from jsbackup.errors import UnsupportedError, UsageError
-from jsbackup.stores.base import Store
+from jsbackup.model import S3Settings
+from jsbackup.stores.base import Store, is_key
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 
@@ -17,8 +18,12 @@ __all__ = ["open_store"]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=://)|(memory)(?=:)")
 
 
-def open_store(location: str) -> Store:
-    """The store at `location`: a path, `file:///absolute/path`, or `memory:` (a new, empty one; for tests).
+_BUCKET = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
+
+
+def open_store(location: str, s3: S3Settings | None = None) -> Store:
+    """The store at `location`: a path, `file:///absolute/path`, `s3://bucket/prefix`, which `s3` says how to reach, or
+    `memory:` (a new, empty one; for tests).
 
     Nothing is touched: a folder that does not exist is an empty store until the first put. The result does not retry;
     wrap it in `RetryingStore`.
@@ -37,13 +42,11 @@ def open_store(location: str) -> Store:
     opener = _OPENERS.get(scheme)
     if opener is None:
         hint = f"Known locations are a path, {', '.join(f'{known}:' for known in _OPENERS)}."
-        if scheme == "s3":
-            hint = "S3 comes with a later release; mount the bucket or use a folder until then. " + hint
         raise UnsupportedError(f"no store for locations that start with {scheme}:", hint=hint)
-    return opener(location)
+    return opener(location, s3)
 
 
-def _file(location: str) -> Store:
+def _file(location: str, _s3: S3Settings | None) -> Store:
     try:
         parts = urlsplit(location)
     except ValueError:
@@ -54,10 +57,23 @@ def _file(location: str) -> Store:
     return LocalStore(Path(path.decode("utf-8", "surrogateescape")))
 
 
-def _memory(location: str) -> Store:
+def _memory(location: str, _s3: S3Settings | None) -> Store:
     if location != "memory:":
         raise UsageError("the memory location is written memory:")
     return MemoryStore()
 
 
-_OPENERS: dict[str, Callable[[str], Store]] = {"file": _file, "memory": _memory}
+def _s3(location: str, settings: S3Settings | None) -> Store:
+    bucket, _, prefix = location[len("s3://") :].partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket) or (prefix and not is_key(prefix)):
+        raise UsageError(
+            "an S3 location is written s3://bucket or s3://bucket/prefix",
+            hint="A prefix has letters, digits and . _ - %, and no part of it starts with a dot.",
+        )
+    from jsbackup.stores.s3 import S3Store  # boto3 takes half a second to import
+
+    return S3Store(bucket, prefix, settings)
+
+
+_OPENERS: dict[str, Callable[[str, S3Settings | None], Store]] = {"file": _file, "s3": _s3, "memory": _memory}

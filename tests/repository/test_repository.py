@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import Source
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import Store
+from jsbackup.stores.base import Store, StoreProbe
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
@@ -42,7 +42,11 @@ def snapshot_of(store: Store) -> dict[str, bytes]:
 def test_what_was_made_can_be_opened(store: Store) -> None:
     made = make_repository(store)
     opened = Repository.open(store)
-    assert opened.descriptor == made.descriptor == Descriptor("00ff", CREATED, "jsbackup tests")
+    assert (
+        opened.descriptor
+        == made.descriptor
+        == Descriptor("00ff", CREATED, "jsbackup tests", extra={"store": asdict(StoreProbe())})
+    )
     assert opened.backups() == []
     assert list(snapshot_of(store)) == ["jsbackup.json"]
 

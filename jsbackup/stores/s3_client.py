@@ -1,0 +1,219 @@
+"""What the S3 store asks of boto3, and what its errors mean in words. The only place that imports boto3 and botocore.
+
+Nothing here retries: botocore's own retries are off, `RetryingStore` does it. Messages are ours, because those of
+botocore and of servers may quote what nobody should read; of an answer only the error code is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore import exceptions as boto
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from jsbackup.errors import StoreError
+from jsbackup.model import S3Settings
+
+__all__ = ["CANNOT", "DENIED", "Refusal", "denied", "explained", "make_client"]
+
+# Codes that callers ask for; the numbers are those of answers to HEAD, which have no code.
+CANNOT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405"})
+DENIED = frozenset({"AccessDenied", "403"})
+
+# More than the threads that use one store at a time: 64 streams, parts of large objects, and some to spare.
+_CONNECTIONS = 100
+
+# A store may ask for a pause, but not for so long that the backup dies of it.
+_MAX_RETRY_AFTER_SECONDS = 60.0
+
+_TEMPORARY_CODES = {
+    "BadDigest",  # damaged on its way
+    "ConditionalRequestConflict",
+    "IncompleteBody",
+    "OperationAborted",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+}
+_TEMPORARY_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509, 529}
+
+_CREDENTIALS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile."
+_PERMISSIONS = (
+    "The user needs s3:ListBucket on the bucket and s3:GetObject, s3:PutObject and s3:DeleteObject on what is in it."
+)
+_REGION = "Name the region of the bucket with --s3-region."
+
+# error code -> what it means, what to do
+_SENTENCES: dict[str, tuple[str, str]] = {
+    "NoSuchBucket": ("there is no such bucket", "Make the bucket, or check its name and the endpoint."),
+    "InvalidBucketName": ("no bucket can have this name", "Check the name of the bucket."),
+    "AccessDenied": ("access is denied", _PERMISSIONS),
+    "AllAccessDisabled": ("access is denied", _PERMISSIONS),
+    "AccountProblem": ("the account is not in order", "See what the provider says about the account."),
+    "InvalidAccessKeyId": ("the access key is not known there", _CREDENTIALS),
+    "SignatureDoesNotMatch": ("the secret key is not the one of the access key", _CREDENTIALS),
+    "InvalidToken": ("the session token is not valid", _CREDENTIALS),
+    "InvalidClientTokenId": ("the credentials are not known there", _CREDENTIALS),
+    "ExpiredToken": ("the session token has expired", "Get new credentials and run the command again."),
+    "RequestTimeTooSkewed": ("the clocks of the store and of this machine differ too much", "Set the clock right."),
+    "PermanentRedirect": ("the bucket is in another region", _REGION),
+    "TemporaryRedirect": ("the bucket is in another region", _REGION),
+    "AuthorizationHeaderMalformed": ("the bucket is in another region", _REGION),
+    "IllegalLocationConstraintException": ("the bucket is in another region", _REGION),
+    "InvalidRegionName": ("there is no such region", _REGION),
+    "InvalidStorageClass": ("there is no such storage class", "Check --s3-storage-class."),
+    "InvalidEncryptionAlgorithmError": ("this kind of encryption is not known there", "Check --s3-sse."),
+    "InvalidObjectState": (
+        "the object is in an archive class and cannot be read",
+        "Let the store bring it back to a class that can be read.",
+    ),
+    "QuotaExceeded": ("the quota is used up", "Free some space; what was stored already is used again."),
+    "NotImplemented": ("the store cannot do this", "Leave out the S3 options that the store does not know."),
+}
+# HEAD has no body and so no code.
+_BY_STATUS = {301: "PermanentRedirect", 307: "TemporaryRedirect", 401: "AccessDenied", 403: "AccessDenied"}
+
+_CODE = re.compile(r"[A-Za-z0-9.:_-]{1,64}")
+
+
+def make_client(settings: S3Settings) -> Any:
+    """A boto3 client. `StoreError` if the configuration it finds makes none."""
+    custom = settings.endpoint is not None
+    path_style = custom if settings.path_style is None else settings.path_style
+    # boto3's default checksums break stores that do not know them, and ours are sent in any case.
+    checksums = "when_required" if custom else "when_supported"
+    with explained("cannot set up S3", settings.endpoint):
+        session = boto3.Session(profile_name=settings.profile)
+        region = settings.region or session.region_name or ("us-east-1" if custom else None)
+        return session.client(
+            "s3",
+            endpoint_url=settings.endpoint,
+            region_name=region,
+            verify=settings.ca,
+            config=Config(
+                s3={"addressing_style": "path" if path_style else "virtual"},
+                connect_timeout=settings.connect_seconds,
+                read_timeout=settings.read_seconds,
+                retries={"total_max_attempts": 1},
+                max_pool_connections=_CONNECTIONS,
+                request_checksum_calculation=checksums,
+                response_checksum_validation="when_required",
+                user_agent_extra="jsbackup",
+            ),
+        )
+
+
+class Refusal(Exception):
+    """The store answered no, with one of the codes that the caller of `explained` asked for."""
+
+    def __init__(self, code: str, status: int) -> None:
+        super().__init__(code)
+        self.code = code
+        self.status = status
+
+
+@contextmanager
+def explained(
+    doing: str, endpoint: str | None, *, asked: frozenset[str] = frozenset(), reached: bool = False
+) -> Iterator[None]:
+    """Turn what botocore raises into the `StoreError` that says it in a sentence; the codes `asked` for into `Refusal`.
+
+    `doing` is what failed, `endpoint` where. `reached` tells whether it has ever answered: one that never did and
+    cannot be reached is rather a wrong one than one that has a bad moment.
+    """
+    try:
+        yield
+    except boto.ClientError as error:
+        refusal = _refusal(error)
+        if refusal.code in asked:
+            raise refusal from error
+        raise _answer_error(doing, error, refusal) from error
+    except (boto.BotoCoreError, ResponseParserError, HTTPError, OSError) as error:
+        raise _connection_error(doing, endpoint or "S3", error, reached) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{doing}: the answer is none of S3's", hint="Check that the endpoint is that of an S3 store."
+        ) from error
+
+
+def _refusal(error: boto.ClientError) -> Refusal:
+    """Code (`404` and the like where there is none) and HTTP status of an answer. Codes of strange form become ''."""
+    answer: Mapping[str, Any] = error.response
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    code = str(answer.get("Error", {}).get("Code", ""))
+    return Refusal(code if _CODE.fullmatch(code) else "", status if isinstance(status, int) else 0)
+
+
+def _answer_error(doing: str, error: boto.ClientError, refusal: Refusal) -> StoreError:
+    code, status = refusal.code, refusal.status
+    headers: Mapping[str, str] = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    if code in _TEMPORARY_CODES or (status in _TEMPORARY_STATUS and code not in _SENTENCES):
+        return StoreError(
+            f"{doing}: the store answers {status} {'' if code == str(status) else code}".rstrip(),
+            hint="The store is in trouble or has too much to do; run the command again later.",
+            temporary=True,
+            retry_after_seconds=_retry_after(headers.get("retry-after", "")),
+        )
+    found = _SENTENCES.get(code) or _SENTENCES.get(_BY_STATUS.get(status, ""))
+    if found is None:
+        what, hint = f"the store answers {status} {'' if code == str(status) else code}".rstrip(), None
+    else:
+        what, hint = found
+    region = headers.get("x-amz-bucket-region", "")
+    if hint is _REGION and _CODE.fullmatch(region):
+        what = f"the bucket is in the region {region}"
+    return StoreError(f"{doing}: {what}", hint=hint)
+
+
+def _retry_after(text: str) -> float:
+    """Seconds; a date is as good as nothing, because the clocks may differ."""
+    return min(float(text), _MAX_RETRY_AFTER_SECONDS) if re.fullmatch(r"[0-9]{1,9}", text) else 0.0
+
+
+def denied(doing: str) -> StoreError:
+    what, hint = _SENTENCES["AccessDenied"]
+    return StoreError(f"{doing}: {what}", hint=hint)
+
+
+def _connection_error(doing: str, where: str, error: Exception, reached: bool) -> StoreError:
+    match error:
+        case boto.NoCredentialsError() | boto.PartialCredentialsError():
+            what, hint = "there are no credentials", "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile."
+        case boto.ProfileNotFound():
+            what, hint = "there is no such profile in the AWS configuration", "Check --s3-profile and ~/.aws/config."
+        case boto.CredentialRetrievalError() | boto.SSOError() | boto.TokenRetrievalError():
+            what, hint = "the credentials cannot be had", "Log in anew, or check the profile."
+        case boto.SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            what = f"the certificate of {where} is not one of a known authority, or not of this name"
+            hint = "Name the file of its authority with --s3-ca."
+        case boto.EndpointConnectionError() | boto.ConnectTimeoutError() | boto.ProxyConnectionError():
+            hint = "Check the endpoint, and that the store runs."
+            return StoreError(f"{doing}: cannot reach {where}", hint=hint, temporary=reached)
+        case boto.HTTPClientError() | boto.IncompleteReadError() | boto.SSLError() | HTTPError() | ConnectionError():
+            how = "did not answer in time" if _is_timeout(error) else "broke the connection"
+            return StoreError(f"{doing}: {where} {how}", temporary=True)
+        case ResponseParserError():
+            what, hint = "the answer is none of S3's", "Check that the endpoint is that of an S3 store."
+        case OSError() if error.filename is not None or "CA certificate" in str(error):
+            what, hint = "a file of the S3 configuration cannot be read", "Check --s3-ca."
+        case _:
+            what, hint = (
+                f"botocore gives up ({type(error).__name__})",
+                "Check the S3 options and the AWS configuration.",
+            )
+    return StoreError(f"{doing}: {what}", hint=hint)
+
+
+def _is_timeout(error: Exception) -> bool:
+    return isinstance(error, boto.ReadTimeoutError | TimeoutError)
