@@ -10,8 +10,8 @@ taken; it leaves it at that, or begins again from the new one. So no catalog eve
 `forget` took out stays out, and what anybody else took away is still named. That makes signed catalogs evidence
 (`chain.py`). `head` is the newest backup that was ever covered.
 
-In JSON an entry takes some 400 bytes, and one object holds them all: 4 MB for ten thousand backups, and
-`MAX_CATALOG_BYTES` is reached at about half a million, ten years of one every ten minutes, none ever forgotten. Beyond
+In JSON an entry takes some 500 bytes, and one object holds them all: 5 MB for ten thousand backups, and
+`MAX_CATALOG_BYTES` is reached at about 380,000, seven years of one every ten minutes, none ever forgotten. Beyond
 it no catalog is written any more and everything works as it does without one, slowly.
 """
 
@@ -28,6 +28,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import Fields, decode_document, encode_document
 from jsbackup.repository.documents import Document
 from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest_json import selection_from_json, selection_to_json
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.stores.base import Data
 from jsbackup.times import parse_time
@@ -124,6 +125,11 @@ def _entry_to_json(entry: CatalogEntry) -> JsonObject:
         "messages": summary.messages,
         "bytes": summary.bytes,
         "tags": dict(summary.tags),
+        "cluster": summary.cluster,
+        "account": summary.account,
+        "domain": summary.domain,
+        "imported": summary.imported,
+        "selection": selection_to_json(summary.selection),
         "size": entry.size,
         "sha256": entry.sha256,
         "previous": entry.previous,
@@ -145,6 +151,11 @@ def _entry(fields: Fields) -> CatalogEntry:
             messages=fields.number("messages"),
             bytes=fields.number("bytes"),
             tags={name: tags.text(name) for name in tags.value},
+            cluster=fields.text("cluster"),
+            account=fields.text("account"),
+            domain=fields.optional_text("domain"),
+            imported=fields.optional_text("imported"),
+            selection=selection_from_json(fields.fields("selection")),
         ),
         size=fields.number("size", 1),
         sha256=fields.hex256("sha256"),

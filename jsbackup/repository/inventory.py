@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 # A new catalog is due when more than so many manifests, or so many bytes of them, are not covered. A manifest of 50
 # streams and 500 segments has 300 KB and takes 16 ms to decode; over a link that answers in 50 ms the eight threads
 # read a hundred of them in some two seconds, which is what a listing may cost. With a backup every ten minutes that is
-# a catalog (4 MB for ten thousand backups) every 17 hours. A manifest of 16,000 segments has 9 MB and takes a second:
+# a catalog (5 MB for ten thousand backups) every 17 hours. A manifest of 16,000 segments has 9 MB and takes a second:
 # the bytes decide then.
 _MOST_UNCOVERED = 100
 _MOST_UNCOVERED_BYTES = 32 << 20

@@ -85,7 +85,7 @@ def decode_manifest(data: Data, key: str) -> Manifest:
         result=fields.choice("result", Result),
         streams=tuple(_stream(stream) for stream in fields.each("streams")),
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
-        selection=selection_from_json(fields.optional_fields("selection")),
+        selection=None if fields.get("selection") is None else selection_from_json(fields.fields("selection")),
         extra=fields.rest(),
     )
     if layout.backup_id_of(key) != manifest.id:
@@ -133,9 +133,7 @@ def selection_to_json(selection: Selection) -> JsonObject:
     }
 
 
-def selection_from_json(fields: Fields | None) -> Selection | None:
-    if fields is None:
-        return None
+def selection_from_json(fields: Fields) -> Selection:
     return Selection(
         streams=fields.texts("streams"),
         exclude=fields.texts("exclude"),

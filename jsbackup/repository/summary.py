@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.manifest import Manifest, Result, Selection
 
 __all__ = ["BackupSummary", "summary_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackupSummary:
-    """One backup. `created` is RFC 3339, `bytes` are those of the messages (see `manifest.py`)."""
+    """One backup. `created` is RFC 3339, `bytes` are those of the messages (see `manifest.py`).
+
+    `cluster`, `account` and `domain` say where it comes from, as `Source` does; an import has none of them, and
+    `imported` is the kind of folder it took in. Where nothing was selected, `selection` names all streams.
+    """
 
     id: str
     created: str
@@ -21,9 +25,15 @@ class BackupSummary:
     messages: int
     bytes: int
     tags: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
+    account: str = ""
+    domain: str | None = None
+    imported: str | None = None
+    selection: Selection = Selection()
 
 
 def summary_of(manifest: Manifest) -> BackupSummary:
+    names = {stream.name for stream in manifest.streams} | {skipped.name for skipped in manifest.skipped}
     return BackupSummary(
         id=manifest.id,
         created=manifest.created,
@@ -32,4 +42,14 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         messages=sum(stream.captured.messages for stream in manifest.streams),
         bytes=sum(stream.captured.bytes for stream in manifest.streams),
         tags=dict(manifest.tags),
+        cluster=manifest.source.cluster,
+        account=manifest.source.account,
+        domain=manifest.source.domain,
+        imported=_imported(manifest.source.extra.get("imported")),
+        selection=manifest.selection or Selection(tuple(sorted(names))),
     )
+
+
+def _imported(value: object) -> str | None:
+    origin = value.get("from") if isinstance(value, dict) else None
+    return origin if isinstance(origin, str) else None

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jsbackup.repository import layout
+from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
+from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.summary import BackupSummary, summary_of
+from tests.harness.backups import CREATED, FIRST
+from tests.harness.many import some_stream
+
+MANIFEST = Manifest(
+    FIRST,
+    CREATED,
+    "jsbackup tests",
+    Source("2.15.1", "C1", "A", "hub"),
+    Result.PARTIAL,
+    (some_stream("B", 2), some_stream("A", 1)),
+    (SkippedStream("C", "it is offline"),),
+    {"env": "production"},
+    selection=Selection(("A*",), ("*old",), consumers=False, config_only=True),
+)
+
+
+def test_a_summary_says_what_was_asked_for_and_what_there_is() -> None:
+    assert summary_of(MANIFEST) == BackupSummary(
+        id=FIRST,
+        created=CREATED,
+        result=Result.PARTIAL,
+        streams=2,
+        messages=3000,
+        bytes=3 * (64 << 20),
+        tags={"env": "production"},
+        cluster="C1",
+        account="A",
+        domain="hub",
+        selection=Selection(("A*",), ("*old",), consumers=False, config_only=True),
+    )
+
+
+def test_where_nothing_was_selected_all_streams_stand_for_it_also_those_that_are_missing() -> None:
+    assert summary_of(replace(MANIFEST, selection=None)).selection == Selection(("A", "B", "C"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "imported"),
+    [({"imported": {"from": "nats-cli"}}, "nats-cli"), ({}, None), ({"imported": 1}, None), ({"imported": {}}, None)],
+)
+def test_an_import_is_known_by_the_kind_of_its_folder(extra: dict[str, object], imported: str | None) -> None:
+    assert summary_of(replace(MANIFEST, source=Source(extra=extra))).imported == imported
+
+
+@pytest.mark.parametrize("manifest", [MANIFEST, replace(MANIFEST, source=Source(extra={"imported": {"from": "x"}}))])
+def test_a_catalog_keeps_all_of_a_summary(manifest: Manifest) -> None:
+    catalog = Catalog(1, FIRST, (CatalogEntry(summary_of(manifest), 500, "ab" * 32),))
+    assert decode_catalog(encode_catalog(catalog), layout.catalog_key(1)) == catalog
