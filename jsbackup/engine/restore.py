@@ -302,7 +302,13 @@ class _Run:
         amiss = []
         if marked and (reason := await configure(js, keeping)):
             amiss.append(f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}")
-        settled = await settle(js, action.name, consumers, clustered=self.target.clustered is not False)
+        settled = await settle(
+            js,
+            action.name,
+            consumers,
+            last_message=entry.captured.last_seq,
+            clustered=self.target.clustered is not False,
+        )
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
         proof, unproved = await self._prove(js, action, consumers)

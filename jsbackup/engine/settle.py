@@ -6,6 +6,9 @@ can still count them, by the stream's own info.
 M, 2.12 and 2.15: a replica of an interest stream that knows only some of its consumers yet removes what those have
 acknowledged; consumers that come after it skip such messages, and the replicas differ for good. So such a stream keeps
 everything (`letting_go_of_nothing`) until all its consumers are everywhere.
+
+M, 2.15: a replica's catching up with the stream can stall for five seconds, while it counts as current. What it leads
+has nothing to deliver meanwhile, so a consumer that should have something is waited for (`_has_nothing_yet`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ __all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_
 
 _SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
 _PAUSE_SECONDS = 0.25
+_CATCH_UP_SECONDS = (
+    15.0  # for a replica that stalled; not longer, for what is to come may be gone by the stream's rules
+)
 _KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
 
 
@@ -48,10 +54,15 @@ class Settled:
     incomplete: bool = False
 
 
-async def settle(js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, clustered: bool) -> Settled:
-    """Wait for consumers and replicas, and make consumers that the restore left out."""
+async def settle(
+    js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, last_message: int, clustered: bool
+) -> Settled:
+    """Wait for consumers and replicas, and make consumers that the restore left out.
+
+    `last_message` is the sequence of the last one that was restored.
+    """
     wanted = {one.consumer.name: one for one in planned}
-    deadline = time.monotonic() + _SECONDS
+    began = time.monotonic()
     while True:
         info = await js.find_stream(name)
         found = await _find_consumers(js, name) if wanted else {}
@@ -62,7 +73,11 @@ async def settle(js: JetStream, name: str, planned: Sequence[PlannedConsumer], *
             missing = wanted.keys() - found.keys()
             behind = not all(_has_leader(one.cluster) for one in found.values())
         behind = behind or info is None or (info.cluster is not None and not info.cluster.ready)
-        if (not missing and not behind) or not clustered or time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        empty = waited < _CATCH_UP_SECONDS and any(
+            _has_nothing_yet(one, last_message) for one in (found or {}).values()
+        )
+        if not clustered or waited > _SECONDS or not (missing or behind or empty):
             break
         await asyncio.sleep(_PAUSE_SECONDS)
     notes = ["not all replicas are current yet"] if behind else []
@@ -89,6 +104,12 @@ async def _find_consumers(js: JetStream, name: str) -> Mapping[str, ConsumerInfo
 
 def _has_leader(cluster: ClusterInfo | None) -> bool:
     return cluster is None or (bool(cluster.leader) and all(one.current for one in cluster.replicas))
+
+
+def _has_nothing_yet(consumer: ConsumerInfo, last_message: int) -> bool:
+    """Whether there are messages for it, but not where it is led."""
+    filtered = consumer.config.get("filter_subject") or consumer.config.get("filter_subjects")
+    return not filtered and not consumer.num_pending and consumer.delivered.stream < last_message
 
 
 def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredConsumer:

@@ -16,6 +16,8 @@ _FRESH_STARTS = 4
 # Errors of JetStream while servers have not heard of each other: "no suitable peers", and no one listening at all.
 _NO_PEERS = 10005
 _UNAVAILABLE = 503
+# What replicas of a stream have in common.
+_ALIKE = ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
 
 
 def ask(server: NatsServer, subject: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -178,6 +180,34 @@ class NatsCluster:
             )
 
         wait_until(current, f"the replicas of stream {stream}", *self.servers)
+
+    def wait_alike(self, *, account: str = "$G") -> None:
+        """Waits until each stream is on as many servers as it has replicas, and holds the same on all of them.
+
+        Replicas that count as current may still be empty, and one that has let go of a message stays different: so
+        this proves what a leader's answers do not show.
+        """
+        try:
+            wait_until(lambda: not self._unlike(account), "replicas that are alike", *self.servers)
+        except TimeoutError as error:
+            error.add_note("\n".join(self._unlike(account)))
+            raise
+
+    def _unlike(self, account: str) -> list[str]:
+        held: dict[str, list[dict[str, Any]]] = {}
+        replicas: dict[str, int] = {}
+        for server in self.servers:
+            accounts = server.monitor("/jsz?accounts=1&streams=1&config=1&limit=10000").get("account_details") or []
+            for detail in (
+                one for entry in accounts if entry["name"] == account for one in entry.get("stream_detail") or ()
+            ):
+                held.setdefault(detail["name"], []).append({key: detail["state"].get(key) for key in _ALIKE})
+                replicas[detail["name"]] = detail["config"]["num_replicas"]
+        return [
+            f"{name}: {states}"
+            for name, states in held.items()
+            if len(states) != replicas[name] or any(state != states[0] for state in states)
+        ]
 
     def _group(self, stream: str, account: str) -> dict[str, Any]:
         # The leader's own view is the one that counts: only it knows how far its followers are.

@@ -106,6 +106,7 @@ def test_replicated_streams_come_back_in_a_cluster_and_on_a_single_server(
     with NatsCluster(source) as target:
         restored = restore(target.url, repository, "--jobs", "8")
         assert asyncio.run(_standing(target.url)) == []
+        target.wait_alike()
         after = seen(target.url)
     assert compare(before, after, ignore=announced(restored)) == []
     assert _never_skipped(before, after) == []
@@ -157,6 +158,7 @@ def test_replicated_streams_come_back_in_a_cluster_of_another_version(source: st
     with NatsCluster(target) as cluster:
         restored = restore(cluster.url, tmp_path / "repo", *_leave_out(lacking))
         assert asyncio.run(_standing(cluster.url)) == []
+        cluster.wait_alike()
         after = seen(cluster.url)
     assert compare(_rest(before, lacking), after, ignore=announced(restored)) == []
 
@@ -169,6 +171,7 @@ def test_streams_of_a_single_server_come_to_a_cluster_with_and_without_replicas(
     with NatsCluster("2.15.1") as cluster:
         restored = restore(cluster.url, tmp_path / "repo")
         assert asyncio.run(_standing(cluster.url)) == []
+        cluster.wait_alike()
         assert fidelities(restored) == fidelities(backup)
         assert compare(before, seen(cluster.url)) == []
 
@@ -178,6 +181,7 @@ def test_streams_of_a_single_server_come_to_a_cluster_with_and_without_replicas(
         assert "PERSIST_ASYNC has persist_mode async" in refused.document["error"]["message"]
         restored = restore(cluster.url, tmp_path / "repo", *three, "--exclude", "PERSIST_ASYNC")
         assert asyncio.run(_standing(cluster.url)) == []
+        cluster.wait_alike()
         assert fidelities(restored) == _without(fidelities(backup), "PERSIST_ASYNC")
         differences = compare(before, seen(cluster.url))
         replicated = sorted(f"{name}: config.num_replicas: 1 became 3" for name in before if name != "PERSIST_ASYNC")
@@ -341,5 +345,6 @@ def test_a_node_that_dies_in_the_middle_of_a_restore_leaves_nothing_in_the_way_o
         cluster.wait_ready()
         restored = restore(cluster.url, tmp_path / "repo", "--replicas", "3")
         assert asyncio.run(_standing(cluster.url)) == []
+        cluster.wait_alike()
         ignore = [*announced(restored), "config.num_replicas"]
         assert compare(before, seen(cluster.url), ignore=ignore) == []
