@@ -40,6 +40,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
 ONE_DOOR = {
     "nats": "engine/link.py",
     "nkeys": "engine/link.py",
+    "cryptography": "repository/signing.py",
+    "pyrage": "repository/age.py",
     "boto3": "stores/s3_client.py",
     "botocore": "stores/s3_client.py",
     "urllib3": "stores/s3_client.py",

@@ -155,7 +155,7 @@ class _Intake:
 
     def _begin(self) -> None:
         self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
-        self._folder = layout.stream_folder(self._meta.name, self.incarnation)
+        self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
         self.writer = SegmentWriter(self._objects, self._folder)
 
     def take(self, item: ArchiveItem) -> int:

@@ -1,41 +1,64 @@
 """The descriptor `jsbackup.json`: what makes a location a repository, and what it takes to read it.
 
 `required_features` names what a tool must know before it touches anything: a tool that does not know one of them stops.
-None is defined yet (encryption will be one).
+
+    signatures    documents are signed; `"signatures": {"scheme": "ed25519", "authority": <64 hex digits>}` says by
+                  whose leave (`writers.py`)
+    encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
+                  says for whom. Goes with signatures.
+
+The descriptor lies where everything else does, so nobody who holds a key believes it: see `access.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jsbackup.errors import UnsupportedError
 from jsbackup.model import JsonObject
-from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.repository.document import Fields, decode_document, encode_document
 from jsbackup.stores.base import Data
 
 __all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
 
 FORMAT_VERSION = 1
-KNOWN_FEATURES: frozenset[str] = frozenset()
+SIGNATURES = "signatures"
+ENCRYPTION = "encryption"
+KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION})
+
+_RECIPIENT = re.compile(r"age1[0-9a-z]{58}")
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """`id` is a random name of the repository, `created` RFC 3339, `tool` name and version of who made it."""
+    """`id` is a random name of the repository, `created` RFC 3339, `tool` name and version of who made it.
+
+    `authority` is the public key behind all signatures, None where nothing is signed; `recipient` what is encrypted is
+    encrypted for, None where nothing is.
+    """
 
     id: str
     created: str
     tool: str
-    required_features: tuple[str, ...] = ()
+    authority: str | None = None
+    recipient: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def encode_descriptor(descriptor: Descriptor) -> bytes:
+    features: JsonObject = {}
+    if descriptor.recipient is not None:
+        features[ENCRYPTION] = {"scheme": "age", "recipient": descriptor.recipient}
+    if descriptor.authority is not None:
+        features[SIGNATURES] = {"scheme": "ed25519", "authority": descriptor.authority}
     document: JsonObject = {
         **descriptor.extra,
+        **features,
         "format": FORMAT_VERSION,
-        "required_features": list(descriptor.required_features),
+        "required_features": sorted(features),
         "id": descriptor.id,
         "created": descriptor.created,
         "tool": descriptor.tool,
@@ -47,10 +70,27 @@ def decode_descriptor(data: Data) -> Descriptor:
     """Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
     fields = decode_document(data, "repository descriptor")
     fields.version(FORMAT_VERSION, KNOWN_FEATURES)
+    features = set(fields.texts("required_features"))
+    signatures = _feature(fields, SIGNATURES, "ed25519", features)
+    encryption = _feature(fields, ENCRYPTION, "age", features)
+    recipient = None if encryption is None else encryption.text("recipient")
+    if recipient is not None and (signatures is None or not _RECIPIENT.fullmatch(recipient)):
+        fields.wrong(ENCRYPTION, "that of a signed repository, with an age recipient")
     return Descriptor(
         id=fields.text("id"),
         created=fields.text("created"),
         tool=fields.text("tool"),
-        required_features=fields.texts("required_features"),
+        authority=None if signatures is None else signatures.hex256("authority"),
+        recipient=recipient,
         extra=fields.rest(),
     )
+
+
+def _feature(fields: Fields, name: str, scheme: str, required: Collection[str]) -> Fields | None:
+    """What the descriptor says of a feature, None if it is not there."""
+    found = fields.optional_fields(name)
+    if (found is not None) != (name in required):
+        fields.wrong(name, "what required_features says")
+    if found is not None and (other := found.text("scheme")) != scheme:
+        raise UnsupportedError(f"{found.where}: unknown scheme {other[:80]!r}", hint="Use a newer jsbackup.")
+    return found

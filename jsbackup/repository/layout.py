@@ -12,10 +12,13 @@
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when
+    keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
+    keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
-In an encrypted repository something else stands for both, and the keys of the three and of manifests end in `.age`.
+In an encrypted repository something else stands for both, and for a stream's name and incarnation (`secret.py`), and
+the keys of the three, of manifests and of catalogs end in `.age`.
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
@@ -45,10 +48,12 @@ __all__ = [
     "BACKUPS",
     "CATALOGS",
     "DESCRIPTOR",
+    "KEYS",
     "LOCKS",
     "MARKS",
     "PROBES",
     "SEGMENTS",
+    "WRITERS",
     "Kind",
     "LeaseKey",
     "SegmentKey",
@@ -58,8 +63,10 @@ __all__ = [
     "catalog_generation_of",
     "catalog_key",
     "encode_name",
+    "identity_key",
     "incarnation",
     "is_backup_id",
+    "is_hidden_folder",
     "kind_of",
     "lease_key",
     "lease_prefix",
@@ -75,6 +82,7 @@ __all__ = [
     "resolve_backup",
     "segment_key",
     "stream_folder",
+    "writer_key",
 ]
 
 DESCRIPTOR = "jsbackup.json"
@@ -84,6 +92,8 @@ CATALOGS = "catalog/"
 LOCKS = "locks/"
 MARKS = "pruning/"
 PROBES = "probe/"
+KEYS = "keys/"
+WRITERS = "keys/writer-"
 
 _MAX_ENCODED = 200
 _MAX_CUT = 160
@@ -99,6 +109,9 @@ _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
+_WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
+_IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
 _CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
 
@@ -115,6 +128,8 @@ class Kind(Enum):
     LEASE = "lease"
     MARKS = "list of unused objects"
     PROBE = "probe"
+    IDENTITY = "wrapped identity"
+    WRITER = "writer"
     FOREIGN = "foreign object"
 
 
@@ -161,6 +176,11 @@ def stream_folder(name: str, incarnation: str) -> str:
     if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
         raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
     return f"{SEGMENTS}{encode_name(name)}-{incarnation}"
+
+
+def is_hidden_folder(folder: str) -> bool:
+    """Whether this can be a stream's folder in an encrypted repository."""
+    return _HIDDEN.fullmatch(folder) is not None
 
 
 def parse_stream_folder(folder: str) -> StreamFolder:
@@ -304,6 +324,15 @@ def mark_key(mark_id: str) -> str:
     return f"{MARKS}{mark_id}.json"
 
 
+def identity_key(whom: str, repository_id: str) -> str:
+    """The 8 digits come from the repository's id: what an interrupted `init` left is not taken for ours."""
+    return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
+
+
+def writer_key(signer: str) -> str:
+    return f"{WRITERS}{signer}.json"
+
+
 def probe_key(probe_id: str) -> str:
     return f"{PROBES}{probe_id}"
 
@@ -316,6 +345,8 @@ def kind_of(key: str) -> Kind:
         return Kind.MANIFEST
     if catalog_generation_of(key.removesuffix(".age")) is not None:
         return Kind.CATALOG
+    if _WRITER.fullmatch(key) or _IDENTITY.fullmatch(key):
+        return Kind.WRITER if _WRITER.fullmatch(key) else Kind.IDENTITY
     for pattern, kind in ((_SEGMENT, Kind.SEGMENT), (_PENDING, Kind.PENDING), (_OPAQUE, Kind.OPAQUE)):
         if pattern.fullmatch(key):
             try:

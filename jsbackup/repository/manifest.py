@@ -209,6 +209,8 @@ class Selection:
 class Manifest:
     """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository.
 
+    `previous_sha256` is over that one's manifest as it is stored, where manifests are signed (`chain.py`), else None.
+
     `selection` is None where nothing was selected: an import takes in what there is.
     """
 
@@ -221,6 +223,7 @@ class Manifest:
     skipped: tuple[SkippedStream, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     previous: str | None = None
+    previous_sha256: str | None = None
     selection: Selection | None = None
     extra: Extra = field(default_factory=dict)
 

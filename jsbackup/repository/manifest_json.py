@@ -1,7 +1,8 @@
 """Manifest ⇄ canonical JSON. What is wrong with a manifest is said with the path of the field.
 
 Keys of objects are checked here, so that nobody reads or deletes what a forged manifest names: each must be one that
-`layout.py` would have made, in the folder of its stream.
+`layout.py` would have made, in the folder of its stream. In an encrypted repository something else stands for the
+stream's name there, which only writers can tell: the folder has to have that form, and be the same for all of a stream.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "streams": [_stream_to_json(stream) for stream in manifest.streams],
         "skipped": [{**s.extra, "name": s.name, "reason": s.reason} for s in manifest.skipped],
     }
+    if manifest.previous_sha256 is not None:
+        document["previous_sha256"] = manifest.previous_sha256
     if manifest.selection is not None:
         document["selection"] = selection_to_json(manifest.selection)
     return encode_document(document, f"manifest {manifest.id}")
@@ -82,6 +85,7 @@ def decode_manifest(data: Data, key: str) -> Manifest:
         source=_source(fields.fields("source")),
         tags={name: fields.fields("tags").text(name) for name in fields.object("tags")},
         previous=fields.optional_text("previous"),
+        previous_sha256=None if fields.get("previous_sha256") is None else fields.hex256("previous_sha256"),
         result=fields.choice("result", Result),
         streams=tuple(_stream(stream) for stream in fields.each("streams")),
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
@@ -195,7 +199,7 @@ def _stream(fields: Fields) -> StreamBackup:
         folder = layout.stream_folder(name, incarnation)
     except FormatError as error:
         raise FormatError(f"{fields.where}: {error.message}") from error
-    return StreamBackup(
+    stream = StreamBackup(
         name=name,
         incarnation=incarnation,
         config=fields.object("config"),
@@ -212,6 +216,16 @@ def _stream(fields: Fields) -> StreamBackup:
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )
+    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
+    refs: tuple[SegmentRef | OpaqueRef | ObjectRef, ...] = (*stream.segments, *stream.opaque, *pending)
+    if len({ref.key.rpartition("/")[0] for ref in refs}) > 1:
+        fields.wrong("segments", "with all other objects of the stream in one folder")
+    return stream
+
+
+def _is_home(found: str, folder: str) -> bool:
+    """Whether an object in `found` can be one of the stream's whose folder `folder` is, in a plain repository."""
+    return found == folder or layout.is_hidden_folder(found)
 
 
 def _reading(fields: Fields | None) -> Reading | None:
@@ -251,7 +265,7 @@ def _segment(fields: Fields, folder: str) -> SegmentRef:
     key = fields.text("key")
     first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
     parts = _parsed_segment_key(fields, key)
-    if (parts.folder, parts.first_seq, parts.last_seq) != (folder, first_seq, last_seq):
+    if (parts.first_seq, parts.last_seq) != (first_seq, last_seq) or not _is_home(parts.folder, folder):
         fields.wrong("key", "that of this segment of this stream")
     return SegmentRef(
         key=key,
@@ -292,7 +306,7 @@ def _opaque(fields: Fields, folder: str) -> OpaqueRef:
 
 def _key(fields: Fields, folder: str, kind: layout.Kind) -> str:
     key = fields.text("key")
-    if not key.startswith(f"{folder}/") or layout.kind_of(key) is not kind:
+    if layout.kind_of(key) is not kind or not _is_home(key.rpartition("/")[0], folder):
         fields.wrong("key", f"in this stream's folder and of the kind: {kind.value}")
     return key
 

@@ -1,13 +1,14 @@
-"""What stands between an object's meaning and its stored bytes: nothing, or encryption (`age.py`).
+"""What stands between an object's meaning and its stored bytes: nothing, or encryption (`encryption.py`).
 
-A sealing decides three things: how objects of the same meaning are named (a digest in a name would tell who reads the
-listing what is stored), what bytes are stored for them, and how those are read again.
+A sealing decides three things: how objects of the same meaning are named (a digest or a stream's name in a key would
+tell who reads the listing what is stored), what bytes are stored for them, and how those are read again.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from jsbackup.repository import layout
 from jsbackup.stores.base import Data
 
 __all__ = ["PLAIN", "PlainSealing", "Sealing"]
@@ -20,10 +21,16 @@ class Sealing(Protocol):
     def suffix(self) -> str: ...
 
     def name(self, digest: str) -> str:
-        """What stands for a digest (64 hex digits) in a key; 64 hex digits too, equal for equal digests."""
+        """What stands for a digest (64 hex digits) in a key; 64 hex digits too, equal for equal digests.
+
+        Raises `KeyUnavailable` without the key that it takes to write.
+        """
+
+    def folder(self, name: str, incarnation: str) -> str:
+        """Where a stream's objects are, without a slash at the end. Errors as `layout.stream_folder` and `name`."""
 
     def seal(self, data: Data) -> Data:
-        """The bytes to store. They need not be the same for the same data."""
+        """The bytes to store. They need not be the same for the same data. Errors as `name`."""
 
     def unseal(self, key: str, data: bytes) -> bytes:
         """The opposite, for the object under `key`.
@@ -41,6 +48,9 @@ class PlainSealing:
 
     def name(self, digest: str) -> str:
         return digest
+
+    def folder(self, name: str, incarnation: str) -> str:
+        return layout.stream_folder(name, incarnation)
 
     def seal(self, data: Data) -> Data:
         return data

@@ -126,8 +126,8 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
 def _verify_stream(
     objects: Objects, stream: StreamBackup, level: Level, progress: Progress, threads: int
 ) -> Iterator[Problem]:
-    folder = layout.stream_folder(stream.name, stream.incarnation)
-    sizes = {info.key: info.size for info in objects.store.list(f"{folder}/")}
+    folders = {ref.key.rpartition("/")[0] for ref in _refs_of(stream)}  # one: a manifest names no others
+    sizes = {info.key: info.size for folder in folders for info in objects.store.list(f"{folder}/")}
     there: list[AnyRef] = []
     for ref in _refs_of(stream):
         size = sizes.get(ref.key)

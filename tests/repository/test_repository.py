@@ -135,8 +135,9 @@ def test_a_repository_of_a_later_tool_is_not_supported(store: Store) -> None:
         Repository.open(store)
     assert caught.value.exit_code == 13
     store.delete(layout.DESCRIPTOR)
-    store.put(layout.DESCRIPTOR, encode_descriptor(Descriptor("00ff", CREATED, "t", ("encryption",))))
-    with pytest.raises(UnsupportedError, match="needs features not known here: encryption"):
+    later = {"format": 1, "required_features": ["riddles"], "id": "00ff", "created": CREATED, "tool": "t"}
+    store.put(layout.DESCRIPTOR, encode_document(later, "repository descriptor"))
+    with pytest.raises(UnsupportedError, match="needs features not known here: riddles"):
         Repository.open(store)
 
 
@@ -150,7 +151,7 @@ def test_a_flipped_bit_in_the_descriptor_is_found() -> None:
 
 
 def test_a_descriptor_keeps_what_it_does_not_know() -> None:
-    descriptor = Descriptor("00ff", CREATED, "t", (), {"recipients": ["age1…"]})
+    descriptor = Descriptor("00ff", CREATED, "t", extra={"recipients": ["age1…"]})
     assert decode_descriptor(encode_descriptor(descriptor)) == descriptor
 
 
