@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.typed import Shop, Typed
 from tests.harness.commands import environment
+from tests.harness.servers import missing
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -73,14 +74,14 @@ def test_bash_completes_backups(path: str, shop: Shop) -> None:
 
 def test_fish_loads_the_script_and_completes(path: str) -> None:
     if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
+        missing("fish is not installed")
     program = "jsbackup completion fish | source; complete -C 'jsbackup ba'"
     assert _shell(path, "fish", "-N", "-c", program)[0] == "backup"
 
 
 def test_zsh_loads_the_script(path: str, tmp_path: Path) -> None:
     if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed")
+        missing("zsh is not installed")
     program = "autoload -Uz compinit; compinit -u -D; source <(jsbackup completion zsh); echo $_comps[jsbackup]"
     assert _shell(path, "zsh", "-f", "-c", program) == ["_jsbackup_completion"]
 

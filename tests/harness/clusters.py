@@ -8,6 +8,7 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
+from tests.harness.api import PATIENCE_SECONDS
 from tests.harness.servers import NEWEST, START_SECONDS, NatsServer, Port, wait_until
 
 # How long a meta group of healthy servers may take, and how often a fresh cluster is made again when it takes longer.
@@ -23,10 +24,10 @@ _ALIKE = ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
 def ask(server: NatsServer, subject: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request on a connection of its own, without credentials, for what has to be known before a test begins.
 
-    PermissionError where the server wants credentials, TimeoutError after five seconds.
+    PermissionError where the server wants credentials, TimeoutError where it does not answer.
     """
     payload = json.dumps(request).encode() if request is not None else b""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
         lines = connection.makefile("rb")
         connection.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\nSUB _INBOX.ask 1\r\n')
         connection.sendall(b"PUB %b _INBOX.ask %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
@@ -131,7 +132,7 @@ class NatsCluster:
             error = made.get("error")
             if error is None:
                 ask(self.servers[0], "$JS.API.STREAM.DELETE.harness_probe")
-        except (PermissionError, TimeoutError):
+        except PermissionError:
             return True
         return error is None or not (error.get("err_code") == _NO_PEERS or error["code"] == _UNAVAILABLE)
 

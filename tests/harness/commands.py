@@ -38,7 +38,7 @@ def environment(**extra: str) -> dict[str, str]:
     return {**_ENVIRONMENT, "HOME": "/nonexistent", "JSBACKUP_TRACEBACK": "1", **extra}
 
 
-def jsbackup(*arguments: str | Path, seconds: float = 90, **extra: str) -> Ran:
+def jsbackup(*arguments: str | Path, seconds: float = 240, **extra: str) -> Ran:
     """Run `jsbackup … --json`; `extra` are environment variables."""
     done = subprocess.run(
         command_line(*arguments, "--json"), capture_output=True, text=True, timeout=seconds, env=environment(**extra)

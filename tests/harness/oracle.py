@@ -19,7 +19,7 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from tests.harness.api import JSON, Wire, call, paged
+from tests.harness.api import JSON, PATIENCE_SECONDS, Wire, call, paged
 
 # Requests under way at once while reading a stream.
 _PIPELINE = 200
@@ -100,7 +100,7 @@ async def observe(
 
 async def _observe_stream(nc: Client, name: str, prefix: str) -> ObservedStream:
     asked = {"deleted_details": True, "subjects_filter": ">"}
-    info = await call(nc, f"STREAM.INFO.{name}", asked, prefix=prefix, seconds=30)
+    info = await call(nc, f"STREAM.INFO.{name}", asked, prefix=prefix)
     state = _plain_state(info["state"])
     first, last = state["first_seq"], state["last_seq"]
     if last - first > _WIDEST:
@@ -142,7 +142,7 @@ def _plain_state(state: JSON) -> JSON:
 
 async def _message(nc: Client, stream: str, sequence: int, prefix: str) -> ObservedMessage | None:
     request = json.dumps({"seq": sequence}).encode()
-    reply = await nc.request(f"{prefix}.STREAM.MSG.GET.{stream}", request, timeout=20)
+    reply = await nc.request(f"{prefix}.STREAM.MSG.GET.{stream}", request, timeout=PATIENCE_SECONDS)
     answer = json.loads(reply.data)
     if error := answer.get("error"):
         if error.get("err_code") == NO_MESSAGE:

@@ -39,7 +39,7 @@ CACHE = REPOSITORY / ".cache" / "nats-server"
 # Below Linux's ephemeral range (32768-60999): no outgoing connection can take a claimed port between stop and restart.
 _PORTS = range(14000, 32000)
 _PORT_LOCKS = Path(tempfile.gettempdir()) / f"jsbackup-test-ports-{os.getuid()}"
-START_SECONDS = 30.0
+START_SECONDS = 90.0
 _POLL_SECONDS = 0.01
 
 

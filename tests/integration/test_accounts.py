@@ -17,7 +17,7 @@ from tests.harness.oracle_features import config_can_go
 from tests.harness.servers import NatsServer, hub_and_leaf
 from tests.integration.witness import announced, filled, seen
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 # As the README lists them.
 BACKUP = (

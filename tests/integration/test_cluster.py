@@ -23,7 +23,7 @@ from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NatsServer, version_tuple
 from tests.integration.witness import STATE_FIELDS, Observed, announced, back_up, fidelities, filled, restore, seen
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 # Streams that a cluster treats otherwise than a single server, and one of each other sort. MIRROR_PART is not among
 # them: every version resets replicas of a mirror with a filter ("last sequence mismatch", "critical write error").

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.api import Refused, call, connected
+from tests.harness.api import PATIENCE_SECONDS, Refused, call, connected
 from tests.harness.awkward import BUILDERS, fill, keys
 from tests.harness.awkward_bench import LONG_NS, Storage
 from tests.harness.oracle import ObservedMessage, ObservedStream, compare, normal_config, observe, time_ns
@@ -289,7 +289,7 @@ def test_draining_shows_what_counters_do_not(version: str) -> None:
                 inbox = nc.new_inbox()
                 subscription = await nc.subscribe(inbox)
                 await nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", b'{"batch": 4}', reply=inbox)
-                replies = [(await subscription.next_msg(timeout=5)).reply for _ in range(4)]
+                replies = [(await subscription.next_msg(timeout=PATIENCE_SECONDS)).reply for _ in range(4)]
                 await nc.request(replies[acknowledged], b"+ACK")
             infos = [await call(nc, f"CONSUMER.INFO.S.{name}") for name in ("two", "three")]
             counters = [

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import nats
 import pytest
 
+from tests.harness.api import connected
 from tests.harness.awkward import fill
 from tests.harness.awkward_bench import Storage
 from tests.harness.commands import Ran, jsbackup
@@ -20,26 +20,20 @@ from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.oracle_features import config_can_go, consumer_can_go
 from tests.harness.servers import VERSIONS, NatsServer, version_tuple
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
 Observed = dict[str, ObservedStream]
 
 
 async def _fill_and_observe(url: str, version: str, storage: Storage) -> Observed:
-    nc = await nats.connect(url)
-    try:
+    async with connected(url) as nc:
         await fill(nc, version, storage=storage)
         return await observe(nc)
-    finally:
-        await nc.close()
 
 
 async def _observe(url: str) -> Observed:
-    nc = await nats.connect(url)
-    try:
+    async with connected(url) as nc:
         return await observe(nc)
-    finally:
-        await nc.close()
 
 
 def _not_for(target: str, before: Observed) -> set[str]:

@@ -66,9 +66,9 @@ def back_up(url: str, repository: Path, *options: str) -> Ran:
     return backup
 
 
-def restore(url: str, repository: Path, *options: str, seconds: float = 120) -> Ran:
+def restore(url: str, repository: Path, *options: str) -> Ran:
     """A restore of the latest backup, proved."""
-    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *options, seconds=seconds).ok()
+    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *options).ok()
     assert restored.document["failed"] == []
     assert all(stream["verified"] for stream in restored.document["streams"])
     return restored
