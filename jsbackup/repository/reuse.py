@@ -1,0 +1,122 @@
+"""Where a stream is cut into segments when some of it is stored already, so that little is stored again.
+
+A stream is cut where the segments of its last backup were cut. A segment whose messages are all still there is kept:
+the manifest names it again. What is new, and what is left of a segment that has lost messages, is stored. Cutting
+decides how much the *next* backup stores again:
+
+- **New messages** make segments of their own. Short neighbours are joined once that pays: when the largest of them is
+  at most a `GROWTH`-th of what comes of it. So a message is stored again only into a segment `GROWTH` times as large,
+  and the number of short segments is a logarithm, however often a backup is made.
+- **A stream that loses its front** (work queue, age, size): what is left of the first segment is cut into pieces that
+  double from the size of what went. The next backup finds the cut near the front and stores little again.
+- **A segment that lost few messages** (a key's next revision, a deletion) is cut into pieces, so that the next loss
+  costs one of them. One that lost many is not: every piece would be hit again.
+- Where messages go, joining stops at a *grain*. A larger segment costs more when it is hit, a smaller one its entry in
+  each manifest: with one loss between two backups the sum of both is least at the root of their product.
+
+M, what was stored with each backup (raw bytes) against what was new in the stream: TODO
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.stores.base import Store
+
+__all__ = ["GROWTH", "Cuts", "Extent", "stored_segments", "untouched"]
+
+# M: TODO
+GROWTH = 4
+
+# What a segment takes in a manifest.
+_ENTRY_BYTES = 512
+# The smallest grain, and the smallest piece at a front, as parts of a segment: 256 KiB and 16 KiB.
+_MIN_GRAIN = 256
+_MIN_FRONT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of messages by its numbers. `bytes` are raw, `new` if it was in no segment before."""
+
+    first_seq: int
+    last_seq: int
+    messages: int
+    bytes: int
+    new: bool = False
+
+    def __add__(self, after: Extent) -> Extent:
+        return Extent(self.first_seq, after.last_seq, self.messages + after.messages, self.bytes + after.bytes)
+
+    @property
+    def dense(self) -> bool:
+        """Nothing has been deleted within."""
+        return self.messages == self.last_seq - self.first_seq + 1
+
+
+class Cuts:
+    """The rules above for one stream. `stored_bytes` are those of its last backup."""
+
+    def __init__(self, stored_bytes: int, segment_bytes: int) -> None:
+        self.segment_bytes = segment_bytes
+        self.grain_bytes = min(max(isqrt(_ENTRY_BYTES * stored_bytes), segment_bytes // _MIN_GRAIN), segment_bytes)
+        self.losing_front = False
+
+    def limit(self, extent: Extent) -> int:
+        """How large a segment of these messages may get by joining."""
+        if extent.dense and not self.losing_front:
+            return self.segment_bytes
+        return min(2 * self.grain_bytes, self.segment_bytes)
+
+    def joinable(self, extent: Extent) -> bool:
+        """Whether a segment of these messages can ever be worth joining with others."""
+        return extent.bytes * GROWTH <= self.limit(extent)
+
+    def joined(self, extents: Sequence[Extent]) -> int:
+        """How many of the last `extents` are to become one segment; 1 if none is to be joined."""
+        count, largest, whole = 1, 0, None
+        for number, extent in enumerate(reversed(extents), 1):
+            whole = extent if whole is None else extent + whole
+            if whole.bytes > self.segment_bytes:
+                break
+            largest = max(largest, 0 if extent.new else extent.bytes)
+            if largest * GROWTH <= whole.bytes <= self.limit(whole):
+                count = number
+        return count
+
+    def front(self, size: int, gone_bytes: int) -> list[int]:
+        """Sizes of the pieces of the first `size` bytes, of a stream that has lost `gone_bytes` ahead of them."""
+        piece = max(gone_bytes, self.segment_bytes // _MIN_FRONT)
+        sizes = [piece]
+        while (rest := size - sum(sizes)) > sizes[-1]:
+            sizes.append(min(sum(sizes), rest))
+        return [*sizes[:-1], self.segment_bytes]
+
+    def thinned(self, size: int, lost: int) -> list[int]:
+        """Sizes of the pieces of a segment that has lost so many messages and is now of `size` bytes."""
+        if lost * self.grain_bytes >= size:
+            return [self.segment_bytes]
+        piece = max(self.grain_bytes, size // (GROWTH * lost))
+        return [*[piece] * (size // piece - 1), self.segment_bytes]
+
+
+def stored_segments(store: Store, folder: str, refs: Iterable[SegmentRef]) -> list[SegmentRef]:
+    """Those of an earlier backup's segments that are in the store with the size they should have. One listing.
+
+    They come in order and do not overlap, whatever the manifest says. Raises `StoreError`.
+    """
+    sizes = {info.key: info.size for info in store.list(f"{folder}/")}
+    found = sorted((ref for ref in refs if sizes.get(ref.key) == ref.size), key=lambda ref: ref.first_seq)
+    if any(after.first_seq <= before.last_seq for before, after in pairwise(found)):
+        return []
+    return [ref for ref in found if ref.first_seq <= ref.last_seq]
+
+
+def untouched(refs: Iterable[SegmentRef], sequences: SequenceSet) -> Iterator[SegmentRef]:
+    """The segments that hold none of `sequences`."""
+    return (ref for ref in refs if not sequences.within(ref.first_seq, ref.last_seq))
