@@ -29,7 +29,7 @@ class BackupSummary:
     account: str = ""
     domain: str | None = None
     imported: str | None = None
-    selection: Selection = Selection()
+    selection: Selection = field(default_factory=Selection)
 
 
 def summary_of(manifest: Manifest) -> BackupSummary:
