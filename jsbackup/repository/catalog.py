@@ -72,9 +72,7 @@ class Catalog:
 
 def entry_of(manifest: Manifest, stored: Document) -> CatalogEntry:
     """The entry for a manifest that was read as `stored`."""
-    return CatalogEntry(
-        summary_of(manifest), stored.size, stored.sha256, manifest.previous, getattr(manifest, "previous_sha256", None)
-    )
+    return CatalogEntry(summary_of(manifest), stored.size, stored.sha256, manifest.previous, manifest.previous_sha256)
 
 
 def encode_catalog(catalog: Catalog) -> bytes:

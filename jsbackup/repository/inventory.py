@@ -10,9 +10,7 @@ here ever leaves entries out, and only those that it is told to.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,6 +36,7 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
@@ -231,7 +230,7 @@ def _look_up(
     named = _by_id(catalog)
     found = {backup: named[backup] for backup, info in listed.items() if _covers(named, backup, info)}
     unreadable: list[UnreadableBackup] = []
-    for one in _in_order([partial(_read, documents, backup) for backup in listed if backup not in found]):
+    for one in in_order([partial(_read, documents, backup) for backup in listed if backup not in found], _THREADS):
         if isinstance(one, UnreadableBackup):
             unreadable.append(one)
         elif one is not None:
@@ -249,21 +248,3 @@ def _read(documents: Documents, backup: str) -> CatalogEntry | UnreadableBackup 
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
         return UnreadableBackup(backup, error)
-
-
-def _in_order(
-    reads: Sequence[Callable[[], CatalogEntry | UnreadableBackup | None]],
-) -> Iterator[CatalogEntry | UnreadableBackup | None]:
-    """Results of `reads`, which run in threads, a few ahead of what has been asked for."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="inventory") as pool:
-        ahead: deque[Future[CatalogEntry | UnreadableBackup | None]] = deque()
-        try:
-            for read in reads:
-                ahead.append(pool.submit(read))
-                if len(ahead) > 2 * _THREADS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()

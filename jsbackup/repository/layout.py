@@ -78,6 +78,7 @@ __all__ = [
     "parse_stream_folder",
     "pending_key",
     "probe_key",
+    "replaced_key",
     "replacement_key",
     "resolve_backup",
     "segment_key",
@@ -105,6 +106,7 @@ _SEGMENT = re.compile(
 )
 _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
+_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst)(?:\.age)?$)")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
@@ -232,6 +234,11 @@ def replacement_key(key: str, sha256: str) -> str:
     folder, _, name = key.rpartition("/")
     stem, _, suffix = name.partition(".")
     return f"{folder}/{stem}.{sha256[:8]}.{suffix}"
+
+
+def replaced_key(key: str) -> str:
+    """The key that a replacement stands in for; any other key itself."""
+    return _REPLACEMENT.sub("", key)
 
 
 def parse_segment_key(key: str) -> SegmentKey:

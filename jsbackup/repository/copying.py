@@ -1,0 +1,219 @@
+"""Copy: backups from one repository into another. They keep their ids; only what is missing travels.
+
+Oldest first, each backup's objects before its manifest, as in any backup: whoever is stopped at whatever point leaves a
+valid target, and the next run goes on from there. A backup of which an object is damaged or missing is not copied and
+named; the others are.
+
+A backup is at the target if there is one of its id and content. "Content" leaves out where objects are and how they are
+sealed. One of the same id and another content is a conflict, and nothing is overwritten.
+
+Manifests travel byte for byte where nobody has signed or encrypted them, and into a replica (`is_replica`). Elsewhere
+they are signed by the target's writer, and the chain of the target goes through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import (
+    IntegrityError,
+    JsBackupError,
+    ObjectExists,
+    RepositoryLocked,
+    TargetConflict,
+    UnsupportedError,
+)
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.carrying import Carrier, Resealing, Tally, Verbatim, replace_objects
+from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.documents import Document
+from jsbackup.repository.inventory import tend_catalog, write_catalog
+from jsbackup.repository.leases import Lease
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import StoredObject
+from jsbackup.repository.repository import Repository
+
+__all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
+
+
+@dataclass(frozen=True, slots=True)
+class UncopiedBackup:
+    id: str
+    error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What came of it: ids of backups in order, and numbers of objects (manifests are among them)."""
+
+    copied: tuple[str, ...]
+    present: tuple[str, ...]
+    failed: tuple[UncopiedBackup, ...]
+    copied_objects: int
+    copied_bytes: int
+    skipped_objects: int
+
+
+def is_replica(one: Repository, other: Repository) -> bool:
+    """Whether both have the same identity, so that what one has sealed and signed is good in the other."""
+    a, b = one.descriptor, other.descriptor
+    return (a.id, a.authority, a.recipient) == (b.id, b.authority, b.recipient)
+
+
+def copy_backups(
+    source: Repository, target: Repository, backups: Collection[str], lease: Lease, progress: Progress, *, jobs: int
+) -> CopyReport:
+    """Copy `backups` (ids). `lease` is a shared one of the target's, renewed by the caller; `jobs` objects at a time.
+
+    Raises:
+        KeyUnavailable: a key that it takes was not given.
+        RepositoryLocked: the lease was lost; what was copied is whole.
+        StoreError: one of the stores does not answer; what was copied is whole.
+    """
+    run = _Run(source, target, lease, progress, jobs)
+    wanted = frozenset(backups)
+    here, there = source.inventory(wanted), target.inventory(wanted)
+    known = {entry.id: entry for entry in there.entries}
+    failed = {one.id: one.error for one in here.unreadable}
+    failed |= {one.id: _unreadable(target, one.id, one.error) for one in there.unreadable}
+    copied: list[str] = []
+    present: list[str] = []
+    for entry in here.entries:
+        if entry.id in failed:
+            continue
+        try:
+            if entry.id in known:
+                run.compare(entry, known[entry.id])
+                present.append(entry.id)
+            else:
+                (copied if run.copy(entry.id) else present).append(entry.id)
+        except (IntegrityError, UnsupportedError, TargetConflict) as error:
+            failed[entry.id] = error
+    if copied:
+        run.finish()
+    return CopyReport(
+        copied=tuple(copied),
+        present=tuple(present),
+        failed=tuple(UncopiedBackup(backup, failed[backup]) for backup in sorted(failed)),
+        copied_objects=run.tally.copied_objects,
+        copied_bytes=run.tally.copied_bytes,
+        skipped_objects=run.tally.skipped_objects,
+    )
+
+
+class _Run:
+    def __init__(self, source: Repository, target: Repository, lease: Lease, progress: Progress, jobs: int) -> None:
+        self._source = source
+        self._target = target
+        self._lease = lease
+        self._progress = progress
+        self._jobs = jobs
+        self._carrier: Carrier | None = None
+        self._stored: dict[str, str] = {}  # the SHA-256 of manifests that were stored
+        replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
+        self._same_documents = replica or (ours.authority is None and theirs.authority is None)
+        self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
+        self.tally = Tally()
+
+    def copy(self, backup: str) -> bool:
+        """Copy one that the target had not when we looked. False if somebody else has copied it meanwhile."""
+        document, manifest = _read(self._source, backup)
+        self._carrier = self._carrier or self._choose_carrier(backup)
+        manifest = self._carrier.carry(manifest)
+        self._lease.check()
+        try:
+            self._put_manifest(document, manifest)
+        except ObjectExists:
+            found, theirs = _read(self._target, backup)
+            self.compare(entry_of(manifest, document), entry_of(theirs, found))
+            return False
+        if not self._lease.held:
+            try:
+                self._lease.renew()
+            except RepositoryLocked:  # what the manifest names may have been deleted before it was there
+                self._target.documents.delete(layout.manifest_key(backup))
+                raise
+        self.tally.copied_objects += 1
+        return True
+
+    def compare(self, ours: CatalogEntry, theirs: CatalogEntry) -> None:
+        """Raise `TargetConflict` unless both are the same backup."""
+        if ours.sha256 == theirs.sha256:
+            return
+        if ours.summary == theirs.summary:
+            # Documents that were signed anew differ all of them: there, what they come to has to do.
+            if not self._same_documents:
+                return
+            if _content(_read(self._source, ours.id)[1]) == _content(_read(self._target, ours.id)[1]):
+                return
+        raise TargetConflict(
+            f"{self._target.store.location} has another backup of the id {ours.id}",
+            hint="Compare both with `jsbackup show`; nothing is overwritten.",
+        )
+
+    def finish(self) -> None:
+        """Leave the target with a catalog that covers what came, where that is due."""
+        if self._target.descriptor.authority is None:
+            tend_catalog(self._target.documents)
+        else:  # so that the chain of signatures has no gaps where not all backups were copied
+            write_catalog(self._target.documents)
+
+    def _choose_carrier(self, backup: str) -> Carrier:
+        ours, theirs = self._source.objects, self._target.objects
+        if self._same_objects:
+            return Verbatim(ours, theirs, self.tally, self._progress, self._jobs)
+        return Resealing(ours, theirs, self.tally, self._progress, self._jobs, self._one_before(backup))
+
+    def _one_before(self, backup: str) -> Manifest | None:
+        earlier = [one for one in self._target.backups() if one < backup]
+        try:
+            return self._target.manifest(earlier[-1]) if earlier else None
+        except (IntegrityError, UnsupportedError):
+            return None
+
+    def _put_manifest(self, document: Document, manifest: Manifest) -> None:
+        key = layout.manifest_key(manifest.id)
+        if self._same_documents:
+            data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
+            self._target.store.put(document.key, data)
+            self.tally.copied_bytes += document.size
+            return
+        stored = self._target.documents.put(key, encode_manifest(self._chained(manifest)))
+        self._stored[manifest.id] = stored.sha256
+        self.tally.copied_bytes += stored.size
+
+    def _chained(self, manifest: Manifest) -> Manifest:
+        """With the SHA-256 that the backup before has at the target, if it is there and manifests are signed."""
+        previous = manifest.previous
+        if self._target.descriptor.authority is None or previous is None:
+            return replace(manifest, previous_sha256=None)
+        if previous not in self._stored:
+            there = self._target.inventory({previous}).entries
+            return replace(manifest, previous_sha256=there[0].sha256 if there else None)
+        return replace(manifest, previous_sha256=self._stored[previous])
+
+
+def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
+    key = layout.manifest_key(backup)
+    document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
+    return document, decode_manifest(document.data, key)
+
+
+def _content(manifest: Manifest) -> bytes:
+    """Two manifests that give equal bytes hold the same messages, configurations and states."""
+    streams = tuple(_without_places(stream) for stream in manifest.streams)
+    return encode_manifest(replace(manifest, previous_sha256=None, streams=streams))
+
+
+def _without_places(stream: StreamBackup) -> StreamBackup:
+    return replace_objects(stream, lambda ref: StoredObject("", 0, "", added=False))
+
+
+def _unreadable(target: Repository, backup: str, error: JsBackupError) -> IntegrityError:
+    return IntegrityError(
+        f"{target.store.location} has a backup {backup} that cannot be read: {error.message}", hint=error.hint
+    )

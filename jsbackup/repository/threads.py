@@ -1,0 +1,31 @@
+"""Many small tasks that mostly wait for a store, some at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["in_order"]
+
+T = TypeVar("T")
+
+
+def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+    """Run the tasks in so many threads, a few ahead of what has been asked for, and give their results in order.
+
+    What a task raises is raised in its place; those that have not begun are not begun any more.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="tasks") as pool:
+        ahead: deque[Future[T]] = deque()
+        try:
+            for task in tasks:
+                ahead.append(pool.submit(task))
+                if len(ahead) > 2 * threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
