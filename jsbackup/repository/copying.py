@@ -13,6 +13,8 @@ they are signed by the target's writer, and the chain of the target goes through
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -38,6 +40,8 @@ from jsbackup.repository.objects import StoredObject
 from jsbackup.repository.repository import Repository
 
 __all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ class _Run:
         self._progress = progress
         self._jobs = jobs
         self._carrier: Carrier | None = None
-        self._stored: dict[str, str] = {}  # the SHA-256 of manifests that were stored
+        self._there = target.backups()
+        self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None if one is damaged
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
         self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
@@ -157,10 +162,13 @@ class _Run:
 
     def finish(self) -> None:
         """Leave the target with a catalog that covers what came, where that is due."""
-        if self._target.descriptor.authority is None:
-            tend_catalog(self._target.documents)
-        else:  # so that the chain of signatures has no gaps where not all backups were copied
-            write_catalog(self._target.documents)
+        try:
+            if self._target.descriptor.authority is None:
+                tend_catalog(self._target.documents)
+            else:  # it closes the gaps in the chain of signatures where not all backups were copied
+                write_catalog(self._target.documents)
+        except JsBackupError as error:  # the backups are there
+            _log.warning("no new catalog of backups was written: %s", error.message)
 
     def _choose_carrier(self, backup: str) -> Carrier:
         ours, theirs = self._source.objects, self._target.objects
@@ -169,7 +177,7 @@ class _Run:
         return Resealing(ours, theirs, self.tally, self._progress, self._jobs, self._one_before(backup))
 
     def _one_before(self, backup: str) -> Manifest | None:
-        earlier = [one for one in self._target.backups() if one < backup]
+        earlier = self._there[: bisect_left(self._there, backup)]
         try:
             return self._target.manifest(earlier[-1]) if earlier else None
         except (IntegrityError, UnsupportedError):
@@ -184,17 +192,20 @@ class _Run:
             return
         stored = self._target.documents.put(key, encode_manifest(self._chained(manifest)))
         self._stored[manifest.id] = stored.sha256
+        insort(self._there, manifest.id)
         self.tally.copied_bytes += stored.size
 
     def _chained(self, manifest: Manifest) -> Manifest:
-        """With the SHA-256 that the backup before has at the target, if it is there and manifests are signed."""
-        previous = manifest.previous
-        if self._target.descriptor.authority is None or previous is None:
+        """With the backup that comes before it at the target, where manifests are signed."""
+        if self._target.descriptor.authority is None:
             return replace(manifest, previous_sha256=None)
-        if previous not in self._stored:
-            there = self._target.inventory({previous}).entries
-            return replace(manifest, previous_sha256=there[0].sha256 if there else None)
-        return replace(manifest, previous_sha256=self._stored[previous])
+        for previous in reversed(self._there[: bisect_left(self._there, manifest.id)]):
+            if previous not in self._stored:
+                found = self._target.inventory({previous}).entries
+                self._stored[previous] = found[0].sha256 if found else None
+            if (sha256 := self._stored[previous]) is not None:
+                return replace(manifest, previous=previous, previous_sha256=sha256)
+        return replace(manifest, previous=None, previous_sha256=None)
 
 
 def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
@@ -206,7 +217,7 @@ def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
 def _content(manifest: Manifest) -> bytes:
     """Two manifests that give equal bytes hold the same messages, configurations and states."""
     streams = tuple(_without_places(stream) for stream in manifest.streams)
-    return encode_manifest(replace(manifest, previous_sha256=None, streams=streams))
+    return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams))
 
 
 def _without_places(stream: StreamBackup) -> StreamBackup:

@@ -50,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 _MAX_DESCRIPTOR_BYTES = 1 << 20
 
+# As `writers.py` has it for the largest of them.
+_MAX_KEY_OBJECT_BYTES = 64 << 20
+
 # How many objects of a strange location are looked at.
 _LOOK = 100
 
@@ -94,6 +97,29 @@ class Repository:
         try:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
         except ObjectExists:  # somebody else was quicker
+            raise _exists(store) from None
+        return cls(store, descriptor, open_access(store, descriptor, keys))
+
+    @classmethod
+    def create_replica(
+        cls, store: Store, source: Repository, *, created: str, tool: str, keys: GivenKeys = NO_KEYS
+    ) -> Repository:
+        """Make a repository in an empty location that has the identity of `source`: its id, its keys, its writers.
+
+        What one of them has sealed and signed is good in the other. The rest is as in `create`; `keys` as in `open`.
+        """
+        _refuse_occupied(store)
+        probe = probe_store(store, layout.probe_key(source.descriptor.id))
+        for info in source.store.list(layout.KEYS):
+            if layout.kind_of(info.key) in (layout.Kind.IDENTITY, layout.Kind.WRITER):
+                data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)
+                with suppress(ObjectExists):  # left by one that was interrupted
+                    store.put(info.key, data)
+        extra = {**source.descriptor.extra, "store": asdict(probe)}
+        descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
+        try:
+            store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
+        except ObjectExists:
             raise _exists(store) from None
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
