@@ -21,6 +21,7 @@ from jsbackup.errors import UsageError
 __all__ = [
     "GLOBAL_OPTIONS",
     "INTERRUPTED",
+    "KEY_OPTIONS",
     "S3_OPTIONS",
     "SERVER_OPTIONS",
     "Command",
@@ -87,6 +88,51 @@ S3_OPTIONS: list[click.Option] = [
     ),
 ]
 
+# So with these: `jsbackup.config.keys`. None of them takes a secret, which would show in a process list.
+KEY_OPTIONS: list[click.Option] = [
+    click.Option(
+        ["--writer-key"],
+        metavar="FILE",
+        type=_FILE,
+        help="Key for backups, lists and checks [env: JSBACKUP_WRITER_KEY_FILE, or JSBACKUP_WRITER_KEY itself].",
+    ),
+    click.Option(
+        ["--writer-key-command"],
+        metavar="COMMAND",
+        help="Command that prints the writer key [env: JSBACKUP_WRITER_KEY_COMMAND].",
+    ),
+    click.Option(
+        ["--identity"],
+        metavar="FILE",
+        type=_FILE,
+        help="age identities or an SSH key that read messages [env: JSBACKUP_IDENTITY_FILE, or JSBACKUP_IDENTITY "
+        "itself].",
+    ),
+    click.Option(
+        ["--identity-command"],
+        metavar="COMMAND",
+        help="Command that prints the identities [env: JSBACKUP_IDENTITY_COMMAND].",
+    ),
+    click.Option(
+        ["--passphrase-file"],
+        metavar="FILE",
+        type=_FILE,
+        help="Passphrase that reads messages, or opens the identity file [env: JSBACKUP_PASSPHRASE_FILE, or "
+        "JSBACKUP_PASSPHRASE itself].",
+    ),
+    click.Option(
+        ["--passphrase-command"],
+        metavar="COMMAND",
+        help="Command that prints the passphrase [env: JSBACKUP_PASSPHRASE_COMMAND].",
+    ),
+    click.Option(
+        ["--expect-signer"],
+        metavar="KEY",
+        help="Public key, as 'init' and 'key list' print it, that has to stand behind all signatures "
+        "[env: JSBACKUP_EXPECT_SIGNER].",
+    ),
+]
+
 SERVER_OPTIONS: list[click.Option] = [
     click.Option(["-s", "--server"], metavar="URL", help="Server URLs, comma separated [env: NATS_URL]."),
     click.Option(["--context"], metavar="NAME", help="A context of the nats CLI [env: NATS_CONTEXT]."),
@@ -106,6 +152,10 @@ SERVER_OPTIONS: list[click.Option] = [
 ]
 
 
+# Groups of which only those count that were given.
+_GROUPS = {"server": SERVER_OPTIONS, "s3": S3_OPTIONS, "keys": KEY_OPTIONS}
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What the shared options said."""
@@ -117,6 +167,7 @@ class Shared:
     output: Output
     server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
     s3: Mapping[str, Any] = field(default_factory=dict)  # so with those for S3
+    keys: Mapping[str, Any] = field(default_factory=dict)  # and with those for keys; there is no secret among them
 
 
 def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> dict[str, Any]:
@@ -126,20 +177,23 @@ def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> di
     return {n: ctx.params[n] for n in names if n in ctx.params and ctx.get_parameter_source(n) in sources}
 
 
-def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Global values (all), server values and S3 values (those given): environment, then before the command, then after
-    it."""
+def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Global values (all), and for each group, `server`, `s3`, `keys`, those given.
+
+    Environment, then before the command, then after it.
+    """
     values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
     values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text")
-    server: dict[str, Any] = {}
-    s3: dict[str, Any] = {}
-    levels = [ctx.parent, ctx] if ctx.parent else [ctx]
+    groups: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    levels = [ctx]
+    while levels[0].parent is not None:
+        levels.insert(0, levels[0].parent)
     for environment in (True, False):
         for level in levels:
             values.update(_given(level, [str(o.name) for o in GLOBAL_OPTIONS], environment=environment))
-            server.update(_given(level, [str(o.name) for o in SERVER_OPTIONS], environment=environment))
-            s3.update(_given(level, [str(o.name) for o in S3_OPTIONS], environment=environment))
-    return values, server, s3
+            for group, options in _GROUPS.items():
+                groups[group].update(_given(level, [str(o.name) for o in options], environment=environment))
+    return values, groups
 
 
 class Command(click.Command):
@@ -152,7 +206,8 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.needs_server = needs_server
         self.own_params = list(self.params)
-        self.params = [*self.params, *GLOBAL_OPTIONS, *S3_OPTIONS, *(SERVER_OPTIONS if needs_server else [])]
+        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS]
+        self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -166,10 +221,10 @@ class Command(click.Command):
         return UsageError(f"{option} makes no sense for '{self.name}', which talks to no server", hint="Leave it out.")
 
     def invoke(self, ctx: click.Context) -> Any:
-        values, server, s3 = merge_shared(ctx)
-        if server and not self.needs_server:
-            raise self._no_server("--" + next(iter(server)).replace("_", "-"))
-        for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS]:
+        values, groups = merge_shared(ctx)
+        if groups["server"] and not self.needs_server:
+            raise self._no_server("--" + next(iter(groups["server"])).replace("_", "-"))
+        for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
         log_json = values["log_format"] == "json"
         shared = Shared(
@@ -179,8 +234,7 @@ class Command(click.Command):
             progress=not (values["no_progress"] or values["quiet"] or log_json),
             log_format=values["log_format"],
             output=Output(as_json=values["as_json"], quiet=values["quiet"], log_json=log_json),
-            server=server,
-            s3=s3,
+            **groups,
         )
         assert self.callback is not None
         return ctx.invoke(self.callback, shared=shared, **ctx.params)
@@ -192,6 +246,9 @@ class Command(click.Command):
             write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
         write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also before the command)", S3_OPTIONS)
+        write_options(
+            ctx, formatter, "Keys, for encrypted or signed repositories (also before the command)", KEY_OPTIONS
+        )
 
 
 def write_options(

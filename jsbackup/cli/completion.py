@@ -17,13 +17,13 @@ __all__ = ["COMMANDS", "complete_backup"]
 def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """`latest`, and the ids of the backups in the repository that the command line or the environment names."""
     words = ["latest"]
-    values, _server, s3 = merge_shared(ctx)
+    values, groups = merge_shared(ctx)
     if values["repo"]:
         from jsbackup.repository.repository import Repository
         from jsbackup.stores.url import open_store
 
         with suppress(JsBackupError):  # nobody looks at errors while they type
-            store = open_store(values["repo"], s3_settings(s3, environment()))
+            store = open_store(values["repo"], s3_settings(groups["s3"], environment()))
             words += reversed(Repository.open(store).backups())
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 

@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, S3_OPTIONS, SERVER_OPTIONS, write_options
+from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, write_options
 from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
     "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, or config files."),
     "export": ("jsbackup.cli.exchange", "Write a backup out for the nats CLI, or its configs as files."),
+    "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
 }
 
@@ -90,11 +91,14 @@ class LazyGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands ('jsbackup COMMAND --help' says more)"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS]
+        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
         write_options(ctx, formatter, "Options", [p for p in self.get_params(ctx) if p not in shared])
         write_options(ctx, formatter, "Global options (also after the command)", GLOBAL_OPTIONS)
         write_options(ctx, formatter, "Server options (also after the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also after the command)", S3_OPTIONS)
+        write_options(
+            ctx, formatter, "Keys, for encrypted or signed repositories (also after the command)", KEY_OPTIONS
+        )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
@@ -117,7 +121,7 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
 
 @click.group(
     cls=LazyGroup,
-    params=[*GLOBAL_OPTIONS, *S3_OPTIONS, *SERVER_OPTIONS],
+    params=[*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",

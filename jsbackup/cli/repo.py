@@ -11,12 +11,14 @@ import click
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.key_file import new_key_file
+from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import created_text, stream_json
-from jsbackup.cli.session import make_repository, open_repository
-from jsbackup.errors import IntegrityError, JsBackupError
+from jsbackup.cli.session import make_repository, new_repository_id, open_repository
+from jsbackup.errors import IntegrityError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
 
@@ -31,18 +33,50 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
 
 
 @click.command(cls=Command)
-def init(shared: Shared) -> None:
-    """Make a repository in an empty location and probe its store."""
+@encryption_options
+@click.option("--sign", is_flag=True, help="Sign backups also where nothing is encrypted.")
+def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool) -> None:
+    """Make a repository in an empty location and probe its store.
+
+    An encrypted repository is always signed. What makes backups then takes the writer key, which is written to the new
+    file FILE of --writer-key and reads no message. Restores take the identity of one of the recipients.
+    """
     start_log(shared)
-    repository = make_repository(shared)
-    output, store = shared.output, repository.descriptor.extra["store"]
+    repository_id = new_repository_id()
+    founding = founding_of(repository_id, encrypt_to, passphrase, sign=sign)
+    file = writer_key_file(shared)
+    if founding is None and file is not None:
+        raise UsageError(
+            "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
+        )
+    if founding is None:
+        repository = make_repository(shared, repository_id)
+    elif file is None:
+        raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
+    else:
+        from jsbackup.repository.writer_key import encode_writer_key
+
+        with new_key_file(file, encode_writer_key(founding.writer_key)):
+            repository = make_repository(shared, repository_id, founding)
+    output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 
     def text() -> None:
         output.line(f"made repository {repository.descriptor.id} at {repository.store.location}")
+        if founding is not None:
+            output.line(f"its writer key is in {file}; keep a copy elsewhere")
+            output.line(f"signatures rest on {descriptor.authority} (for --expect-signer)")
         found = [(yes if store[name] else no) for name, (yes, no) in _PROBED.items()]
         output.line(f"its store {', '.join(text for text in found if text)}")
 
-    output.result({"repository": repository.descriptor.id, "location": repository.store.location, "store": store}, text)
+    document = {
+        "repository": descriptor.id,
+        "location": repository.store.location,
+        "store": store,
+        "encrypted": descriptor.recipient is not None,
+        "authority": descriptor.authority,
+        "writer_key": None if founding is None else str(file),
+    }
+    output.result(document, text)
 
 
 # What the probe found out -> what to say if it is so, and if it is not.

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsbackup import __version__
 from jsbackup.cli.command import Shared
-from jsbackup.config import Connection, ConnectionOptions, environment, s3_settings, source_connection
+from jsbackup.config import (
+    Connection,
+    ConnectionOptions,
+    KeySecrets,
+    environment,
+    key_secrets,
+    s3_settings,
+    source_connection,
+)
 from jsbackup.errors import RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
@@ -21,9 +29,21 @@ from jsbackup.stores.url import open_store
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
+    from jsbackup.repository.founding import Founding
+    from jsbackup.repository.keys import GivenKeys
     from jsbackup.repository.repository import Repository
 
-__all__ = ["connection_of", "make_repository", "open_or_make_repository", "open_repository", "run_async", "store_at"]
+__all__ = [
+    "connection_of",
+    "keys_of",
+    "make_repository",
+    "new_repository_id",
+    "open_or_make_repository",
+    "open_repository",
+    "open_with_keys",
+    "run_async",
+    "store_at",
+]
 
 T = TypeVar("T")
 
@@ -48,36 +68,73 @@ def store_at(location: str, shared: Shared) -> Store:
     return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
 
 
+def keys_of(shared: Shared) -> GivenKeys:
+    """The keys that options and environment come to. Raises UsageError for what is no key."""
+    from jsbackup.repository.keys import NO_KEYS, GivenKeys, read_identities
+    from jsbackup.repository.writer_key import decode_writer_key
+
+    secrets = key_secrets(shared.keys, environment())
+    if secrets == KeySecrets():
+        return NO_KEYS
+    passphrase = None if secrets.passphrase is None else _text(secrets.passphrase, "passphrase").rstrip("\r\n")
+    writer = None
+    if secrets.writer_key is not None:
+        writer = decode_writer_key(_text(secrets.writer_key, "writer key"), "writer key")
+    identities = read_identities(secrets.identity, passphrase, "identity") if secrets.identity else ()
+    return GivenKeys(writer, identities, passphrase, secrets.expect_signer)
+
+
+def _text(secret: bytes, what: str) -> str:
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:  # not chained: it holds the secret
+        raise UsageError(f"the {what} is no text") from None
+
+
 def open_repository(shared: Shared) -> Repository:
+    """The repository, with what the keys that were given open."""
+    return open_with_keys(shared)[0]
+
+
+def open_with_keys(shared: Shared) -> tuple[Repository, GivenKeys]:
+    """The repository, and the keys that were given."""
     from jsbackup.repository.repository import Repository
 
-    return Repository.open(_store(shared))
+    keys = keys_of(shared)
+    return Repository.open(_store(shared), keys), keys
 
 
-def make_repository(shared: Shared) -> Repository:
-    """A new repository in an empty location."""
+def new_repository_id() -> str:
+    return os.urandom(16).hex()
+
+
+def make_repository(shared: Shared, repository_id: str, founding: Founding | None = None) -> Repository:
+    """A new repository in an empty location. `founding` is what encrypts and signs it; without it, it is plain."""
     from jsbackup.repository.repository import Repository
 
     return Repository.create(
         _store(shared),
-        repository_id=os.urandom(16).hex(),
+        repository_id=repository_id,
         created=format_time(time.time_ns()),
         tool=f"jsbackup {__version__}",
+        founding=founding,
     )
 
 
 def open_or_make_repository(shared: Shared) -> Repository:
     """The repository, made where the location is empty."""
+    from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.repository import Repository
 
-    store = _store(shared)
+    store, keys = _store(shared), keys_of(shared)
     try:
-        return Repository.open(store)
+        return Repository.open(store, keys)
     except RepositoryNotFound as missing:
-        if next(iter(store.list()), None) is not None:
+        # Whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
+        if keys != NO_KEYS or next(iter(store.list()), None) is not None:
             raise
         shared.output.note(f"{missing.message}: making one")
-    return make_repository(shared)
+    return make_repository(shared, new_repository_id())
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -20,6 +20,7 @@ from jsbackup.config.connection import (
     source_connection,
     target_connection,
 )
+from jsbackup.config.keys import KeySecrets, key_secrets, new_writer_key_file, secret_file
 from jsbackup.config.options import ConnectionOptions
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret
@@ -29,6 +30,7 @@ __all__ = [
     "Connection",
     "ConnectionOptions",
     "Glob",
+    "KeySecrets",
     "Login",
     "Nkey",
     "Secret",
@@ -37,12 +39,15 @@ __all__ = [
     "UserJwt",
     "UserPassword",
     "environment",
+    "key_secrets",
+    "new_writer_key_file",
     "parse_bool",
     "parse_duration",
     "parse_glob",
     "parse_size",
     "parse_time",
     "s3_settings",
+    "secret_file",
     "source_connection",
     "target_connection",
 ]

@@ -28,6 +28,7 @@ __all__ = [
     "home",
     "parse_creds",
     "parse_seed",
+    "read_binary_file",
     "read_file",
     "read_file_if_there",
     "resolve_reference",
@@ -40,7 +41,9 @@ FILE_LIMIT_BYTES: Final = 4 << 20
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
-_LOOKS_SECRET = re.compile(r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:", re.ASCII | re.IGNORECASE)
+_LOOKS_SECRET = re.compile(
+    r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:|AGE-SECRET-KEY-|jsbackup-writer-", re.ASCII | re.IGNORECASE
+)
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
 # The first 16 bits of a user's seed: 18 << 3 says seed, 20 << 3 says user (https://github.com/nats-io/nkeys, README).
@@ -125,12 +128,32 @@ def read_file(path: Path, what: str) -> str:
     """Reads a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file"."""
     text = read_file_if_there(path, what)
     if text is None:
-        raise UsageError(f"the {what} {shown(str(path))} does not exist")
+        raise _missing(path, what)
     return text
 
 
 def read_file_if_there(path: Path, what: str) -> str | None:
     """As `read_file`, but None for a file that does not exist."""
+    content = _read(path, what)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the {what} {shown(str(path))} is not a text file") from error
+
+
+def read_binary_file(path: Path, what: str) -> bytes:
+    """As `read_file`, but any bytes."""
+    content = _read(path, what)
+    if content is None:
+        raise _missing(path, what)
+    return content
+
+
+def _missing(path: Path, what: str) -> UsageError:
+    return UsageError(f"the {what} {shown(str(path))} does not exist")
+
+
+def _read(path: Path, what: str) -> bytes | None:
     try:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
@@ -141,10 +164,7 @@ def read_file_if_there(path: Path, what: str) -> str | None:
         raise UsageError(f"cannot read the {what} {shown(str(path))}: {reason}") from None
     if len(content) > FILE_LIMIT_BYTES:
         raise UsageError(f"the {what} {shown(str(path))} is larger than {FILE_LIMIT_BYTES >> 20} MiB")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the {what} {shown(str(path))} is not a text file") from error
+    return content
 
 
 def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> str:

@@ -1,0 +1,47 @@
+"""The file of a new writer key: the user's alone, never over another one, gone if nothing came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from jsbackup.config.secrets import shown
+from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UnsupportedError, UsageError
+
+__all__ = ["new_key_file"]
+
+
+@contextmanager
+def new_key_file(path: Path, text: str) -> Iterator[None]:
+    """Write the key, and do inside what makes it a key of something.
+
+    It is written first, because a repository whose key is nowhere would be of no use. Where nothing was made, the file
+    is removed; where the store failed, nobody knows whether anything was made, and it stays. Raises UsageError if it
+    cannot be written.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UsageError(
+            f"the file {path} exists already, and may hold the key of another repository", hint="Choose another name."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a usable name"
+        raise UsageError(f"cannot write the writer key to {shown(str(path))}: {reason}") from None
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink()
+        raise UsageError(f"cannot write the writer key to {path}: {error.strerror}") from None
+    except (UsageError, UnsupportedError, IntegrityError, KeyUnavailable):
+        path.unlink()
+        raise

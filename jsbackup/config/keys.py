@@ -1,0 +1,115 @@
+"""Where the keys of a repository come from: a file, a command, or the environment; never the command line itself.
+
+Each secret has an option for a file and one for a command, and three variables: the secret itself, a file, a command
+(`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; of two options, or of two variables,
+neither does. Commands are split as a shell would do it, run without one, and may ask their questions on the terminal;
+what they print is the secret. No message repeats a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jsbackup.config.secrets import FILE_LIMIT_BYTES, expand_path, read_binary_file
+from jsbackup.errors import UsageError
+
+__all__ = ["KeySecrets", "key_secrets", "new_writer_key_file", "secret_file"]
+
+_PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KeySecrets:
+    """What was given, as bytes of a file; None is nothing. `expect_signer` is a public key, 64 hex digits."""
+
+    writer_key: bytes | None = None
+    identity: bytes | None = None
+    passphrase: bytes | None = None
+    expect_signer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one secret is given: parameters of its options, and the first part of its variables."""
+
+    what: str
+    file: str
+    command: str
+    variable: str
+
+
+_WRITER_KEY: Final = _Way("writer key", "writer_key", "writer_key_command", "JSBACKUP_WRITER_KEY")
+_IDENTITY: Final = _Way("identity", "identity", "identity_command", "JSBACKUP_IDENTITY")
+_PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command", "JSBACKUP_PASSPHRASE")
+
+
+def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeySecrets:
+    """Secrets from the options that were `given`, by parameter name (`writer_key` …), and the environment.
+
+    Runs the commands. Raises UsageError if one cannot be had, or is given twice.
+    """
+    signer = given.get("expect_signer") or environ.get("JSBACKUP_EXPECT_SIGNER") or None
+    if signer is not None and not _PUBLIC_KEY.fullmatch(str(signer)):
+        raise UsageError(
+            "the expected signer is no public key", hint="It has 64 hex digits; `jsbackup init` prints it."
+        )
+    return KeySecrets(
+        writer_key=_secret(_WRITER_KEY, given, environ),
+        identity=_secret(_IDENTITY, given, environ),
+        passphrase=_secret(_PASSPHRASE, given, environ),
+        expect_signer=None if signer is None else str(signer),
+    )
+
+
+def new_writer_key_file(given: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:
+    """Where a writer key that is going to be made belongs; None if that was not said."""
+    name = given.get(_WRITER_KEY.file) or environ.get(f"{_WRITER_KEY.variable}_FILE")
+    return expand_path(str(name), environ) if name else None
+
+
+def secret_file(name: str, what: str, environ: Mapping[str, str]) -> bytes:
+    """The bytes of a file; `~` and `$VAR` in its name expand. Raises UsageError."""
+    return read_binary_file(expand_path(name, environ), f"{what} file")
+
+
+def _secret(way: _Way, given: Mapping[str, object], environ: Mapping[str, str]) -> bytes | None:
+    file, command = given.get(way.file), given.get(way.command)
+    value = None
+    if file and command:
+        raise UsageError(f"the {way.what} is given twice", hint="Give a file or a command.")
+    if not file and not command:
+        variables = [way.variable, f"{way.variable}_FILE", f"{way.variable}_COMMAND"]
+        value, file, command = map(environ.get, variables)
+        if len(found := [name for name in variables if environ.get(name)]) > 1:
+            raise UsageError(f"the {way.what} is given twice: {' and '.join(found)} are set", hint="Set one of them.")
+    if command:
+        return _output_of(str(command), way.what)
+    if file:
+        return secret_file(str(file), way.what, environ)
+    return value.encode("utf-8", "surrogateescape") if value else None
+
+
+def _output_of(command: str, what: str) -> bytes:
+    try:
+        words = shlex.split(command)
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            output = process.stdout.read(FILE_LIMIT_BYTES + 1)
+            if len(output) > FILE_LIMIT_BYTES:
+                process.kill()
+    except (OSError, ValueError, IndexError) as error:  # not chained: somebody may have put the secret into it
+        reason = error.strerror if isinstance(error, OSError) else "it is no command"
+        raise UsageError(f"the command for the {what} cannot be run: {reason}") from None
+    if len(output) > FILE_LIMIT_BYTES:
+        raise UsageError(f"the command for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
+    if process.returncode:
+        raise UsageError(f"the command for the {what} failed with exit code {process.returncode}")
+    if not output.strip():
+        raise UsageError(f"the command for the {what} prints nothing")
+    return output
