@@ -10,6 +10,7 @@
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
+    holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
@@ -48,6 +49,7 @@ __all__ = [
     "BACKUPS",
     "CATALOGS",
     "DESCRIPTOR",
+    "HOLDS",
     "KEYS",
     "LOCKS",
     "MARKS",
@@ -63,6 +65,8 @@ __all__ = [
     "catalog_generation_of",
     "catalog_key",
     "encode_name",
+    "held_backup_of",
+    "hold_key",
     "identity_key",
     "incarnation",
     "is_backup_id",
@@ -90,6 +94,7 @@ DESCRIPTOR = "jsbackup.json"
 SEGMENTS = "segments/"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
+HOLDS = "holds/"
 LOCKS = "locks/"
 MARKS = "pruning/"
 PROBES = "probe/"
@@ -127,6 +132,7 @@ class Kind(Enum):
     OPAQUE = "opaque piece"
     MANIFEST = "manifest"
     CATALOG = "catalog"
+    HOLD = "hold"
     LEASE = "lease"
     MARKS = "list of unused objects"
     PROBE = "probe"
@@ -327,6 +333,19 @@ def parse_lease_key(key: str) -> LeaseKey | None:
     return None if match is None else LeaseKey(match[1], int(match[2]), match[3] == "exclusive", int(match[4]))
 
 
+def hold_key(backup: str) -> str:
+    """Raises `FormatError` for what is no backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{HOLDS}{backup}.json"
+
+
+def held_backup_of(key: str) -> str | None:
+    """The backup that is held by an object under this key, encrypted or not; None for a foreign key."""
+    backup = key.removeprefix(HOLDS).removesuffix(".age").removesuffix(".json")
+    return backup if is_backup_id(backup) and key in (hold_key(backup), f"{hold_key(backup)}.age") else None
+
+
 def mark_key(mark_id: str) -> str:
     return f"{MARKS}{mark_id}.json"
 
@@ -352,6 +371,8 @@ def kind_of(key: str) -> Kind:
         return Kind.MANIFEST
     if catalog_generation_of(key.removesuffix(".age")) is not None:
         return Kind.CATALOG
+    if held_backup_of(key) is not None:
+        return Kind.HOLD
     if _WRITER.fullmatch(key) or _IDENTITY.fullmatch(key):
         return Kind.WRITER if _WRITER.fullmatch(key) else Kind.IDENTITY
     for pattern, kind in ((_SEGMENT, Kind.SEGMENT), (_PENDING, Kind.PENDING), (_OPAQUE, Kind.OPAQUE)):

@@ -1,0 +1,116 @@
+"""Forget: take backups out of a repository. First it is decided (`plan_…`, which changes nothing), then carried out.
+
+Only manifests are deleted. What no other manifest names is then unused, and `prune` removes it when its time has come;
+that is the order in which a repository stays valid. Manifests go one by one, the oldest first, after a catalog without
+them was written. Killed anywhere, some backups are gone, the others are whole, and the same command does the rest:
+
+- before the catalog: nothing has happened;
+- between the catalog and a deletion: the backup is not in the catalog any more, but its manifest is listed, so it is
+  there for everybody (`inventory.py`), and the next catalog covers it again;
+- after a deletion: the backup is gone, and the objects that only it named lie there unused.
+
+On doubt nothing is deleted: not a backup whose manifest a policy cannot read (it can still be removed by its id), and
+not one that somebody holds by the time its turn comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jsbackup.errors import JsBackupError, StoreError, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.holds import Hold, find_hold, held_backups, is_held
+from jsbackup.repository.inventory import UnreadableBackup, write_catalog
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.retention import Decisions, Grouping, Kept, Policy, Removed, apply_policy
+
+__all__ = ["ForgetPlan", "carry_out", "plan_by_ids", "plan_by_policy"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlan:
+    """What is to be done. `unreadable` backups are kept; `warnings` are about catalogs that were of no use."""
+
+    decisions: Decisions
+    unreadable: tuple[UnreadableBackup, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def plan_by_policy(repository: Repository, policy: Policy, grouping: Grouping, *, now_ns: int) -> ForgetPlan:
+    """What a policy removes. `now_ns` is Unix time.
+
+    Raises:
+        UsageError: the policy is empty.
+        KeyUnavailable: nothing can be read without a key that was not given.
+        StoreError: the store does not answer.
+    """
+    inventory = repository.inventory()
+    decisions = apply_policy(policy, inventory, held_backups(repository), now_ns=now_ns, grouping=grouping)
+    return ForgetPlan(decisions, inventory.unreadable, inventory.warnings)
+
+
+def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
+    """Remove exactly these backups; `backups` are ids.
+
+    Raises:
+        UsageError: one of them is not there.
+        JsBackupError: one of them is held.
+    """
+    there = repository.backups()
+    named = set(backups)
+    for backup in sorted(named.difference(there)):
+        raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
+    for backup in sorted(named & held_backups(repository)):
+        raise _is_held(backup, find_hold(repository, backup))
+    return ForgetPlan(
+        Decisions(
+            kept=tuple(Kept(backup, "", ("not named",)) for backup in there if backup not in named),
+            removed=tuple(Removed(backup, "", "named") for backup in there if backup in named),
+        )
+    )
+
+
+def _is_held(backup: str, hold: Hold | None) -> JsBackupError:
+    since = f" since {hold.created}" if hold and hold.created else ""
+    reason = f": {hold.reason}" if hold and hold.reason else ""
+    return JsBackupError(
+        f"backup {backup} is held{since}{reason}",
+        hint=f"Nothing was removed. If nobody needs it any more: 'jsbackup hold --release {backup}'.",
+    )
+
+
+def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
+    """Delete what is to be removed. Gives what was done in the end: somebody may have held a backup meanwhile.
+
+    Raises:
+        KeyUnavailable: documents are signed or encrypted here, and the keys that takes were not given; nothing was
+            deleted.
+        UnsupportedError: the newest catalog takes a newer tool; nothing was deleted.
+        StoreError: the store fails; the hint says how far it went.
+    """
+    if not decisions.removed:
+        return decisions
+    _before_delete(repository, [one.backup for one in decisions.removed])
+    kept, gone = list(decisions.kept), list[Removed]()
+    for one in sorted(decisions.removed, key=lambda one: one.backup):
+        try:
+            if is_held(repository, one.backup):
+                kept.append(Kept(one.backup, one.group, ("held",)))
+                continue
+            repository.documents.delete(layout.manifest_key(one.backup))
+        except StoreError as error:
+            done = f"{len(gone)} of {len(decisions.removed)} backups were removed; run it again to remove the others."
+            error.hint = f"{error.hint} {done}" if error.hint else done
+            raise
+        _log.info("removed backup %s: %s", one.backup, one.reason)
+        gone.append(one)
+    return Decisions(tuple(sorted(kept, key=lambda one: one.backup)), tuple(gone))
+
+
+def _before_delete(repository: Repository, backups: Collection[str]) -> None:
+    """A catalog that does not name them: where it is signed, it says that they were taken out and did not get lost."""
+    write_catalog(repository.documents, without=backups)
