@@ -53,7 +53,7 @@ def _bash(path: str, *words: str) -> list[str]:
     [
         (["ba"], ["backup"]),
         (["re"], ["restore"]),
-        (["backup", "--ex"], ["--exclude"]),
+        (["backup", "--exc"], ["--exclude"]),
         (["restore", "--if-exists", ""], ["fail", "skip", "replace"]),
         (["verify", "--level", "d"], ["data"]),
         (["--log-format", "j"], ["json"]),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from jsbackup import errors
 from jsbackup.cli import repo, restore
-from jsbackup.cli.command import GLOBAL_OPTIONS, SERVER_OPTIONS, Command
+from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Command
 from jsbackup.cli.main import COMMANDS, EXIT_CODES, cli
 from jsbackup.engine.plan import Consumers, IfExists, Wire
 from jsbackup.repository.verify import Level
@@ -140,18 +140,36 @@ def test_help_lists_commands_and_exit_codes(typed: Type) -> None:
         assert name in [first for first, *_ in lines]
 
 
-def _options(name: str) -> list[click.Parameter]:
-    command = cli.get_command(click.Context(cli), name)
+def _command(line: str) -> click.Command:
+    command: click.Command = cli
+    for word in line.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    return command
+
+
+def _lines() -> Iterator[str]:
+    """Every command, as one types it: `list`, `key add` …"""
+    for name in COMMANDS:
+        command = _command(name)
+        yield from [f"{name} {inner}" for inner in command.commands] if isinstance(command, click.Group) else [name]
+
+
+def _options(line: str) -> list[click.Parameter]:
+    command = _command(line)
     assert isinstance(command, Command)
-    return [*command.own_params, *GLOBAL_OPTIONS, *(SERVER_OPTIONS if command.needs_server else [])]
+    shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS]
+    return [*command.own_params, *shared, *(SERVER_OPTIONS if command.needs_server else [])]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command_lists_its_options(typed: Type, name: str) -> None:
-    done = typed(name, "--help")
+@pytest.mark.parametrize("line", _lines())
+def test_help_of_a_command_lists_its_options(typed: Type, line: str) -> None:
+    done = typed(*line.split(), "--help")
     assert done.code == 0
     words = set(done.out.replace(",", " ").split())
-    for param in _options(name):
+    for param in _options(line):
         if isinstance(param, click.Option):
             assert set(param.opts) <= words
             assert param.help
@@ -160,9 +178,9 @@ def test_help_of_a_command_lists_its_options(typed: Type, name: str) -> None:
     assert all(line.lstrip().startswith("-") for line in listed if line.startswith("  ") and line[2] != " ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_terminal_of_eighty_columns(typed: Type, name: str) -> None:
-    assert max(map(len, typed(name, "-h").out.splitlines())) <= 80
+@pytest.mark.parametrize("line", [*COMMANDS, *_lines()])
+def test_help_fits_a_terminal_of_eighty_columns(typed: Type, line: str) -> None:
+    assert max(map(len, typed(*line.split(), "-h").out.splitlines())) <= 80
 
 
 def test_choices_are_those_of_the_engine() -> None:
