@@ -164,7 +164,7 @@ def _options(line: str) -> list[click.Parameter]:
     return [*command.own_params, *shared, *(SERVER_OPTIONS if command.needs_server else [])]
 
 
-@pytest.mark.parametrize("line", _lines())
+@pytest.mark.parametrize("line", list(_lines()))
 def test_help_of_a_command_lists_its_options(typed: Type, line: str) -> None:
     done = typed(*line.split(), "--help")
     assert done.code == 0
