@@ -6,6 +6,7 @@ or the machine's role, and never from the command line.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,7 +54,7 @@ def s3_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> S3Se
         region=text("s3_region"),
         profile=text("s3_profile"),
         path_style=None if path_style is None else bool(path_style),
-        ca=_file(text("s3_ca")),
+        ca=_authorities(text("s3_ca")),
         sse=sse,
         sse_kms_key=key,
         storage_class=text("s3_storage_class"),
@@ -76,7 +77,12 @@ def _endpoint(url: str | None) -> str | None:
     return url
 
 
-def _file(path: str | None) -> str | None:
-    if path is not None and not Path(path).expanduser().is_file():
-        raise UsageError(f"there is no file of certificate authorities at {path}", hint="Check --s3-ca.")
-    return None if path is None else str(Path(path).expanduser())
+def _authorities(path: str | None) -> str | None:
+    if path is None:
+        return None
+    path = str(Path(path).expanduser())
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise UsageError(f"no certificate authorities can be read from {path}", hint="Check --s3-ca.") from error
+    return path

@@ -46,7 +46,7 @@ _TEMPORARY_CODES = {
     "XAmzContentChecksumMismatch",
     "XAmzContentSHA256Mismatch",
 }
-_TEMPORARY_STATUS = {408, 425, 429, 500, 502, 503, 504, 507, 509, 529}
+_TEMPORARY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504, 507, 509, 529}
 
 _CREDENTIALS = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile."
 _PERMISSIONS = (
@@ -202,11 +202,10 @@ def _connection_error(doing: str, where: str, error: Exception, reached: bool) -
             return StoreError(f"{doing}: cannot reach {where}", hint=hint, temporary=reached)
         case boto.HTTPClientError() | boto.IncompleteReadError() | boto.SSLError() | HTTPError() | ConnectionError():
             how = "did not answer in time" if _is_timeout(error) else "broke the connection"
-            return StoreError(f"{doing}: {where} {how}", temporary=True)
+            hint = "Run the command again later; what was stored already is used again."
+            return StoreError(f"{doing}: {where} {how}", hint=hint, temporary=True)
         case ResponseParserError():
             what, hint = "the answer is none of S3's", "Check that the endpoint is that of an S3 store."
-        case OSError() if error.filename is not None or "CA certificate" in str(error):
-            what, hint = "a file of the S3 configuration cannot be read", "Check --s3-ca."
         case _:
             what, hint = (
                 f"botocore gives up ({type(error).__name__})",

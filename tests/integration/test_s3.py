@@ -1,0 +1,142 @@
+"""Whole commands against a repository in a real S3 server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.engine.identities import Authority
+from tests.harness.api import Wire, call, connected
+from tests.harness.awkward import fill
+from tests.harness.commands import jsbackup
+from tests.harness.oracle import ObservedStream, observe
+from tests.harness.s3peer import Answer, Fault, S3Peer
+from tests.harness.s3server import BUCKET, LOCKED_BUCKET, SECRET_KEY, S3Server
+from tests.harness.servers import NEWEST, NatsServer, Port
+
+pytestmark = [pytest.mark.nats, pytest.mark.s3]
+
+Starter = Callable[..., NatsServer]
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def location() -> str:
+    return f"s3://{BUCKET}/commands/{next(_NUMBERS)}"
+
+
+async def _fill(url: str) -> dict[str, ObservedStream]:
+    async with connected(url) as nc:
+        await fill(nc, NEWEST, storage="file")
+        return await observe(nc)
+
+
+async def _observe(url: str) -> dict[str, ObservedStream]:
+    async with connected(url) as nc:
+        return await observe(nc)
+
+
+def test_a_repository_in_s3_gives_everything_back(nats_server: Starter, s3_server: S3Server, location: str) -> None:
+    source = nats_server(NEWEST)
+    before = asyncio.run(_fill(source.url))
+    at = s3_server.environment | {"JSBACKUP_REPO": location}
+    made = jsbackup("init", **at).ok().document
+    assert made["location"] == location
+    assert made["store"] == {
+        "conditional_writes": True,
+        "checksums": True,
+        "object_lock": False,
+        "versioned": False,
+    }
+    first = jsbackup("backup", "-s", source.url, **at).ok().document
+    second = jsbackup("backup", "-s", source.url, **at).ok().document
+    assert (first["result"], second["result"]) == ("complete", "complete")
+    assert sum(stream["stored_bytes_added"] for stream in second["streams"]) == 0
+    listed = jsbackup("list", **at).ok().document
+    assert [backup["backup"] for backup in listed["backups"]] == [first["backup"], second["backup"]]
+    verified = jsbackup("verify", "--level", "data", **at).ok().document
+    assert [backup["ok"] for backup in verified["backups"]] == [True, True]
+    target = nats_server(NEWEST)
+    restored = jsbackup("restore", "latest", "-s", target.url, **at).ok().document
+    assert restored["failed"] == [] and all(stream["verified"] for stream in restored["streams"])
+    after = asyncio.run(_observe(target.url))
+    assert {name: stream.state["messages"] for name, stream in after.items()} == {
+        name: stream.state["messages"] for name, stream in before.items()
+    }
+
+
+async def _some_messages(url: str) -> None:
+    async with connected(url) as nc:
+        config: Wire = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file", "num_replicas": 1}
+        await call(nc, "STREAM.CREATE.ORDERS", {**config, "retention": "limits"})
+        payload = random.Random(1).randbytes(64 << 10)
+        for number in range(40):
+            await nc.publish(f"orders.{number}", payload)
+
+
+def test_a_store_with_bad_moments_loses_nothing(nats_server: Starter, s3_server: S3Server, location: str) -> None:
+    server = nats_server(NEWEST)
+    asyncio.run(_some_messages(server.url))
+    with S3Peer(s3_server.port) as peer:
+        at = s3_server.environment | {"JSBACKUP_REPO": location, "JSBACKUP_S3_ENDPOINT": peer.url}
+        for kind in ("HEAD", "PUT", "GET", "LIST"):
+            for after, trouble in enumerate((Answer(503, "SlowDown"), Fault.RESET_AFTER, Fault.ERROR_AFTER)):
+                peer.meet(trouble, kind, after=3 * after + 1)
+        backup = jsbackup("backup", "-s", server.url, **at).ok().document
+        peer.meet(Fault.FLIP, "GET", after=2)
+        peer.meet(Fault.TRUNCATE, "GET", after=3)
+        assert jsbackup("verify", "--level", "data", **at).ok().document["backups"][0]["ok"]
+        shown = jsbackup("show", "latest", **at).ok().document
+    (stream,) = backup["streams"]
+    assert (stream["messages"], shown["streams"][0]["messages"]) == (40, 40)
+    below = location.removeprefix(f"s3://{BUCKET}/")
+    named = {reference["key"] for reference in shown["streams"][0]["objects"]}
+    stored = {key.removeprefix(f"{below}/") for key in s3_server.keys(f"{below}/segments/")}
+    assert stored == named  # each once, and no other
+
+
+def test_every_failure_is_one_sentence_and_exit_code_21(s3_server: S3Server, location: str, tmp_path: Path) -> None:
+    port = Port()
+    at = s3_server.environment | {"JSBACKUP_REPO": location}
+    authority = Authority(tmp_path)
+    signed = authority.sign("s3")
+    (tmp_path / "both.pem").write_bytes(signed.cert.read_bytes() + signed.key.read_bytes())
+    other = Authority(tmp_path, "other")
+    with S3Peer(s3_server.port) as peer, S3Peer(s3_server.port, certificate=tmp_path / "both.pem") as secure:
+        peer.always(Answer(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-west-1"}))
+        cases: list[tuple[str, list[str], dict[str, str]]] = [
+            ("there is no such bucket", ["-r", "s3://missing-bucket/repo"], {}),
+            ("the access key is not known there", [], {"AWS_ACCESS_KEY_ID": "nobody"}),
+            ("the secret key is not the one of the access key", [], {"AWS_SECRET_ACCESS_KEY": "hunter2"}),
+            ("there are no credentials", [], {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}),
+            (f"cannot reach http://127.0.0.1:{port.number}", ["--s3-endpoint", f"http://127.0.0.1:{port.number}"], {}),
+            ("the bucket is in the region eu-west-1", [], {"JSBACKUP_S3_ENDPOINT": peer.url}),
+            ("is not one of a known authority", ["--s3-endpoint", secure.url], {}),
+            ("is not one of a known authority", ["--s3-endpoint", secure.url, "--s3-ca", str(other.cert)], {}),
+        ]
+        for number, (says, options, variables) in enumerate(cases):
+            done = jsbackup("list" if number % 2 else "init", *options, **(at | variables))
+            error = done.document["error"]
+            assert (done.code, error["code"]) == (21, 21), done
+            assert says in error["message"] and "\n" not in error["message"] and error["hint"].endswith(".")
+            assert SECRET_KEY not in done.out + done.err and "hunter2" not in done.out + done.err
+        made = jsbackup("init", "--s3-endpoint", secure.url, "--s3-ca", authority.cert, **at).ok()
+        assert made.document["store"]["conditional_writes"] is True
+    port.release()
+
+
+def test_init_says_what_the_store_can_do(s3_server: S3Server) -> None:
+    where = f"s3://{LOCKED_BUCKET}/commands/{os.getpid()}"
+    made = jsbackup("init", "-r", where, **s3_server.environment).ok().document
+    assert made["store"]["object_lock"] is True and made["store"]["versioned"] is True
+    with S3Peer(s3_server.port) as peer:
+        peer.always(Fault.UNCONDITIONAL, "PUT")
+        where = f"s3://{BUCKET}/unconditional/{os.getpid()}"
+        made = jsbackup("init", "-r", where, "--s3-endpoint", peer.url, **s3_server.environment).ok().document
+    assert made["store"]["conditional_writes"] is False
