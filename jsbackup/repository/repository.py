@@ -102,14 +102,15 @@ class Repository:
 
     @classmethod
     def create_replica(
-        cls, store: Store, source: Repository, *, created: str, tool: str, keys: GivenKeys = NO_KEYS
+        cls, store: Store, source: Repository, *, probe_id: str, created: str, tool: str, keys: GivenKeys = NO_KEYS
     ) -> Repository:
         """Make a repository in an empty location that has the identity of `source`: its id, its keys, its writers.
 
-        What one of them has sealed and signed is good in the other. The rest is as in `create`; `keys` as in `open`.
+        What one of them has sealed and signed is good in the other. `probe_id` is random, the rest as in `create`, and
+        `keys` as in `open`.
         """
         _refuse_occupied(store)
-        probe = probe_store(store, layout.probe_key(source.descriptor.id))
+        probe = probe_store(store, layout.probe_key(probe_id))
         for info in source.store.list(layout.KEYS):
             if layout.kind_of(info.key) in (layout.Kind.IDENTITY, layout.Kind.WRITER):
                 data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)

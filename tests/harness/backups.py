@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -41,10 +40,10 @@ def large_state() -> ConsumerState:
     return ConsumerState(SequencePair(count + 7, count), SequencePair(), pending, {5: 2})
 
 
-def store_stream(store: Store, name: str, messages: Sequence[Message]) -> StreamBackup:
+def store_stream(objects: Objects, name: str, messages: Sequence[Message]) -> StreamBackup:
     """A stream with two consumers, one of them with a large pending set."""
-    folder = layout.stream_folder(name, INCARNATION)
-    writer = SegmentWriter(Objects(store), folder, segment_bytes=SEGMENT_BYTES)
+    folder = objects.sealing.folder(name, INCARNATION)
+    writer = SegmentWriter(objects, folder, segment_bytes=SEGMENT_BYTES)
     writer.add(batch_of(messages))
     segments = writer.finish()
     total = total_of(segments)
@@ -62,13 +61,17 @@ def store_stream(store: Store, name: str, messages: Sequence[Message]) -> Stream
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=tuple(segments),
-        consumers=tuple(store_consumer(Objects(store), folder, consumer) for consumer in consumers),
+        consumers=tuple(store_consumer(objects, folder, consumer) for consumer in consumers),
     )
 
 
 def store_opaque(store: Store, name: str, data: bytes) -> StreamBackup:
     """A stream kept verbatim, in pieces of 1000 bytes."""
-    writer = OpaqueWriter(Objects(store), layout.stream_folder(name, INCARNATION), piece_bytes=1000)
+    return _store_opaque(Objects(store), name, data)
+
+
+def _store_opaque(objects: Objects, name: str, data: bytes) -> StreamBackup:
+    writer = OpaqueWriter(objects, objects.sealing.folder(name, INCARNATION), piece_bytes=1000)
     writer.feed(data)
     return StreamBackup(
         name=name,
@@ -85,8 +88,8 @@ def store_opaque(store: Store, name: str, data: bytes) -> StreamBackup:
 def store_backup(repository: Repository, backup: str = FIRST, *, count: int = 40) -> Manifest:
     """Two streams, one of them opaque, and the manifest."""
     streams = (
-        store_stream(repository.store, "orders", some_messages(count, 100)),
-        store_opaque(repository.store, "verbatim", bytes(range(256)) * 10),
+        store_stream(repository.objects, "orders", some_messages(count, 100)),
+        _store_opaque(repository.objects, "verbatim", bytes(range(256)) * 10),
     )
     manifest = Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, streams)
     repository.commit(manifest)
