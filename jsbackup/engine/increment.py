@@ -10,8 +10,8 @@ do not cover (`join.py` carries it out and proves it). What the plan relies on:
   synced its disk, a stream brought back from an older snapshot (which may keep its time of creation). Whatever it lost,
   it lost everything after that point. So the last segment that is kept, the *anchor*, is read once more, together with
   all that comes after it, and has to have the digest that was stored: then nothing before it was lost and replaced.
-  A segment that has lost messages is read anew from the server and stored as it is now; a short last segment is cut
-  again together with the new messages.
+  Short segments ahead of it that are to be joined with what is new (`repository/reuse.py`) are read again too.
+  A segment that has lost messages is read anew from the server and stored as it is now.
 - A stream whose count, bytes and both ends, sequences and times to the nanosecond, are those of the previous backup has
   not changed: nothing is read.
 
@@ -25,7 +25,7 @@ every consumer that a snapshot leaves out. So `auto` makes no increment where th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -34,6 +34,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.reuse import Cuts, Extent, extent_of
 
 __all__ = ["MAX_DELETED", "Increment", "Incremental", "Present", "Span", "Whole", "choose", "plan_increment"]
 
@@ -122,12 +123,12 @@ class Present:
 
 
 def plan_increment(
-    previous: StreamBackup, info: StreamInfo, is_stored: Callable[[SegmentRef], bool]
+    previous: StreamBackup, stored: Sequence[SegmentRef], info: StreamInfo, cuts: Cuts
 ) -> Increment | Whole:
     """What to keep of `previous` and what to read of the stream as `info` describes it, or why it is read whole.
 
-    `previous` is a backup of the same incarnation, `is_stored` tells whether a segment of it is in the store with the
-    size it should have. `info` has the deleted sequences, if there are any, unless they are too many.
+    `previous` is a backup of the same incarnation, `stored` are its segments that are in the store, in order. `info`
+    has the deleted sequences, if there are any, unless they are too many. By `cuts` the writer will cut.
     """
     state, then = info.state, previous.state
     if not previous.segments:
@@ -139,17 +140,18 @@ def plan_increment(
         return Whole(f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup")
     if state.first_seq < then.first_seq:
         return Whole(f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup")
-    if _unchanged(previous, state) and all(map(is_stored, previous.segments)):
-        return Increment(previous.segments, (), None, 0, 0, state.messages, state.bytes)
+    if _unchanged(previous, state) and len(stored) == len(previous.segments):
+        return Increment(tuple(stored), (), None, 0, 0, state.messages, state.bytes)
     if info.deleted is None:
         return Whole(f"{state.deleted} deleted sequences are too many to ask for")
     present = Present(state, info.deleted)
     if present.count(state.first_seq, state.last_seq) != state.messages:
         return Whole("the server's count of messages and its list of deleted ones do not agree")
-    kept = [ref for ref in previous.segments if _intact(ref, present) and is_stored(ref)]
+    kept = [ref for ref in stored if _intact(ref, present)]
     if not kept:
         return Whole("no segment of the last backup is still as it was")
-    anchor = kept.pop()
+    anchor = kept[-1]
+    del kept[-_read_again(kept, present, cuts) :]
     spans = tuple(_between(kept, present))
     read = sum(span.messages for span in spans)
     return Increment(
@@ -179,6 +181,19 @@ def _intact(ref: SegmentRef, present: Present) -> bool:
         and ref.last_seq in present
         and present.count(ref.first_seq, ref.last_seq) == ref.messages
     )
+
+
+def _read_again(kept: list[SegmentRef], present: Present, cuts: Cuts) -> int:
+    """How many of the last segments are read once more: the anchor, and the short ones to join with what is new.
+
+    The size of what is new is guessed. Where that is wrong, they are joined next time.
+    """
+    new = present.span(kept[-1].last_seq + 1, present.last)
+    if new is None:
+        return 1
+    size = sum(ref.bytes for ref in kept) * new.messages // sum(ref.messages for ref in kept)
+    extent = Extent(new.first, new.last, new.messages, size, new=True)
+    return max(cuts.joined([*map(extent_of, kept), extent]) - 1, 1)
 
 
 def _between(kept: list[SegmentRef], present: Present) -> Iterator[Span]:

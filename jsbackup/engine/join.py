@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -71,7 +71,7 @@ async def take_increment(
     js: JetStream,
     mode: Incremental,
     previous: StreamBackup,
-    is_stored: Callable[[SegmentRef], bool],
+    stored: Sequence[SegmentRef],
     new_writer: Callable[[], SegmentWriter],
     start: Callable[[int, int], None],
     advance: Advance,
@@ -80,21 +80,24 @@ async def take_increment(
 ) -> Joined | Whole:
     """Store what is new since `previous` (`plan_increment` says what that has to be), or say why not.
 
-    `new_writer` makes a writer into the stream's folder; `start` is told of bytes and messages to come. Raises
-    StoreError; whatever the server does wrong is a reason to read the stream whole.
+    `stored` are the segments of `previous` that are in the store, in order, `new_writer` makes a writer that knows of
+    them; `start` is told of bytes and messages to come. Raises StoreError; whatever the server does wrong is a reason
+    to read the stream whole.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             inventory = await js.consumers(previous.name) if consumers else None
             info = await describe_stream(js, previous.name)
-            plan = await asyncio.to_thread(plan_increment, previous, info, is_stored)
+            writer = new_writer()
+            writer.cuts.losing_front = bool(stored) and info.state.first_seq > stored[0].first_seq
+            plan = await asyncio.to_thread(plan_increment, previous, stored, info, writer.cuts)
             if isinstance(plan, Increment):
                 entries = inventory.entries.values() if inventory else ()
                 plan = choose(mode, plan, info, entries, js.link.server_version)
             if isinstance(plan, Whole):
                 return plan
             start(plan.read_bytes, plan.read_messages)
-            return await _carry_out(js, info, plan, inventory, new_writer, advance)
+            return await _carry_out(js, info, plan, inventory, writer, advance)
         except (TransferError, NatsTimeout) as error:
             if attempt == _ATTEMPTS:
                 return Whole(error.message)
@@ -118,27 +121,30 @@ async def _carry_out(
     info: StreamInfo,
     plan: Increment,
     consumers: Listing[ConsumerInfo] | None,
-    new_writer: Callable[[], SegmentWriter],
+    writer: SegmentWriter,
     advance: Advance,
 ) -> Joined:
     present = Present(info.state, info.deleted or ())
-    segments = list(plan.kept)
-    reused, stored_bytes = len(plan.kept), 0
     missing: list[int] = []
-    for number, span in enumerate(plan.spans, 1):
-        writer = new_writer()
-        sink = _SpanSink(writer, present, span, plan.anchor if number == len(plan.spans) else None)
-        async with aclosing(read_messages(js, info, advance, first=span.first, last=span.last)) as batches:
+    parts: list[SegmentRef | Span] = [*plan.kept, *plan.spans]
+    for part in sorted(parts, key=_first):
+        if isinstance(part, SegmentRef):
+            await asyncio.to_thread(writer.keep, part)
+            continue
+        sink = _SpanSink(writer, present, part, plan.anchor if part == plan.spans[-1] else None)
+        async with aclosing(read_messages(js, info, advance, first=part.first, last=part.last)) as batches:
             async for batch in batches:
                 await asyncio.to_thread(sink.add, batch)
-        segments += await asyncio.to_thread(sink.finish)
+        sink.finish()
         missing += sink.missing
-        reused += writer.reused
-        stored_bytes += writer.stored_bytes
     if missing:
         await _excuse(js, info, missing)
-    segments.sort(key=lambda ref: ref.first_seq)
-    return Joined(tuple(segments), info, consumers, reused, stored_bytes, _told(plan))
+    segments = await asyncio.to_thread(writer.finish)
+    return Joined(tuple(segments), info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+
+
+def _first(part: SegmentRef | Span) -> int:
+    return part.first_seq if isinstance(part, SegmentRef) else part.first
 
 
 def _told(plan: Increment) -> str:
@@ -188,11 +194,11 @@ class _SpanSink:
         self._prove(batch, sequences)
         self._writer.add(batch)
 
-    def finish(self) -> list[SegmentRef]:
+    def finish(self) -> None:
+        """All that is there has come."""
         self._account([], self._span.last)
         if self._anchor is not None:
             self._compare(self._anchor)
-        return self._writer.finish()
 
     def _account(self, sequences: list[int], last: int) -> None:
         """Note what is missing from where the last batch ended up to `last`."""

@@ -22,6 +22,7 @@ from jsbackup.engine.join import take_increment
 from jsbackup.errors import (
     FormatError,
     IntegrityError,
+    KeyUnavailable,
     NatsTimeout,
     SnapshotBusy,
     TransferError,
@@ -48,6 +49,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.opaque import OpaqueWriter
 from jsbackup.repository.pending import store_consumer
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.reuse import stored_segments, untouched
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
 from jsbackup.times import format_time
@@ -115,13 +117,13 @@ async def back_up_stream(
 
     Raises what makes it impossible; what was put into the store by then is nobody's."""
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
-    folder = layout.stream_folder(info.name, incarnation)
+    folder = repository.objects.sealing.folder(info.name, incarnation)
     begun_ns = clock_ns()
     if options.config_only:
         stored = _Stored(ArchiveFormat.CONFIG, info.state)
     else:
-        run = _Run(js, repository, folder, options, progress, info.name)
-        done = await run.increment(previous)
+        run = _Run(js, repository, folder, options, progress, info.name, previous)
+        done = await run.increment()
         stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
         assert stored.read is not None
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
@@ -192,6 +194,7 @@ class _Run:
         options: BackupOptions,
         progress: Progress,
         name: str,
+        previous: StreamBackup | None,
     ) -> None:
         self.js = js
         self.objects = repository.objects
@@ -199,24 +202,34 @@ class _Run:
         self.options = options
         self.progress = progress
         self.name = name
+        self.previous = previous
+        self._reusable: list[SegmentRef] | None = None
 
     def advance(self, byte_count: int, messages: int) -> None:
         self.progress.advance(self.name, byte_count, messages)
 
-    async def increment(self, previous: StreamBackup | None) -> _Stored | Whole:
-        """What is new since `previous`, or why the stream has to be read whole."""
+    async def reusable(self) -> list[SegmentRef]:
+        """The segments of the previous backup that are in the store; looked up once."""
+        if self._reusable is None:
+            refs = self.previous.segments if self.previous else ()
+            self._reusable = (
+                await asyncio.to_thread(stored_segments, self.objects.store, self.folder, refs) if refs else []
+            )
+        return self._reusable
+
+    async def increment(self) -> _Stored | Whole:
+        """What is new since the previous backup, or why the stream has to be read whole."""
         if self.options.incremental is Incremental.NEVER:
             return Whole("it was asked for")
-        if previous is None:
+        if self.previous is None:
             return Whole("there is no earlier backup of it")
-        store = self.objects.store
-        stored = await asyncio.to_thread(lambda: {info.key: info.size for info in store.list(f"{self.folder}/")})
+        reusable = await self.reusable()
         joined = await take_increment(
             self.js,
             self.options.incremental,
-            previous,
-            lambda ref: stored.get(ref.key) == ref.size,
-            lambda: SegmentWriter(self.objects, self.folder),
+            self.previous,
+            reusable,
+            lambda: SegmentWriter(self.objects, self.folder, reusable),
             lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
             self.advance,
             consumers=self.options.consumers,
@@ -238,7 +251,8 @@ class _Run:
         info = await self.js.stream(self.name)
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         deleted = await self._deleted(info)
-        writer = SegmentWriter(self.objects, self.folder)
+        reusable = await self.reusable()
+        writer = SegmentWriter(self.objects, self.folder, reusable)
         capture = await capture_snapshot(
             self.js,
             self.name,
@@ -252,12 +266,18 @@ class _Run:
         end = capture.end
         assert end is not None
 
-        def settle() -> list[SegmentRef]:
-            segments = writer.finish()
-            remove = messages_to_remove(end, capture.config, segments, SegmentReader(self.objects))
-            return writer.without(segments, remove) if remove else segments
-
-        segments = await asyncio.to_thread(settle)
+        segments = await asyncio.to_thread(writer.finish)
+        reader = SegmentReader(self.objects)
+        remove = await asyncio.to_thread(messages_to_remove, end, capture.config, segments, reader)
+        try:
+            segments = await asyncio.to_thread(writer.without, segments, remove)
+        except KeyUnavailable as error:
+            # Of an earlier backup, and encrypted. Those that hold what has to go are not to be built on.
+            self._reusable = list(untouched(reusable, remove))
+            if len(self._reusable) == len(reusable):
+                raise
+            _log.info("stream %s: %s; once more without it", self.name, error.message)
+            return await self.snapshot(limits, why)
         await self._check_count(capture, total_of(segments).messages)
         return _Stored(
             ArchiveFormat(end.format),
@@ -296,7 +316,7 @@ class _Run:
 
     async def messages(self, info: StreamInfo, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
-        writer = SegmentWriter(self.objects, self.folder)
+        writer = SegmentWriter(self.objects, self.folder, await self.reusable())
         async for batch in read_messages(self.js, info, self.advance):
             await asyncio.to_thread(writer.add, batch)
         segments = await asyncio.to_thread(writer.finish)

@@ -28,7 +28,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.stores.base import Store
 
-__all__ = ["GROWTH", "Cuts", "Extent", "stored_segments", "untouched"]
+__all__ = ["GROWTH", "Cuts", "Extent", "extent_of", "stored_segments", "untouched"]
 
 # M: TODO
 GROWTH = 4
@@ -57,6 +57,10 @@ class Extent:
     def dense(self) -> bool:
         """Nothing has been deleted within."""
         return self.messages == self.last_seq - self.first_seq + 1
+
+
+def extent_of(ref: SegmentRef) -> Extent:
+    return Extent(ref.first_seq, ref.last_seq, ref.messages, ref.bytes)
 
 
 class Cuts:

@@ -29,7 +29,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
-from jsbackup.repository.reuse import Cuts, Extent
+from jsbackup.repository.reuse import Cuts, Extent, extent_of
 from jsbackup.repository.sealing import Sealing
 
 __all__ = ["SEGMENT_BYTES", "SegmentReader", "SegmentWriter"]
@@ -69,6 +69,11 @@ class SegmentWriter:
         self._last_seq = 0
 
     @property
+    def cuts(self) -> Cuts:
+        """By what rules it cuts."""
+        return self._cuts
+
+    @property
     def reused(self) -> int:
         """How many of the segments were in the store already."""
         return self._cutter.reused
@@ -93,6 +98,18 @@ class SegmentWriter:
                 self._take(part.slice(row, stop - row))
                 self._last_seq = sequences[stop - 1]
                 row = stop
+
+    def keep(self, ref: SegmentRef) -> None:
+        """One of `previous` comes next, known to be as it was although its messages were not read.
+
+        Raises `FormatError` if it is none of `previous`, or does not come next.
+        """
+        if self._go_to(ref.first_seq) != ref.last_seq or self._ahead.popleft() != ref:
+            raise FormatError(f"segment {ref.key} does not come next")
+        self._run = None
+        self._flush()
+        self._cutter.keep(ref)
+        self._last_seq = ref.last_seq
 
     def finish(self) -> list[SegmentRef]:
         """Store what is left and give all segments, in order."""
@@ -266,8 +283,8 @@ class _Run:
 
     def is_still(self, ref: SegmentRef) -> bool:
         """Whether these are the messages that were stored."""
-        numbers = Extent(ref.first_seq, ref.last_seq, ref.messages, ref.bytes)
-        return self._sha256 is not None and self.extent == numbers and self._sha256.hexdigest() == ref.digest
+        same = self.extent == extent_of(ref)
+        return same and self._sha256 is not None and self._sha256.hexdigest() == ref.digest
 
     def take(self) -> Iterator[MessageBatch]:
         """The messages; each batch is forgotten as it is given."""

@@ -5,7 +5,8 @@ certain. The others are known to the index alone, which was written after the la
 is exact. On a busy one it is ahead of the blocks: what it calls deleted may have been removed by something that was not
 captured, a key's next revision or an acknowledgement, and taking it out would lose what the stream held when its last
 captured message was stored. So of these only those go that captured messages explain: enough newer ones on the same
-subject, where the stream limits messages per subject.
+subject, where the stream limits messages per subject. A segment of an earlier backup that is encrypted cannot be read
+here: it explains nothing, and what is in doubt within it stays.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from jsbackup.errors import KeyUnavailable
 from jsbackup.formats.archive import ArchiveEnd, late_deletions
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
@@ -56,7 +58,11 @@ def _explained(
 
 def _forwards(ref: SegmentRef, reader: SegmentReader) -> Iterator[tuple[int, bytes]]:
     """Sequence and subject of a segment's messages. A subject is text or bytes as its segment has it; here bytes."""
-    for batch in reader.read(ref):
+    try:
+        batches = reader.read(ref)
+    except KeyUnavailable:
+        return
+    for batch in batches:
         columns = batch.column("sequence").to_pylist(), batch.column("subject").to_pylist()
         for sequence, subject in zip(*columns, strict=True):
             yield sequence, subject.encode() if isinstance(subject, str) else subject

@@ -13,6 +13,7 @@ from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import SequencePair, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup
+from jsbackup.repository.reuse import Cuts
 
 CREATED = "2026-11-21T01:45:00Z"
 V1, V2 = (2, 12), (2, 15)
@@ -59,7 +60,8 @@ def backup(sequences: list[int], last: int = 0, size: int = 4) -> StreamBackup:
 
 
 def plan(previous: StreamBackup, info: StreamInfo, *, without: str = "") -> Increment | Whole:
-    return plan_increment(previous, info, lambda ref: ref.key != without)
+    stored = [ref for ref in previous.segments if ref.key != without]
+    return plan_increment(previous, stored, info, Cuts(0, 400))
 
 
 def increment(previous: StreamBackup, info: StreamInfo, *, without: str = "") -> Increment:
@@ -101,6 +103,18 @@ def test_where_the_end_lost_messages_the_anchor_is_the_last_segment_that_did_not
     made = increment(backup(OLD), stream([s for s in OLD if s != 18], 20))
     assert made.anchor is not None and made.anchor.first_seq == 13
     assert made.spans == (Span(13, 20, 7),)
+
+
+def test_short_segments_at_the_end_are_read_with_what_is_new_to_be_joined() -> None:
+    previous = backup(list(range(1, 81)), size=40)
+    small = segments(list(range(81, 83)), 1)
+    previous = replace(previous, segments=(*previous.segments, *small))
+    info = stream(list(range(1, 91)))
+    made = plan_increment(previous, previous.segments, info, Cuts(8200, 4000))
+    assert isinstance(made, Increment)
+    assert [ref.first_seq for ref in made.kept] == [1, 41]
+    assert made.spans == (Span(81, 90, 10),)
+    assert made.anchor == small[-1]
 
 
 def test_a_stream_that_has_not_changed_is_not_read() -> None:
