@@ -245,7 +245,8 @@ def _problems(repository: Repository, backup: str, level: Level, progress: Progr
     try:
         manifest = repository.manifest(backup)
     except IntegrityError as error:  # all of this backup is lost, the others are not
-        return [Problem(ProblemKind.DAMAGED, "", layout.manifest_key(backup), error.message)]
+        key = repository.documents.stored_key(layout.manifest_key(backup))
+        return [Problem(ProblemKind.DAMAGED, "", key, error.message)]
     if alone:  # what several will come to is known at the end only
         progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
     return list(verify_backup(repository.objects, manifest, level, progress=progress))
@@ -277,13 +278,24 @@ def _lost(problem: JsonObject) -> str:
     show_default=True,
     help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
 )
-def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
-    """Check stored backups; all of them if none is named."""
+@click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
+def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | None) -> int:
+    """Check stored backups; all of them if none is named.
+
+    Where backups are signed it also notices when one was removed or exchanged; but for the newest ones, for which there
+    is --expect. Level data takes a key that reads messages.
+    """
+    from jsbackup.repository.evidence import find_gaps
+    from jsbackup.repository.layout import is_backup_id
     from jsbackup.repository.verify import Level
 
     start_log(shared)
+    if expect is not None and not is_backup_id(expect):
+        raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
     repository = open_repository(shared)
     chosen = [repository.resolve(text) for text in backups] or repository.backups()
+    signed = repository.descriptor.authority is not None
+    gaps = find_gaps(repository.documents, chosen if backups else None, expect) if signed or expect else []
     alone = len(chosen) == 1
     with make_progress("verify", wanted=shared.progress) as progress:
         found = [(backup, _problems(repository, backup, Level(level), progress, alone=alone)) for backup in chosen]
@@ -292,11 +304,12 @@ def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
         {
             "backup": backup,
             "level": level,
-            "ok": not problems,
+            "ok": not problems and backup not in {gap.backup for gap in gaps},
             "problems": [_problem_json(problem) for problem in problems],
         }
         for backup, problems in found
     ]
+    chain = [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps]
 
     def text() -> None:
         if not documents:
@@ -305,9 +318,12 @@ def verify(shared: Shared, backups: tuple[str, ...], level: str) -> int:
             output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
             for problem in document["problems"]:
                 output.line(f"  {problem['stream']}: {problem['problem']}{_lost(problem)}")
+        for gap in gaps:
+            output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
 
-    output.result(documents[0] if len(backups) == 1 else {"backups": documents}, text)
-    return 0 if all(not problems for _, problems in found) else IntegrityError.exit_code
+    whole = {**documents[0], "chain": chain} if len(backups) == 1 else {"backups": documents, "chain": chain}
+    output.result(whole, text)
+    return IntegrityError.exit_code if gaps or any(problems for _, problems in found) else 0
 
 
 COMMANDS = {"init": init, "list": list_backups, "show": show, "verify": verify}

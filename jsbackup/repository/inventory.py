@@ -164,7 +164,7 @@ def _write_next(documents: Documents, without: Collection[str]) -> None:
     new = replace(
         base,
         generation=generation,
-        head=max(filter(None, (base.head, *entries)), default=None),
+        head=max(filter(None, (base.head, *entries, *without)), default=None),
         entries=tuple(entries[backup] for backup in sorted(entries)),
     )
     data = encode_catalog(new)

@@ -1,0 +1,82 @@
+"""Has a backup been taken away, exchanged or slipped in? What signatures alone do not tell.
+
+A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Two things witness that it
+was there: the newest catalog, which is signed, names every backup there was with the SHA-256 of its manifest; and each
+manifest names the newest one there was when it was committed, with its SHA-256. So
+
+- every backup that the catalog names has to be there, unchanged. Forgetting one is not removing it: `forget` writes a
+  catalog without it first.
+- every backup that the catalog does not cover has to follow one that is there, unchanged; or one that is not newer than
+  the catalog's `head`, which was forgotten.
+
+That does not show the removal of the newest backups together with all catalogs that name them: what is left is what
+there was before. Whoever remembers the id of a backup asks for it (`expect`), and `status` sees that the newest is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from jsbackup.repository import layout
+from jsbackup.repository.catalog import Catalog, CatalogEntry
+
+__all__ = ["Evidence", "Gap", "check_chain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found. Both kinds are by backup id; damaged manifests are in neither, and told of elsewhere.
+
+    `present` manifests were read, or have at least the size that the catalog says. `warnings` say which catalogs are of
+    no use.
+    """
+
+    present: Mapping[str, CatalogEntry]
+    damaged: frozenset[str] = frozenset()
+    catalog: Catalog | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What is wrong with `backup`, whose manifest is, or was, the document `key`. Both are empty for a catalog."""
+
+    backup: str
+    key: str
+    problem: str
+
+
+def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
+    """Everything that is wrong, in the order of ids. `expect` is the id of a backup that has to be there."""
+    gaps = {**dict(_by_chain(evidence)), **dict(_by_catalog(evidence))}
+    if expect is not None and expect not in evidence.present and expect not in evidence.damaged:
+        gaps.setdefault(expect, "it was expected, and is not there")
+    found = [Gap(backup, layout.manifest_key(backup), gaps[backup]) for backup in sorted(gaps)]
+    return [Gap("", "", warning) for warning in evidence.warnings] + found
+
+
+def _by_catalog(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    catalog = evidence.catalog
+    for entry in catalog.entries if catalog else ():
+        found = evidence.present.get(entry.id)
+        if found is None and entry.id not in evidence.damaged:
+            yield entry.id, "it was removed, and not by jsbackup: the catalog of backups names it"
+        elif found is not None and found.sha256 != entry.sha256:
+            yield entry.id, "its manifest was exchanged: it is not the one that the catalog of backups names"
+
+
+def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    catalog = evidence.catalog
+    covered = {entry.id for entry in catalog.entries} if catalog else set()
+    head = catalog.head if catalog else None
+    for entry in evidence.present.values():
+        previous = entry.previous
+        if entry.id in covered or previous is None:
+            continue
+        found = evidence.present.get(previous)
+        if found is not None:
+            if found.sha256 != entry.previous_sha256:
+                yield previous, f"its manifest was exchanged: it is not the one that backup {entry.id} follows"
+        elif previous not in evidence.damaged and (head is None or previous > head):
+            yield previous, f"it was removed, and not by jsbackup: backup {entry.id} follows it"
