@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("jsbackup.cli.repo", "List the backups of a repository."),
     "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
     "verify": ("jsbackup.cli.repo", "Check stored backups: names and sizes, digests, every message."),
+    "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),
+    "hold": ("jsbackup.cli.forget", "Hold backups, so that none of them is forgotten."),
     "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
     "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, or config files."),
     "export": ("jsbackup.cli.exchange", "Write a backup out for the nats CLI, or its configs as files."),

@@ -16,15 +16,16 @@ from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.reports import created_text, stream_json
+from jsbackup.cli.reports import created_text, stream_json, unreadable_code
 from jsbackup.cli.session import make_repository, new_repository_id, open_repository
-from jsbackup.errors import IntegrityError, JsBackupError, UsageError
+from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
 
 if TYPE_CHECKING:
-    from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, Source, StreamBackup
+    from jsbackup.repository.manifest import OpaqueRef, SegmentRef, Source, StreamBackup
     from jsbackup.repository.repository import Repository
+    from jsbackup.repository.summary import BackupSummary
     from jsbackup.repository.verify import Level, Problem
 
 __all__ = ["COMMANDS", "LEVELS"]
@@ -88,30 +89,30 @@ _PROBED = {
 }
 
 
-def _summary(manifest: Manifest) -> JsonObject:
+def _summary_json(summary: BackupSummary) -> JsonObject:
     return {
-        "backup": manifest.id,
-        "created": manifest.created,
-        "result": manifest.result,
-        "streams": len(manifest.streams),
-        "messages": sum(stream.captured.messages for stream in manifest.streams),
-        "bytes": sum(stream.captured.bytes for stream in manifest.streams),
-        "tags": dict(manifest.tags),
+        "backup": summary.id,
+        "created": summary.created,
+        "result": summary.result,
+        "streams": summary.streams,
+        "messages": summary.messages,
+        "bytes": summary.bytes,
+        "tags": dict(summary.tags),
     }
 
 
 @click.command("list", cls=Command)
 def list_backups(shared: Shared) -> int:
     """List the backups of a repository, oldest first."""
+    from jsbackup.repository.holds import held_backups
+
     start_log(shared)
     repository = open_repository(shared)
-    rows: list[JsonObject] = []
-    damaged: list[JsBackupError] = []
-    for backup in repository.backups():
-        try:
-            rows.append(_summary(repository.manifest(backup)))
-        except IntegrityError as error:  # the others can still be listed
-            damaged.append(error)
+    inventory, held = repository.inventory(), held_backups(repository)
+    for warning in inventory.warnings:
+        shared.output.note(warning)
+    rows = [_summary_json(summary) | {"held": summary.id in held} for summary in inventory.summaries]
+    damaged = [one.error for one in inventory.unreadable]
     output = shared.output
 
     def text() -> None:
@@ -121,7 +122,7 @@ def list_backups(shared: Shared) -> int:
                 (
                     row["backup"],
                     row["created"][:19] + "Z",
-                    row["result"],
+                    f"{row['result']}, held" if row["held"] else row["result"],
                     str(row["streams"]),
                     format_count(row["messages"]),
                     format_bytes(row["bytes"]),
@@ -134,16 +135,20 @@ def list_backups(shared: Shared) -> int:
             output.line(f"damaged: {error.message}")
 
     output.result({"backups": rows, "damaged": [error.message for error in damaged]}, text)
-    return IntegrityError.exit_code if damaged else 0
+    return unreadable_code(damaged)
 
 
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
 def show(shared: Shared, backup: str) -> None:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`."""
+    from jsbackup.repository.holds import find_hold
+    from jsbackup.repository.summary import summary_of
+
     start_log(shared)
     repository = open_repository(shared)
     manifest = repository.manifest(repository.resolve(backup))
+    hold = find_hold(repository, manifest.id)
     output = shared.output
     streams = [
         {
@@ -161,7 +166,8 @@ def show(shared: Shared, backup: str) -> None:
         for stream in manifest.streams
     ]
     document = {
-        **_summary(manifest),
+        **_summary_json(summary_of(manifest)),
+        "held": None if hold is None else {"since": hold.created, "reason": hold.reason},
         "tool": manifest.tool,
         "previous": manifest.previous,
         "source": {
@@ -181,6 +187,9 @@ def show(shared: Shared, backup: str) -> None:
         output.line(f"source    {_source_text(manifest.source)}")
         for key, value in sorted(manifest.tags.items()):
             output.line(f"tag       {key}={value}")
+        if hold is not None:
+            since = f"since {hold.created}" if hold.created else "since nobody knows when"
+            output.line(f"held      {since}{f': {hold.reason}' if hold.reason else ''}")
         output.line()
         output.table(
             ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds, format_time
-from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
 
-__all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup"]
+__all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup", "unreadable_code"]
 
 
 class Stored(Protocol):
@@ -141,6 +141,12 @@ def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
                 output.line(
                     f"note: {s['name']}: consumer {consumer['name']} is known by {consumer['fidelity']}{reason}"
                 )
+
+
+def unreadable_code(errors: Sequence[JsBackupError]) -> int:
+    """The exit code where some manifests could not be read: damage comes before everything else."""
+    codes = [error.exit_code for error in errors]
+    return IntegrityError.exit_code if IntegrityError.exit_code in codes else next(iter(codes), 0)
 
 
 def created_text(manifest: Manifest) -> str:

@@ -83,6 +83,14 @@ class Policy:
     def is_empty(self) -> bool:
         return self == Policy()
 
+    def check(self) -> None:
+        """Raises UsageError if it is empty: that means to remove nearly everything, and is never meant."""
+        if self.is_empty:
+            raise UsageError(
+                "the policy is empty, and would keep nothing",
+                hint="Say what to keep, such as --keep-daily 7, or name the backups to remove.",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -112,11 +120,7 @@ def apply_policy(
     policy: Policy, inventory: Inventory, held: Collection[str], *, now_ns: int, grouping: Grouping = Grouping.SELECTION
 ) -> Decisions:
     """Decide on all backups. `held` are ids, `now_ns` is Unix time. Raises UsageError for a policy without rules."""
-    if policy.is_empty:
-        raise UsageError(
-            "the policy is empty, and would keep nothing",
-            hint="Say what to keep, such as --keep-daily 7, or name the backups to remove.",
-        )
+    policy.check()
     kept: list[Kept] = []
     removed: list[Removed] = []
     for one in inventory.unreadable:

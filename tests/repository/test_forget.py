@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -195,12 +196,20 @@ def _operations(run: Callable[[Store], object], store: MemoryStore) -> int:
     return watched.operations
 
 
-def _fresh() -> MemoryStore:
+@cache
+def _prepared() -> MemoryStore:
     store = MemoryStore()
     repository = make_repository(store)
     for number, backup in enumerate(IDS[:4]):
         store_backup(repository, backup, count=20 + 10 * number)
     hold(store, IDS[1])
+    return store
+
+
+def _fresh() -> MemoryStore:
+    store = MemoryStore()
+    for info in _prepared().list():
+        store.put(info.key, _prepared().get(info.key))
     return store
 
 

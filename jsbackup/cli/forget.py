@@ -1,0 +1,207 @@
+"""`jsbackup forget` and `jsbackup hold`: which backups go, which stay, and why.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.log import start_log
+from jsbackup.cli.output import Output, format_count
+from jsbackup.cli.reports import unreadable_code
+from jsbackup.cli.session import open_repository
+from jsbackup.config import parse_duration
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.forget import ForgetPlan
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.retention import Decisions, TagRule
+
+__all__ = ["COMMANDS", "GROUPINGS"]
+
+GROUPINGS = ("selection", "source", "none")  # as `repository/retention.py` has them
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _keep(rule: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--keep-{rule}", type=click.IntRange(min=0), default=0, metavar="N", help=text)
+
+
+@click.command(cls=Command)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
+@_keep("last", "Keep the newest N backups.")
+@_keep("hourly", "Keep the newest backup of each of the last N hours that have any.")
+@_keep("daily", "The same for days (of UTC).")
+@_keep("weekly", "The same for ISO weeks.")
+@_keep("monthly", "The same for months.")
+@_keep("yearly", "The same for years.")
+@click.option(
+    "--keep-within",
+    metavar="DURATION",
+    help="Keep backups that are at most that much older than the newest complete one.",
+)
+@click.option("--keep-tag", "tags", multiple=True, metavar="K[=V]", help="Keep backups with this tag.")
+@click.option(
+    "--group-by",
+    type=click.Choice(GROUPINGS),
+    default="selection",
+    show_default=True,
+    help="To what the policy is applied by itself: to backups of the same cluster, account and selection of streams; "
+    "of the same cluster and account; or to all at once.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed and why, and change nothing.")
+def forget(
+    shared: Shared,
+    backups: tuple[str, ...],
+    keep_last: int,
+    keep_hourly: int,
+    keep_daily: int,
+    keep_weekly: int,
+    keep_monthly: int,
+    keep_yearly: int,
+    keep_within: str | None,
+    tags: tuple[str, ...],
+    group_by: str,
+    dry_run: bool,
+) -> int:
+    """Remove backups: all that no --keep option keeps, or those named.
+
+    A backup is kept if one of the options keeps it. A partial one never takes the place of a complete one. The newest
+    complete backup, held ones, and those that cannot be read are kept by any policy. What only removed backups needed
+    stays stored until 'jsbackup prune'.
+    """
+    from jsbackup.repository.forget import carry_out, plan_by_ids, plan_by_policy
+    from jsbackup.repository.retention import Grouping, Policy
+
+    start_log(shared)
+    policy = Policy(
+        last=keep_last,
+        hourly=keep_hourly,
+        daily=keep_daily,
+        weekly=keep_weekly,
+        monthly=keep_monthly,
+        yearly=keep_yearly,
+        within_seconds=parse_duration(keep_within) if keep_within is not None else 0,
+        tags=tuple(map(_parse_rule, tags)),
+    )
+    if backups and not policy.is_empty:
+        raise UsageError(
+            "backups are named, and there is a policy too",
+            hint="Name the backups to remove, or say with --keep options which to keep.",
+        )
+    if not backups:
+        policy.check()
+    repository = open_repository(shared)
+    if backups:
+        plan = plan_by_ids(repository, [repository.resolve(text) for text in backups])
+    else:
+        plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=time.time_ns())
+    for warning in plan.warnings:
+        shared.output.note(warning)
+    decisions = plan.decisions if dry_run else carry_out(repository, plan.decisions)
+    return _tell(shared.output, plan, decisions, dry_run=dry_run, named=bool(backups))
+
+
+def _parse_rule(text: str) -> TagRule:
+    from jsbackup.repository.retention import TagRule
+
+    key, equals, value = text.partition("=")
+    if not key:
+        raise UsageError(f"not a tag: {text!r}", hint="Write it as KEY or as KEY=VALUE.")
+    return TagRule(key, value if equals else None)
+
+
+def _tell(output: Output, plan: ForgetPlan, decisions: Decisions, *, dry_run: bool, named: bool) -> int:
+    damaged = [one.error.message for one in plan.unreadable]
+    document: JsonObject = {
+        "dry_run": dry_run,
+        "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
+        "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
+        "damaged": damaged,
+    }
+
+    def text() -> None:
+        if not named:  # else there is nothing to say that was not typed
+            _print_decisions(output, decisions, dry_run=dry_run)
+        for message in damaged:
+            output.line(f"damaged: {message}")
+        gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
+        output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
+
+    output.result(document, text)
+    return unreadable_code([one.error for one in plan.unreadable])
+
+
+def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:
+    """One line for each backup, oldest first, group by group."""
+    gone = "would remove" if dry_run else "removed"
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for kept in decisions.kept:
+        groups.setdefault(kept.group, []).append((kept.backup, "keep", "; ".join(kept.reasons)))
+    for removed in decisions.removed:
+        groups.setdefault(removed.group, []).append((removed.backup, gone, removed.reason))
+    for group, rows in sorted(groups.items()):
+        output.line(group or "of no known group")
+        output.table(["BACKUP", "", "WHY"], sorted(rows))
+        output.line()
+
+
+@click.command(cls=Command)
+@click.argument("backups", nargs=-1, required=True, metavar="BACKUP...", shell_complete=complete_backup)
+@click.option("--reason", metavar="TEXT", help="Why, for whoever wonders later.")
+@click.option("--release", is_flag=True, help="Release them, so that 'forget' may remove them again.")
+def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> None:
+    """Hold backups, so that no 'forget' removes them until they are released."""
+    start_log(shared)
+    if release and reason is not None:
+        raise UsageError("--reason makes no sense with --release", hint="Leave it out.")
+    repository = open_repository(shared)
+    chosen = list(dict.fromkeys(repository.resolve(text) for text in backups))
+    rows = [_release(repository, one) if release else _hold(repository, one, reason or "") for one in chosen]
+    output = shared.output
+
+    def text() -> None:
+        for row in rows:
+            output.line(_hold_text(row))
+
+    output.result({"backups": rows}, text)
+
+
+def _hold(repository: Repository, backup: str, reason: str) -> JsonObject:
+    from jsbackup.repository.holds import Hold, find_hold, put_hold
+
+    wanted = Hold(backup, format_time(time.time_ns()), f"jsbackup {__version__}", reason)
+    changed = put_hold(repository, wanted)
+    found = (wanted if changed else find_hold(repository, backup)) or wanted
+    return {"backup": backup, "held": True, "changed": changed, "since": found.created, "reason": found.reason}
+
+
+def _release(repository: Repository, backup: str) -> JsonObject:
+    from jsbackup.repository.holds import release_hold
+
+    changed = release_hold(repository, backup)
+    return {"backup": backup, "held": False, "changed": changed, "since": None, "reason": ""}
+
+
+def _hold_text(row: JsonObject) -> str:
+    if not row["held"]:
+        return f"{row['backup']} is released" if row["changed"] else f"{row['backup']} was not held"
+    since = f" since {row['since']}" if row["since"] else ""
+    reason = f": {row['reason']}" if row["reason"] else ""
+    return f"{row['backup']} is held{'' if row['changed'] else f' already{since}'}{reason}"
+
+
+COMMANDS = {"forget": forget, "hold": hold}
