@@ -109,9 +109,11 @@ async def prove_stream(
     await asyncio.to_thread(comparison.finish)
     if comparison.count:
         wrong = [missing.sequence for missing in comparison.missing]
+        since = info.state.last_seq - expected.last_seq
         raise DigestMismatch(
             f"stream {name} does not hold what was restored, in {comparison.count} messages: "
-            f"{_list('missing', wrong)}, {_list('added', comparison.added)}, {_list('changed', comparison.changed)}",
+            f"{_list('missing', wrong)}, {_list('added', comparison.added)}, {_list('changed', comparison.changed)}"
+            + (f"; {since} messages were published to it since" if since > 0 else ""),
             hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
         )
     _check_last(info, expected)
@@ -215,4 +217,7 @@ async def _read(js: JetStream, name: str, make_sink: Callable[[], Sink], advance
             # Messages went since the restore (somebody consumes already): once more, without those.
             deleted = deleted | late.certain | late.doubtful
         await asyncio.sleep(_PAUSE_SECONDS * attempt)
-    raise DigestMismatch(f"stream {name} changes too fast to be read back and compared")
+    raise DigestMismatch(
+        f"stream {name} is restored but not proved: others delete or overwrite its messages while it is read back",
+        hint="Nothing of it was removed by jsbackup. For a proof, restore while nobody writes to it.",
+    )

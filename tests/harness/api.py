@@ -19,7 +19,7 @@ from nats.aio.client import Client
 JSON = dict[str, Any]
 
 # Far beyond what the slowest machine needs for one step: only what hangs lasts so long.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 60
 
 
 class Refused(Exception):
