@@ -20,8 +20,12 @@ from jsbackup.engine.backup import BackupOptions, BackupReport, connect_jetstrea
 from jsbackup.engine.increment import Incremental, Whole
 from jsbackup.engine.join import Joined, take_increment
 from jsbackup.engine.stream_backup import StreamResult
+from jsbackup.errors import KeyUnavailable
 from jsbackup.model import Fidelity
 from jsbackup.progress import NullProgress
+from jsbackup.repository.age import random_identity
+from jsbackup.repository.founding import Founding, found
+from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -56,10 +60,15 @@ class Bench:
     repository: Repository
 
     @classmethod
-    def make(cls, url: str, tmp_path: Path) -> Bench:
+    def make(cls, url: str, tmp_path: Path, founding: Founding | None = None) -> Bench:
         folder = tmp_path / "repo"
-        store = LocalStore(folder)
-        made = Repository.create(store, repository_id="00ff", created="2026-11-21T01:45:00Z", tool="tests")
+        made = Repository.create(
+            LocalStore(folder),
+            repository_id="00ff",
+            created="2026-11-21T01:45:00Z",
+            tool="tests",
+            founding=founding,
+        )
         return cls(url, folder, made)
 
     def back_up(self, incremental: Incremental, *, user: str = "") -> dict[str, StreamResult]:
@@ -293,6 +302,34 @@ def test_a_stream_that_lost_its_end_and_went_on_is_read_whole(
     assert told["NOT_CONCERNED"][0] == ReadAs.INCREMENT
     for name, result in apart.items():
         check_equal(result, whole[name])
+
+
+def test_a_host_that_cannot_read_the_backups_makes_increments(
+    nats_server: Callable[..., NatsServer], segments_of: Segments, tmp_path: Path
+) -> None:
+    segments_of(4000)
+    reader = random_identity()
+    assert reader.recipient is not None
+    founding = found("00ff", [reader.recipient], None, os.urandom)
+    bench = Bench.make(nats_server("2.12.8").url, tmp_path, founding)
+    bench.create("MIDDLE")
+    bench.publish("MIDDLE", range(100))
+    (first,) = bench.back_up(Incremental.AUTO).values()
+    # What wrote it can read it, as long as it runs. So another one.
+    writer = GivenKeys(writer=founding.writer_key)
+    bench = replace(bench, repository=Repository.open(LocalStore(bench.folder), writer))
+    with pytest.raises(KeyUnavailable):
+        list(bench.messages(first.stream.segments))
+    for sequence in (30, 31, 100):
+        bench.call(("STREAM.MSG.DELETE.MIDDLE", {"seq": sequence}))
+    bench.publish("MIDDLE", range(100, 110))
+    apart, whole = bench.both()
+    check_equal(apart["MIDDLE"], whole["MIDDLE"])
+    assert how(apart["MIDDLE"])[0] == ReadAs.INCREMENT
+    assert apart["MIDDLE"].segments_reused > 3
+    opened = Repository.open(LocalStore(bench.folder), GivenKeys(identities=(reader,)))
+    stored = replace(bench, repository=opened).messages(apart["MIDDLE"].stream.segments)
+    assert [sequence for sequence, _subject in stored] == [s for s in range(1, 111) if s not in (30, 31, 100)]
 
 
 # --- what happens while it is read ---
