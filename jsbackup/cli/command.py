@@ -168,6 +168,7 @@ class Shared:
     server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
     s3: Mapping[str, Any] = field(default_factory=dict)  # so with those for S3
     keys: Mapping[str, Any] = field(default_factory=dict)  # and with those for keys; there is no secret among them
+    variables: str = "JSBACKUP_"  # how the variables begin that stand in for options of the repository
 
 
 def _given(ctx: click.Context, names: Sequence[str], *, environment: bool) -> dict[str, Any]:
@@ -234,7 +235,9 @@ class Command(click.Command):
             progress=not (values["no_progress"] or values["quiet"] or log_json),
             log_format=values["log_format"],
             output=Output(as_json=values["as_json"], quiet=values["quiet"], log_json=log_json),
-            **groups,
+            server=groups["server"],
+            s3=groups["s3"],
+            keys=groups["keys"],
         )
         assert self.callback is not None
         return ctx.invoke(self.callback, shared=shared, **ctx.params)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsbackup import __version__
@@ -64,8 +64,19 @@ def _store(shared: Shared) -> Store:
 
 def store_at(location: str, shared: Shared) -> Store:
     """The store at a location, which tries again what may work a little later."""
-    store = open_store(location, s3_settings(shared.s3, environment()))
+    store = open_store(location, s3_settings(shared.s3, _variables(shared)))
     return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
+
+
+def _variables(shared: Shared) -> Mapping[str, str]:
+    """The environment as the options of this repository know it: a second one has variables of its own."""
+    known = environment()
+    if shared.variables == "JSBACKUP_":
+        return known
+    own = {
+        f"JSBACKUP_{k.removeprefix(shared.variables)}": v for k, v in known.items() if k.startswith(shared.variables)
+    }
+    return {k: v for k, v in known.items() if not k.startswith("JSBACKUP_")} | own
 
 
 def keys_of(shared: Shared) -> GivenKeys:
@@ -73,7 +84,7 @@ def keys_of(shared: Shared) -> GivenKeys:
     from jsbackup.repository.keys import NO_KEYS, GivenKeys, read_identities
     from jsbackup.repository.writer_key import decode_writer_key
 
-    secrets = key_secrets(shared.keys, environment())
+    secrets = key_secrets(shared.keys, _variables(shared))
     if secrets == KeySecrets():
         return NO_KEYS
     passphrase = None if secrets.passphrase is None else _text(secrets.passphrase, "passphrase").rstrip("\r\n")
