@@ -34,7 +34,7 @@ def lock_timeout_option(command: F) -> F:
     return click.option(
         "--lock-timeout",
         metavar="DURATION",
-        default="6m",
+        default="11m",
         show_default=True,
         help="How long to wait for another command that has the repository for itself.",
     )(command)

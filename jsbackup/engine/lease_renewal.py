@@ -50,7 +50,7 @@ def _clock() -> float:
 
 
 class _Keeper(threading.Thread):
-    """Renews a lease after each third of its time, sooner after a failure; gives it up when it is told to stop."""
+    """Renews a lease after each fifth of its time, sooner after a failure; gives it up when it is told to stop."""
 
     def __init__(self, lease: Lease) -> None:
         # A daemon: the process ends without it where the store does not answer.
@@ -64,11 +64,11 @@ class _Keeper(threading.Thread):
 
     def run(self) -> None:
         duration = self._lease.terms.duration_seconds
-        pause = duration / 3
+        pause = duration / 5
         while not self._ended.wait(pause):
             try:
                 self._lease.renew()
-                pause = duration / 3
+                pause = duration / 5
             except RepositoryLocked as lost:
                 _log.warning("%s", lost.message)
                 break

@@ -21,9 +21,10 @@ Why this is safe:
   they put themselves before. A holder that renews compares the same times: if they are too far apart, or the
   generation before is gone, the chain is broken and the lease is lost for good (`RepositoryLocked`), even if it came to
   no harm. So no two sides can judge differently.
-- Between renewals the holder judges by its own clock, from before it sent the last put, and stops a third of the time
-  early (`check`). What it sends while `check` passes arrives in time, unless it takes longer than that third: a store
-  cannot refuse what comes late. `commit` looks again afterwards and takes back what took too long.
+- Between renewals the holder judges by its own clock, from before it sent the last put, and stops when two fifths of
+  the time are over (`check`). What it sends while `check` passes has the other three to arrive, which is longer than a
+  request is tried again for (`stores/retry.py`): a store cannot refuse what comes late. `commit` looks again afterwards
+  and takes back what took too long.
 
 Whoever may not delete objects can hold leases too: they are left behind, and expire.
 """
@@ -60,9 +61,10 @@ __all__ = [
     "store_now",
 ]
 
-# Long enough for a store that hangs while its retries run out (about a minute and a half), three times over; short
-# enough to be waited for after a crash.
-DURATION_SECONDS = 300
+# Three fifths of it are more than the five minutes after which no request is tried again, and one more try; and it is
+# short enough to be waited for after a crash.
+DURATION_SECONDS = 600
+_SURE = 2 / 5
 
 _FORMAT_VERSION = 1
 _MAX_BYTES = 64 << 10
@@ -156,10 +158,10 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is held for certain, and for a third of its time still. Asks the own clock only."""
+        """Whether it is held for certain, and for three fifths of its time still. Asks the own clock only."""
         # Read in this order, a renewal in between is of no harm.
         sent_at, last, lost = self._sent_at, self._last, self._lost
-        return last is not None and not lost and self._clock() - sent_at <= self.terms.duration_seconds * 2 / 3
+        return last is not None and not lost and self._clock() - sent_at <= self.terms.duration_seconds * _SURE
 
     def check(self) -> None:
         """To be called right before anything that takes the lease. Raises `RepositoryLocked` unless it is `held`."""
@@ -237,7 +239,7 @@ def acquire(
     """Take a lease, waiting up to `wait_seconds` for others that stand in its way; `waiting` is then told, once.
 
     `clock` gives seconds that rise, also while the machine sleeps. `random` gives so many random bytes. Whoever gets
-    the lease has to renew it, well before two thirds of its time are over, and to release it.
+    the lease has to renew it, well before two fifths of its time are over, and to release it.
 
     Raises:
         RepositoryLocked: others hold it; the message names them.

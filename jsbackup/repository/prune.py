@@ -1,0 +1,352 @@
+"""Prune: remove what no manifest names, in two phases.
+
+1. *Mark*, under a shared lease, beside backups and restores: read every manifest, and put a list of the unused objects
+   and since when each is known to be unused. That list replaces the one of the run before, and takes its times over.
+2. *Delete*, under an exclusive lease, which nobody else holds one beside: the manifests that have come since are read
+   too, and what is still unused, and was marked as long ago as the grace period says, goes.
+
+An object that a running backup has stored, or means to use again, is protected by the backup's shared lease: while it
+lives nobody has an exclusive one, and when it has ended its manifest is among those that are read. The same lease
+protects what a restore reads of a backup that is forgotten meanwhile. The grace period is for writers that hold no
+lease, and for second thoughts; it counts from the later of mark and put, since an object may have come back.
+
+On doubt nothing is deleted: a manifest that is damaged, of a newer format, listed and not there, or not of the kind
+that this repository has, ends it. Foreign objects are never touched. Killed anywhere, it has deleted only what the next
+run would have deleted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.repository import layout
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from jsbackup.repository.layout import Kind
+from jsbackup.repository.leases import Lease, Mode, list_leases, remove_lease
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.threads import in_order
+from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
+from jsbackup.times import format_time
+
+__all__ = ["GRACE_SECONDS", "Hold", "PruneReport", "objects_named", "preview_prune", "prune"]
+
+Hold = Callable[[Mode], AbstractContextManager[Lease]]
+"""Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
+
+GRACE_SECONDS = 24 * 3600.0
+
+_CONTENT = frozenset({Kind.SEGMENT, Kind.PENDING, Kind.OPAQUE})
+_FORMAT_VERSION = 1
+# Requests are short and mostly wait. Each thread holds one manifest.
+_THREADS = 8
+# About 100 MB of JSON; what is beyond is marked when these are gone.
+_MOST_MARKED = 500_000
+# What nobody should be working on any more: probes of an `init`, uploads.
+_LEFTOVER_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What came of it.
+
+    *Marked* objects wait for their grace period; the first of them may go at `due_seconds` (Unix time, by the store's
+    clock; None if there is none). *Kept* ones are due, and the store keeps them locked. `leftovers` are expired leases,
+    traces of an interrupted `init`, and unfinished uploads.
+    """
+
+    deleted_objects: int = 0
+    freed_bytes: int = 0
+    marked_objects: int = 0
+    marked_bytes: int = 0
+    due_seconds: float | None = None
+    kept_objects: int = 0
+    kept_bytes: int = 0
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unused:
+    """An object that no manifest names, and since when that is known, by the store's clock."""
+
+    info: ObjectInfo
+    seen_ns: int
+
+    def due_seconds(self, grace_seconds: float) -> float:
+        return max(self.seen_ns / 1e9, self.info.modified_seconds) + grace_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What a look at everything came to; `now_seconds` is the store's time after it."""
+
+    backups: frozenset[str]
+    named: frozenset[str]
+    unused: tuple[_Unused, ...]
+    now_seconds: float
+
+    def due(self, grace_seconds: float, now_seconds: float) -> list[_Unused]:
+        return [one for one in self.unused if one.due_seconds(grace_seconds) <= now_seconds]
+
+
+def prune(
+    repository: Repository,
+    hold: Hold,
+    *,
+    grace_seconds: float,
+    tool: str,
+    random: Callable[[int], bytes],
+    threads: int = _THREADS,
+) -> PruneReport:
+    """Mark what is unused, and delete what was marked long enough ago; with a grace of 0 that is all of it, at once.
+
+    The caller holds no lease itself (`forget --prune` gives its own up first). `tool` is name and version, `random`
+    gives so many random bytes.
+
+    Raises:
+        RepositoryLocked: others are at work, so nothing was deleted; marks were put, and count.
+        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read; nothing was deleted.
+        StoreError: the store fails.
+    """
+    store = repository.store
+    with hold(Mode.SHARED) as lease:
+        marks = _read_marks(store)
+        survey = _look(repository, lease, marks.seen_ns, frozenset(), threads)
+        marks = _put_marks(store, marks, survey.unused, tool, random)
+        leftovers = _remove_leftovers(store, survey.now_seconds)
+    if not survey.due(grace_seconds, survey.now_seconds):
+        return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
+    with hold(Mode.EXCLUSIVE) as lease:
+        deleted = _delete_due(repository, lease, survey, grace_seconds, threads)
+        if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
+            _delete_marks(store, marks)
+    report = PruneReport(
+        deleted_objects=len(deleted.deleted),
+        freed_bytes=sum(info.size for info in deleted.deleted),
+        kept_objects=len(deleted.kept),
+        kept_bytes=sum(info.size for info in deleted.kept),
+        leftovers=leftovers,
+    )
+    return _waiting(deleted.waiting, report, grace_seconds)
+
+
+def preview_prune(
+    repository: Repository,
+    hold: Hold,
+    *,
+    grace_seconds: float,
+    without: Collection[str] = (),
+    threads: int = _THREADS,
+) -> PruneReport:
+    """What `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
+    with hold(Mode.SHARED) as lease:
+        survey = _look(repository, lease, _read_marks(repository.store).seen_ns, frozenset(without), threads)
+    due = survey.due(grace_seconds, survey.now_seconds)
+    gone = {one.info.key for one in due}
+    report = PruneReport(deleted_objects=len(due), freed_bytes=sum(one.info.size for one in due))
+    return _waiting([one for one in survey.unused if one.info.key not in gone], report, grace_seconds)
+
+
+def objects_named(manifest: Manifest) -> Iterator[str]:
+    """The keys of everything that a backup needs beside its manifest."""
+    for stream in manifest.streams:
+        yield from (ref.key for ref in stream.segments)
+        yield from (ref.key for ref in stream.opaque)
+        yield from (consumer.pending.key for consumer in stream.consumers if consumer.pending is not None)
+
+
+# --- looking ---
+
+
+def _look(
+    repository: Repository, lease: Lease, seen_ns: Mapping[str, int], without: frozenset[str], threads: int
+) -> _Survey:
+    backups = _all_backups(repository)
+    named = _named_by(repository, backups - without, threads)
+    unused = [
+        info
+        for info in repository.store.list(layout.SEGMENTS)
+        if info.key not in named and layout.kind_of(info.key) in _CONTENT
+    ]
+    now = lease.renew()  # after the listing, so that no mark is older than what it tells
+    now_ns = int(now * 1e9)
+    return _Survey(backups, named, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
+
+
+def _all_backups(repository: Repository) -> frozenset[str]:
+    """Every backup. `IntegrityError` if there are manifests that this repository does not take for its own."""
+    infos = repository.store.list(layout.BACKUPS)
+    stored = [info.key for info in infos if layout.kind_of(info.key) is Kind.MANIFEST]
+    backups = frozenset(repository.backups())
+    own = {repository.documents.stored_key(layout.manifest_key(backup)) for backup in backups}
+    for key in stored:
+        if key not in own and _is_there(repository.store, key):  # if not: forgotten between the two listings
+            raise IntegrityError(f"{key} is a manifest of another kind than this repository has", hint=_HINT)
+    return backups
+
+
+def _is_there(store: Store, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+_HINT = "Nothing is deleted as long as a manifest cannot be read: what it names would seem unused."
+
+
+def _named_by(repository: Repository, backups: Collection[str], threads: int) -> frozenset[str]:
+    named: set[str] = set()
+    gone: list[str] = []
+    try:
+        reads = [partial(_read, repository, backup) for backup in sorted(backups)]
+        for backup, keys in zip(sorted(backups), in_order(reads, threads), strict=True):
+            named.update(keys or ())
+            if keys is None:
+                gone.append(backup)
+    except JsBackupError as error:
+        error.hint = error.hint or _HINT
+        raise
+    if gone:
+        listed = set(repository.backups())
+        for backup in gone:
+            if backup in listed:
+                raise IntegrityError(f"manifest {layout.manifest_key(backup)} is listed, but not there", hint=_HINT)
+    return frozenset(named)
+
+
+def _read(repository: Repository, backup: str) -> list[str] | None:
+    """The objects that a backup names; None if it is not there."""
+    try:
+        return list(objects_named(repository.manifest(backup)))
+    except UsageError:
+        return None
+
+
+# --- marking ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The lists that were put, and since when each object in them is known to be unused."""
+
+    keys: tuple[str, ...]
+    seen_ns: Mapping[str, int]
+
+
+def _read_marks(store: Store) -> _Marks:
+    """Raises `UnsupportedError` if a newer tool has been at work. What is damaged only makes objects wait again."""
+    keys: list[str] = []
+    seen: dict[str, int] = {}
+    for info in list(store.list(layout.MARKS)):
+        if layout.kind_of(info.key) is not Kind.MARKS:
+            continue
+        keys.append(info.key)
+        try:
+            found = _decode_marks(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)
+        except (FormatError, ObjectNotFound):  # another prune has replaced it
+            continue
+        for key, seen_ns in found.items():
+            # Of several, where one was killed or two run at once, the later time: it waits longer.
+            seen[key] = max(seen_ns, seen.get(key, seen_ns))
+    return _Marks(tuple(keys), seen)
+
+
+def _put_marks(
+    store: Store, before: _Marks, unused: Sequence[_Unused], tool: str, random: Callable[[int], bytes]
+) -> _Marks:
+    seen_ns = {one.info.key: one.seen_ns for one in unused[:_MOST_MARKED]}
+    if seen_ns == before.seen_ns and len(before.keys) <= 1:
+        return before
+    after: tuple[str, ...] = ()
+    if seen_ns:
+        after = (layout.mark_key(random(8).hex()),)
+        store.put(after[0], _encode_marks(seen_ns, tool, after[0]))
+    _delete_marks(store, before)
+    return _Marks(after, seen_ns)
+
+
+def _delete_marks(store: Store, marks: _Marks) -> None:
+    for key in marks.keys:
+        store.delete(key)
+
+
+def _encode_marks(seen_ns: Mapping[str, int], tool: str, what: str) -> bytes:
+    unused: list[JsonObject] = [{"key": key, "seen": format_time(seen)} for key, seen in sorted(seen_ns.items())]
+    document: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool, "unused": unused}
+    return encode_document(document, what)
+
+
+def _decode_marks(data: bytes, what: str) -> dict[str, int]:
+    fields = decode_document(data, what)
+    fields.version(_FORMAT_VERSION, frozenset())
+    return {one.text("key"): one.time_ns("seen") for one in fields.each("unused")}
+
+
+# --- deleting ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    """What was due and is gone, what was due and is locked by the store, what is not due yet."""
+
+    deleted: tuple[ObjectInfo, ...]
+    kept: tuple[ObjectInfo, ...]
+    waiting: tuple[_Unused, ...]
+
+
+def _delete_due(repository: Repository, lease: Lease, survey: _Survey, grace_seconds: float, threads: int) -> _Deleted:
+    # Manifests never change: those that were read need not be read again.
+    named = _named_by(repository, _all_backups(repository) - survey.backups, threads)
+    unused = [one for one in survey.unused if one.info.key not in named]
+    now = lease.renew()
+    due = [one.info for one in unused if one.due_seconds(grace_seconds) <= now]
+    deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
+    gone = list(in_order(deletes, threads))
+    return _Deleted(
+        deleted=tuple(info for info, is_gone in zip(due, gone, strict=True) if is_gone),
+        kept=tuple(info for info, is_gone in zip(due, gone, strict=True) if not is_gone),
+        waiting=tuple(one for one in unused if one.due_seconds(grace_seconds) > now),
+    )
+
+
+def _delete(store: Store, lease: Lease, key: str) -> bool:
+    """Whether it is gone now. `RepositoryLocked` if the lease is lost."""
+    lease.check()
+    try:
+        store.delete(key)
+    except ObjectLocked:
+        return False
+    return True
+
+
+def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: float) -> PruneReport:
+    """The report with what waits."""
+    return replace(
+        report,
+        marked_objects=len(unused),
+        marked_bytes=sum(one.info.size for one in unused),
+        due_seconds=min((one.due_seconds(grace_seconds) for one in unused), default=None),
+    )
+
+
+def _remove_leftovers(store: Store, now_seconds: float) -> int:
+    count = 0
+    for seen in list_leases(store):
+        if not seen.is_live(now_seconds):
+            remove_lease(store, seen)
+            count += 1
+    for info in list(store.list(layout.PROBES)):
+        old = now_seconds - info.modified_seconds > _LEFTOVER_SECONDS
+        if old and layout.kind_of(info.key) is Kind.PROBE:
+            store.delete(info.key)
+            count += 1
+    if isinstance(store, StaleUploads):
+        count += store.abort_stale_uploads(_LEFTOVER_SECONDS)
+    return count
