@@ -22,12 +22,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click import Option
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.command import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.main import COMMANDS, EXIT_CODES
 from jsbackup.repository.layout import is_backup_id
 from tests.harness.commands import environment, jsbackup
+from tests.harness.s3server import S3Server
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 SOURCE, TARGET = "nats://127.0.0.1:4222", "nats://127.0.0.1:4223"
+S3_STORE = "http://127.0.0.1:8333"
 FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the README has it
 
 
@@ -158,7 +161,7 @@ class Session:
 
 
 @pytest.fixture(scope="module")
-def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("readme")
     shell = Shell(folder)
     with NatsServer(NEWEST) as source, NatsServer(NEWEST) as target:
@@ -167,6 +170,7 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Itera
         first_id = ""
         for step in STEPS:
             command = step.command.replace(SOURCE, source.url).replace(TARGET, target.url)
+            command = command.replace(S3_STORE, s3_server.url)
             results.append(shell.type(command.replace(FIRST_ID, first_id)))
             ids = [word for line in results[-1][1] for word in line.split() if is_backup_id(word)]
             first_id = first_id or next(iter(ids), "")
@@ -175,6 +179,7 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.nats
+@pytest.mark.s3
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=[step.command for step in STEPS])
 def test_a_command_prints_what_is_shown(session: Session, number: int) -> None:
     code, output = session.results[number]
@@ -184,6 +189,7 @@ def test_a_command_prints_what_is_shown(session: Session, number: int) -> None:
 
 
 @pytest.mark.nats
+@pytest.mark.s3
 @pytest.mark.parametrize("program", blocks("python"))
 def test_a_program_runs_in_the_folder_of_the_repository(session: Session, program: str) -> None:
     line = [sys.executable, "-c", program]
@@ -271,20 +277,26 @@ def test_exit_codes_are_listed() -> None:
     assert {int(code): text for code, text in _table("In scripts")} == EXIT_CODES
 
 
-def test_shared_options_and_their_variables_are_listed() -> None:
-    cells = _table("Connecting")
-    listed = set(re.findall(r"`(--?[\w-]+)`", " ".join(row[0] for row in cells)))
+def _told(heading: str) -> tuple[set[str], set[str]]:
+    """Options and variables in the first two columns of a table."""
+    cells = _table(heading)
+    options, variables = (" ".join(row[column] for row in cells) for column in (0, 1))
+    return set(re.findall(r"`(--?[\w-]+)`", options)), set(re.findall(r"`([A-Z0-9_]+)`", variables))
+
+
+@pytest.mark.parametrize(
+    ("heading", "options"), [("Connecting", [*GLOBAL_OPTIONS, *SERVER_OPTIONS]), ("S3", S3_OPTIONS)]
+)
+def test_shared_options_and_their_variables_are_listed(heading: str, options: list[Option]) -> None:
     quiet = {"--json", "-q", "--quiet", "-v", "--verbose", "--no-progress", "--log-format"}
-    wanted = {opt for option in [*GLOBAL_OPTIONS, *SERVER_OPTIONS] for opt in option.opts}
-    assert listed == wanted - quiet
-    variables = set(re.findall(r"`([A-Z_]+)`", " ".join(row[1] for row in cells)))
-    helped = {found for o in [*GLOBAL_OPTIONS, *SERVER_OPTIONS] for found in re.findall(r"[A-Z]+_[A-Z]+", o.help or "")}
-    assert variables == helped
+    wanted = {opt for option in options for opt in (*option.opts, *option.secondary_opts)} - quiet
+    variables = {found for o in options for found in re.findall(r"[A-Z0-9]+_[A-Z0-9_]+", o.help or "")}
+    assert _told(heading) == (wanted, variables)
 
 
 def test_options_in_commands_exist() -> None:
     """Also those in the text, which no test types."""
-    known = {opt for option in [*GLOBAL_OPTIONS, *SERVER_OPTIONS] for opt in option.opts} | {"--help", "--version"}
+    known = {"--help", "--version"}
     helps = "".join(jsbackup_help(name) for name in COMMANDS)
     for option in set(re.findall(r"`(--[a-z][\w-]*)", README)):
         assert option in known or option in helps, option

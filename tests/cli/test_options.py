@@ -70,6 +70,24 @@ def test_every_server_option_reaches_the_connection(shared: Callable[..., Shared
         assert shared(line).server == {name: True if option.is_flag else "some-value"}
 
 
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ("--s3-endpoint http://store", {"s3_endpoint": "http://store"}),
+        ("--s3-region r --s3-profile p", {"s3_region": "r", "s3_profile": "p"}),
+        ("--s3-path-style", {"s3_path_style": True}),
+        ("--s3-virtual-style", {"s3_path_style": False}),
+        ("--s3-ca ca.pem", {"s3_ca": "ca.pem"}),
+        ("--s3-sse aws:kms --s3-sse-kms-key k", {"s3_sse": "aws:kms", "s3_sse_kms_key": "k"}),
+        ("--s3-storage-class STANDARD_IA", {"s3_storage_class": "STANDARD_IA"}),
+    ],
+)
+def test_every_s3_option_reaches_the_store(shared: Callable[..., Shared], typed: str, given: dict[str, object]) -> None:
+    for line in (f"{typed} backup", f"backup {typed}"):
+        assert shared(line).s3 == given
+    assert shared(f"--s3-region other {typed} backup {typed}").s3 == {"s3_region": "other"} | given
+
+
 def test_the_option_behind_the_command_wins_and_both_win_over_the_environment(
     shared: Callable[..., Shared], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,17 @@ from jsbackup.formats import kernels
 from tests.cli.typed import Typed, in_shell
 from tests.harness.commands import environment
 
-HEAVY = {"pyarrow", "nats", "tqdm", "asyncio", "zstandard", "cramjam", "jsbackup.engine", "jsbackup.repository"}
+HEAVY = {
+    "pyarrow",
+    "nats",
+    "tqdm",
+    "asyncio",
+    "zstandard",
+    "cramjam",
+    "boto3",
+    "jsbackup.engine",
+    "jsbackup.repository",
+}
 PROGRAM = (
     "import sys; from jsbackup.cli.main import run; code = run(sys.argv[1:]); print('', *sys.modules); sys.exit(code)"
 )

@@ -43,6 +43,7 @@ CODES = {
     "StoreError": 21,
     "ObjectNotFound": 21,
     "ObjectExists": 21,
+    "ObjectLocked": 21,
     "Interrupted": 130,
 }
 
