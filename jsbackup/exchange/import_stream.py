@@ -20,10 +20,10 @@ When a v2 stream was created is not known: Go's zero time stands for it, which s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from jsbackup.errors import FormatError
+from jsbackup.errors import FormatError, KeyUnavailable
 from jsbackup.exchange.archive_file import ArchiveFile
 from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
@@ -48,6 +48,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import store_consumer
+from jsbackup.repository.reuse import stored_segments
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
 from jsbackup.times import format_time, parse_time
@@ -76,10 +77,13 @@ def import_stream(
     folder: Folder,
     found: FoundStream,
     objects: Objects,
+    earlier: Mapping[tuple[str, str], StreamBackup],
     advance: Callable[[int, int], None],
     clock_ns: Callable[[], int],
 ) -> ImportedStream:
     """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
+
+    `earlier` are streams that were imported before, by name and incarnation: what is still the same is not stored.
 
     Raises:
         FormatError: the archive is damaged, or not that of its `backup.json`.
@@ -87,9 +91,14 @@ def import_stream(
         StoreError: it cannot be read, or its segments cannot be stored.
     """
     begun_ns = clock_ns()
-    intake = _Intake(objects, found.meta)
+    intake = _Intake(objects, found.meta, earlier)
     end = _read(folder, found, intake, advance)
-    segments = intake.finish(end)
+    try:
+        segments = intake.finish(end)
+    except KeyUnavailable:  # something has to go out of a segment that is encrypted, of an earlier import
+        intake = _Intake(objects, found.meta, {})
+        end = _read(folder, found, intake, advance)
+        segments = intake.finish(end)
     totals = total_of(segments)
     state = replace(intake.state, last_seq=max(intake.state.last_seq, end.last_seq))
     ended_ns = clock_ns()
@@ -143,8 +152,9 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
 class _Intake:
     """What comes out of an archive, stored as it comes."""
 
-    def __init__(self, objects: Objects, meta: StreamMetaFile) -> None:
+    def __init__(self, objects: Objects, meta: StreamMetaFile, earlier: Mapping[tuple[str, str], StreamBackup]) -> None:
         self._objects = objects
+        self._earlier = earlier
         self._meta = meta
         self.config = meta.config
         self.state = meta.state
@@ -156,7 +166,9 @@ class _Intake:
     def _begin(self) -> None:
         self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
         self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
-        self.writer = SegmentWriter(self._objects, self._folder)
+        before = self._earlier.get((self._meta.name, self.incarnation))
+        stored = stored_segments(self._objects.store, self._folder, before.segments) if before else []
+        self.writer = SegmentWriter(self._objects, self._folder, stored)
 
     def take(self, item: ArchiveItem) -> int:
         """Deal with an item; the number of messages in it."""
@@ -192,7 +204,7 @@ class _Intake:
         """The segments, without what was deleted while the server read them, as far as newer messages explain it."""
         segments = self.writer.finish()
         remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
-        return self.writer.without(segments, remove) if remove else segments
+        return self.writer.without(segments, remove)
 
     def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:
         clustered = end.format == "v2" and _is_of_a_cluster(self.config)

@@ -22,6 +22,7 @@ from jsbackup.progress import Progress
 from jsbackup.repository import layout, manifest
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.previous import imported_streams
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
@@ -57,11 +58,12 @@ def run_import(
     begun_ns = clock_ns()
     streams = [ImportedStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
     failures = list(source.failures)
+    earlier = imported_streams(repository) if source.streams else {}
     for found in source.streams:
         name = found.meta.name
         progress.start(name, found.size, found.meta.state.messages)
         try:
-            streams.append(_import(source.root, found, repository.objects, progress, clock_ns))
+            streams.append(_import(source.root, found, repository.objects, earlier, progress, clock_ns))
         except JsBackupError as error:
             failures.append(NotImported(name, error))
         finally:
@@ -87,15 +89,20 @@ def run_import(
 
 
 def _import(
-    root: Folder, found: FoundStream, objects: Objects, progress: Progress, clock_ns: Callable[[], int]
+    root: Folder,
+    found: FoundStream,
+    objects: Objects,
+    earlier: Mapping[tuple[str, str], StreamBackup],
+    progress: Progress,
+    clock_ns: Callable[[], int],
 ) -> ImportedStream:
     def advance(byte_count: int, messages: int) -> None:
         progress.advance(found.meta.name, byte_count, messages)
 
     if not found.folder:
-        return import_stream(root, found, objects, advance, clock_ns)
+        return import_stream(root, found, objects, earlier, advance, clock_ns)
     with root.folder(found.folder) as folder:
-        return import_stream(folder, found, objects, advance, clock_ns)
+        return import_stream(folder, found, objects, earlier, advance, clock_ns)
 
 
 def _origin(source: Source) -> JsonObject:

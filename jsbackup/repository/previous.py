@@ -1,38 +1,90 @@
-"""Earlier backups of streams: what the next one can build on."""
+"""Earlier backups of streams: what the next one can build on.
+
+Usually the newest backup has them all. But jobs with some of the streams each may take turns, one every ten minutes and
+one at night, and several accounts may share a repository. So after the newest few the newest of each kind are looked
+at: those of one source for which the same was asked.
+
+Nothing depends on what is found here. A manifest that cannot be read is passed over with a warning.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, UnsupportedError, UsageError
+from jsbackup.errors import JsBackupError
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import BackupSummary
 
-__all__ = ["previous_streams"]
+__all__ = ["imported_streams", "previous_streams"]
 
 _log = logging.getLogger(__name__)
 
-# Manifests that are read, newest first: several accounts, or jobs with some of the streams each, may take turns.
-_LOOK_BACK = 16
+_NEWEST = 4  # manifests that are read anyway, until all streams are found
+_OF_A_KIND = 2  # a stream may be missing in the newest because it failed then
+_LOOK_BACK = 16  # manifests in all
 
 
 def previous_streams(repository: Repository, incarnations: Mapping[str, str]) -> dict[str, StreamBackup]:
     """The newest backup with messages, by name, of each stream that has one; `incarnations` by name.
 
-    A manifest that cannot be read is passed over: it is not needed, and `verify` tells of it.
+    Raises:
+        StoreError: the backups cannot be listed.
     """
     found: dict[str, StreamBackup] = {}
-    for backup in reversed(repository.backups()[-_LOOK_BACK:]):
-        if len(found) == len(incarnations):
+    missing = dict(incarnations)
+    for backup in islice(_candidates(repository), _LOOK_BACK):
+        for stream in _streams_of(repository, backup):
+            if missing.get(stream.name) == stream.incarnation and stream.archive_format is not ArchiveFormat.CONFIG:
+                del missing[stream.name]
+                if stream.archive_format is not ArchiveFormat.OPAQUE:
+                    found[stream.name] = stream
+        if not missing:
             break
-        try:
-            manifest = repository.manifest(backup)
-        except (IntegrityError, KeyUnavailable, UnsupportedError, UsageError) as error:
-            _log.warning("backup %s cannot be built on: %s", backup, error.message)
-            continue
-        for stream in manifest.streams:
-            wanted = incarnations.get(stream.name) == stream.incarnation
-            if wanted and stream.archive_format not in (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE):
-                found.setdefault(stream.name, stream)
     return found
+
+
+def imported_streams(repository: Repository) -> dict[tuple[str, str], StreamBackup]:
+    """The streams of the newest imports, by name and incarnation."""
+    found: dict[tuple[str, str], StreamBackup] = {}
+    for backup in islice(_newest_of_each_kind(repository, lambda summary: summary.imported is not None), _LOOK_BACK):
+        for stream in _streams_of(repository, backup):
+            if stream.archive_format is not ArchiveFormat.CONFIG:
+                found.setdefault((stream.name, stream.incarnation), stream)
+    return found
+
+
+def _candidates(repository: Repository) -> Iterator[str]:
+    newest = list(reversed(repository.backups()[-_NEWEST:]))
+    yield from newest
+    for backup in _newest_of_each_kind(repository, lambda summary: not summary.selection.config_only):
+        if backup not in newest:
+            yield backup
+
+
+def _newest_of_each_kind(repository: Repository, wanted: Callable[[BackupSummary], bool]) -> Iterator[str]:
+    try:
+        summaries = repository.inventory().summaries
+    except JsBackupError as error:
+        _log.warning("no earlier backups can be looked up: %s", error.message)
+        return
+    kinds: Counter[object] = Counter()
+    for summary in reversed(summaries):
+        if not wanted(summary):
+            continue
+        asked = (summary.selection.streams, summary.selection.exclude)
+        kind = (summary.cluster, summary.account, summary.imported, asked)
+        kinds[kind] += 1
+        if kinds[kind] <= _OF_A_KIND:
+            yield summary.id
+
+
+def _streams_of(repository: Repository, backup: str) -> tuple[StreamBackup, ...]:
+    try:
+        return repository.manifest(backup).streams
+    except JsBackupError as error:
+        _log.warning("backup %s cannot be built on: %s", backup, error.message)
+        return ()
