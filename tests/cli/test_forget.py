@@ -14,7 +14,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
-from tests.cli.typed import Typed
+from tests.cli.typed import Shop, Typed
 from tests.harness.backups import make_repository
 from tests.harness.many import nth_id, put_manifests
 
@@ -126,6 +126,23 @@ def test_a_damaged_backup_is_kept_and_told_of(typed: Type, repo: Path) -> None:
     assert told.code == 14 and "of no known group" in told.out and "\ndamaged: " in told.out
     gone = typed("forget", IDS[0], "-r", repo)
     assert (gone.code, gone.out) == (0, "removed 1 backup, kept 1\n") and backups(repo) == [IDS[11]]
+
+
+@pytest.mark.nats
+def test_backups_of_some_streams_do_not_displace_those_of_all(typed: Type, shop: Shop, tmp_path: Path) -> None:
+    def back_up(*line: str) -> str:
+        done = typed("backup", *line, "-s", shop.url, "-r", tmp_path / "repo", "--json")
+        backup: str = done.document["backup"]
+        return backup
+
+    chosen = [["ORDERS", "evil*"], ["--exclude", "ORDERS"], ["--no-consumers"], ["--config-only"], []]
+    first = {str(line): back_up(*line) for line in chosen}
+    assert check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))["removed"] == []
+    last = back_up("evil*", "ORDERS")  # the same streams in other words
+    done = check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))
+    assert removed(done) == [first[str(chosen[0])]] and kept(done)[-1] == last
+    assert len({one["group"] for one in done["kept"]}) == 5
+    assert "streams ORDERS evil*" in done["removed"][0]["group"] and "account $G" in done["removed"][0]["group"]
 
 
 # --- by ids ---

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
-from jsbackup.errors import JsBackupError, StoreError, UsageError
-from jsbackup.repository import layout
+from jsbackup.errors import JsBackupError, KeyUnavailable, StoreError, UsageError
+from jsbackup.repository import age, layout
+from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.forget import ForgetPlan, carry_out, plan_by_ids, plan_by_policy
-from jsbackup.repository.holds import Hold, put_hold
+from jsbackup.repository.founding import found
+from jsbackup.repository.holds import Hold, find_hold, held_backups, put_hold
 from jsbackup.repository.inventory import newest_catalog
+from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Decisions, Grouping, Kept, Policy, Removed
 from jsbackup.repository.verify import Level, verify_backup
@@ -18,7 +22,7 @@ from jsbackup.stores.memory import MemoryStore
 from jsbackup.stores.retry import RetryingStore
 from tests.harness.backups import CREATED, make_repository, store_backup
 from tests.harness.counting import CountingStore
-from tests.harness.many import nth_id, put_manifests
+from tests.harness.many import nth_id, nth_manifest, put_manifests
 from tests.harness.stores import Fault, FaultStore, Killed
 
 NOW_NS = 4_000_000_000_000_000_000
@@ -185,6 +189,74 @@ def test_a_hold_that_cannot_be_read_holds_here_too(store: MemoryStore) -> None:
     store.put(layout.hold_key(IDS[1]), b"")
     with pytest.raises(JsBackupError, match="is held: the hold cannot be read"):
         plan_by_ids(Repository.open(store), [IDS[1]])
+
+
+# --- where documents are signed, or encrypted too ---
+
+
+def _kept_apart(*, encrypted: bool) -> tuple[MemoryStore, GivenKeys]:
+    """A repository with three backups, and the keys of a backup host."""
+    recipient = age.identity_of(bytes(32)).recipient
+    assert recipient is not None
+    founding = found("00ff", [recipient] if encrypted else [], None, os.urandom)
+    store = MemoryStore()
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="jsbackup tests", founding=founding)
+    keys = GivenKeys(founding.writer_key)
+    for number in range(3):
+        Repository.open(store, keys).commit(nth_manifest(number))
+    return store, keys
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_is_forgotten_does_not_look_removed_wherever_it_was_killed(encrypted: bool) -> None:
+    def forget_by_id(store: Store, keys: GivenKeys) -> None:
+        repository = Repository.open(store, keys)
+        there = [backup for backup in (IDS[0], IDS[2]) if backup in repository.backups()]
+        carry_out(repository, plan_by_ids(repository, there).decisions)
+
+    store, keys = _kept_apart(encrypted=encrypted)
+    left = set()
+    for at in range(1, _operations(partial(forget_by_id, keys=keys), store) + 1):
+        store, keys = _kept_apart(encrypted=encrypted)
+        with pytest.raises(Killed):
+            forget_by_id(FaultStore(store, Fault.KILL_AFTER, at=at), keys)
+        repository = Repository.open(store, keys)
+        assert find_gaps(repository.documents) == []
+        left.add(tuple(repository.backups()))
+        forget_by_id(store, keys)
+        repository.commit(nth_manifest(3))
+        assert repository.backups() == [IDS[1], IDS[3]] and find_gaps(repository.documents) == []
+    assert left == {tuple(IDS[:3]), tuple(IDS[1:3]), (IDS[1],)}
+    store.delete(repository.documents.stored_key(layout.manifest_key(IDS[1])))
+    assert [gap.backup for gap in find_gaps(repository.documents)] == [IDS[1]]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_without_the_key_that_signs_nothing_is_removed(encrypted: bool) -> None:
+    store, keys = _kept_apart(encrypted=encrypted)
+    before = objects(store)
+    repository = Repository.open(store)
+    with pytest.raises(KeyUnavailable):
+        carry_out(repository, plan_by_ids(repository, [IDS[0]]).decisions)
+    with pytest.raises(KeyUnavailable):
+        put_hold(repository, Hold(IDS[0], CREATED))
+    assert objects(store) == before
+    done = carry_out(Repository.open(store, keys), plan_by_ids(Repository.open(store, keys), [IDS[0]]).decisions)
+    assert removed(done) == [IDS[0]]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_hold_is_sealed_like_other_documents_and_holds_also_without_a_key(encrypted: bool) -> None:
+    store, keys = _kept_apart(encrypted=encrypted)
+    hold = Hold(IDS[0], CREATED, "tests", "audit of the größte")
+    assert put_hold(Repository.open(store, keys), hold)
+    assert find_hold(Repository.open(store, keys), IDS[0]) == hold
+    stored = store.get(f"holds/{IDS[0]}.json{'.age' if encrypted else ''}")
+    assert (b"audit" in stored) is not encrypted
+    repository = Repository.open(store)
+    assert held_backups(repository) == {IDS[0]}
+    with pytest.raises(JsBackupError, match="is held"):
+        plan_by_ids(repository, [IDS[0]])
 
 
 # --- killed, failing, many ---
