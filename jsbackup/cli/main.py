@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("jsbackup.cli.repo", "Check stored backups: names and sizes, digests, every message."),
     "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),
     "hold": ("jsbackup.cli.forget", "Hold backups, so that none of them is forgotten."),
+    "prune": ("jsbackup.cli.prune", "Delete what no backup needs any more."),
+    "unlock": ("jsbackup.cli.prune", "Show who is at work in a repository, and remove expired leases."),
     "copy": ("jsbackup.cli.copy", "Copy backups into another repository."),
     "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
     "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, or config files."),

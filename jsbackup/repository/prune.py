@@ -34,9 +34,9 @@ from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
 from jsbackup.times import format_time
 
-__all__ = ["GRACE_SECONDS", "Hold", "PruneReport", "objects_named", "preview_prune", "prune"]
+__all__ = ["GRACE_SECONDS", "LeaseTaker", "PruneReport", "objects_named", "preview_prune", "prune"]
 
-Hold = Callable[[Mode], AbstractContextManager[Lease]]
+LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 """Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
 
 GRACE_SECONDS = 24 * 3600.0
@@ -57,7 +57,7 @@ class PruneReport:
 
     *Marked* objects wait for their grace period; the first of them may go at `due_seconds` (Unix time, by the store's
     clock; None if there is none). *Kept* ones are due, and the store keeps them locked. `leftovers` are expired leases,
-    traces of an interrupted `init`, and unfinished uploads.
+    holds of backups that are gone, traces of an interrupted `init`, and unfinished uploads.
     """
 
     deleted_objects: int = 0
@@ -96,7 +96,7 @@ class _Survey:
 
 def prune(
     repository: Repository,
-    hold: Hold,
+    take: LeaseTaker,
     *,
     grace_seconds: float,
     tool: str,
@@ -114,14 +114,15 @@ def prune(
         StoreError: the store fails.
     """
     store = repository.store
-    with hold(Mode.SHARED) as lease:
+    with take(Mode.SHARED) as lease:
+        holds = list(store.list(layout.HOLDS))  # before the backups: what is held was there first
         marks = _read_marks(store)
         survey = _look(repository, lease, marks.seen_ns, frozenset(), threads)
         marks = _put_marks(store, marks, survey.unused, tool, random)
-        leftovers = _remove_leftovers(store, survey.now_seconds)
+        leftovers = _remove_leftovers(store, survey, holds)
     if not survey.due(grace_seconds, survey.now_seconds):
         return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
-    with hold(Mode.EXCLUSIVE) as lease:
+    with take(Mode.EXCLUSIVE) as lease:
         deleted = _delete_due(repository, lease, survey, grace_seconds, threads)
         if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
             _delete_marks(store, marks)
@@ -137,14 +138,14 @@ def prune(
 
 def preview_prune(
     repository: Repository,
-    hold: Hold,
+    take: LeaseTaker,
     *,
     grace_seconds: float,
     without: Collection[str] = (),
     threads: int = _THREADS,
 ) -> PruneReport:
     """What `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
-    with hold(Mode.SHARED) as lease:
+    with take(Mode.SHARED) as lease:
         survey = _look(repository, lease, _read_marks(repository.store).seen_ns, frozenset(without), threads)
     due = survey.due(grace_seconds, survey.now_seconds)
     gone = {one.info.key for one in due}
@@ -336,17 +337,25 @@ def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: floa
     )
 
 
-def _remove_leftovers(store: Store, now_seconds: float) -> int:
-    count = 0
-    for seen in list_leases(store):
-        if not seen.is_live(now_seconds):
-            remove_lease(store, seen)
-            count += 1
-    for info in list(store.list(layout.PROBES)):
-        old = now_seconds - info.modified_seconds > _LEFTOVER_SECONDS
-        if old and layout.kind_of(info.key) is Kind.PROBE:
-            store.delete(info.key)
-            count += 1
-    if isinstance(store, StaleUploads):
-        count += store.abort_stale_uploads(_LEFTOVER_SECONDS)
-    return count
+# --- what else lies around ---
+
+
+def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]) -> int:
+    """How many there were."""
+
+    def is_old(info: ObjectInfo) -> bool:
+        return survey.now_seconds - info.modified_seconds > _LEFTOVER_SECONDS
+
+    def is_of_no_backup(info: ObjectInfo) -> bool:
+        backup = layout.held_backup_of(info.key)
+        return backup is not None and backup not in survey.backups
+
+    expired = [seen for seen in list_leases(store) if not seen.is_live(survey.now_seconds)]
+    for seen in expired:
+        remove_lease(store, seen)
+    probes = [info for info in store.list(layout.PROBES) if layout.kind_of(info.key) is Kind.PROBE]
+    old = [info.key for info in [*probes, *filter(is_of_no_backup, holds)] if is_old(info)]
+    for key in old:
+        store.delete(key)
+    uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS) if isinstance(store, StaleUploads) else 0
+    return len(expired) + len(old) + uploads

@@ -295,7 +295,7 @@ def pruning(world: World, store: Store) -> int:
         holding(world, store, "prune"),
         grace_seconds=0,
         tool="tests",
-        random=lambda count: bytes(count),
+        random=lambda count: bytes([getattr(store, "number", 0)]) * count,
         threads=1,
     )
     return report.deleted_objects
