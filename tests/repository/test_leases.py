@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from jsbackup.errors import FormatError, IntegrityError, RepositoryLocked, StoreError, UsageError
+from jsbackup.errors import FormatError, IntegrityError, ObjectNotFound, RepositoryLocked, StoreError, UsageError
 from jsbackup.repository import layout, leases
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.leases import Lease, Mode, Terms, acquire, list_leases, read_lease, remove_lease, store_now
@@ -283,7 +283,11 @@ def forgettable(store: MemoryStore) -> None:
 
 def backing_up(world: World, store: Store) -> str:
     with holding(world, store, "backup")(Mode.SHARED) as lease:
-        stream = store_opaque(store, "verbatim", CONTENT)
+        try:
+            stream = store_opaque(store, "verbatim", CONTENT)
+        except ObjectNotFound:  # it was there a moment ago
+            assert not lease.held
+            return "too late"
         manifest = Manifest(SECOND, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (stream,))
         leases.commit(Repository.open(store), manifest, lease)
     return "committed"
