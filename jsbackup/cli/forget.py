@@ -14,21 +14,24 @@ import click
 from jsbackup import __version__
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import holder, lock_timeout_option
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_count
+from jsbackup.cli.prune import grace_option, print_prune, prune_json, run_prune
 from jsbackup.cli.reports import unreadable_code
 from jsbackup.cli.session import open_repository
 from jsbackup.config import parse_duration
-from jsbackup.errors import UsageError
+from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.forget import ForgetPlan
+    from jsbackup.repository.prune import PruneReport
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.retention import Decisions, TagRule
 
-__all__ = ["COMMANDS", "GROUPINGS"]
+__all__ = ["COMMANDS", "GROUPINGS", "parse_tag_rule"]
 
 GROUPINGS = ("selection", "source", "none")  # as `repository/retention.py` has them
 
@@ -63,6 +66,9 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
     "of the same cluster and account; or to all at once.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed and why, and change nothing.")
+@click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
+@grace_option
+@lock_timeout_option
 def forget(
     shared: Shared,
     backups: tuple[str, ...],
@@ -76,6 +82,9 @@ def forget(
     tags: tuple[str, ...],
     group_by: str,
     dry_run: bool,
+    prune: bool,
+    grace: str,
+    lock_timeout: str,
 ) -> int:
     """Remove backups: all that no --keep option keeps, or those named.
 
@@ -95,7 +104,7 @@ def forget(
         monthly=keep_monthly,
         yearly=keep_yearly,
         within_seconds=parse_duration(keep_within) if keep_within is not None else 0,
-        tags=tuple(map(_parse_rule, tags)),
+        tags=tuple(map(parse_tag_rule, tags)),
     )
     if backups and not policy.is_empty:
         raise UsageError(
@@ -104,7 +113,9 @@ def forget(
         )
     if not backups:
         policy.check()
+    grace_seconds = parse_duration(grace)
     repository = open_repository(shared)
+    take = holder(shared, repository, "prune", lock_timeout)
     if backups:
         plan = plan_by_ids(repository, [repository.resolve(text) for text in backups])
     else:
@@ -112,10 +123,20 @@ def forget(
     for warning in plan.warnings:
         shared.output.note(warning)
     decisions = plan.decisions if dry_run else carry_out(repository, plan.decisions)
-    return _tell(shared.output, plan, decisions, dry_run=dry_run, named=bool(backups))
+    report = None
+    if prune:
+        gone = frozenset(one.backup for one in decisions.removed)
+        try:
+            report = run_prune(repository, take, grace_seconds, dry_run=dry_run, without=gone)
+        except JsBackupError:
+            if not dry_run:
+                shared.output.note(f"removed {format_count(len(gone), 'backup')}, before the prune failed")
+            raise
+    return _tell(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
 
 
-def _parse_rule(text: str) -> TagRule:
+def parse_tag_rule(text: str) -> TagRule:
+    """`KEY` or `KEY=VALUE` as a rule. UsageError for anything else."""
     from jsbackup.repository.retention import TagRule
 
     key, equals, value = text.partition("=")
@@ -124,22 +145,30 @@ def _parse_rule(text: str) -> TagRule:
     return TagRule(key, value if equals else None)
 
 
-def _tell(output: Output, plan: ForgetPlan, decisions: Decisions, *, dry_run: bool, named: bool) -> int:
-    damaged = [one.error.message for one in plan.unreadable]
+def _tell(
+    output: Output,
+    plan: ForgetPlan,
+    decisions: Decisions,
+    report: PruneReport | None,
+    *,
+    dry_run: bool,
+    named: bool,
+) -> int:
     document: JsonObject = {
         "dry_run": dry_run,
         "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
         "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
-        "damaged": damaged,
+        "damaged": [one.error.message for one in plan.unreadable],
+        "prune": None if report is None else {**prune_json(report), "dry_run": dry_run},
     }
 
     def text() -> None:
         if not named:  # else there is nothing to say that was not typed
             _print_decisions(output, decisions, dry_run=dry_run)
-        for message in damaged:
-            output.line(f"damaged: {message}")
         gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
         output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
+        if report is not None:
+            print_prune(output, report, dry_run=dry_run)
 
     output.result(document, text)
     return unreadable_code([one.error for one in plan.unreadable])

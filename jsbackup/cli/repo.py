@@ -11,6 +11,7 @@ import click
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.key_file import new_key_file
 from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
 from jsbackup.cli.log import start_log
@@ -102,16 +103,23 @@ def _summary_json(summary: BackupSummary) -> JsonObject:
 
 
 @click.command("list", cls=Command)
-def list_backups(shared: Shared) -> int:
-    """List the backups of a repository, oldest first."""
+@click.option("--tag", "tags", multiple=True, metavar="K[=V]", help="Only backups with this tag; with all of several.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N of them.")
+def list_backups(shared: Shared, tags: tuple[str, ...], last: int | None) -> int:
+    """List the backups of a repository, oldest first.
+
+    One that cannot be read is named, whatever was asked for: what it holds is not known.
+    """
     from jsbackup.repository.holds import held_backups
 
     start_log(shared)
+    rules = [parse_tag_rule(text) for text in tags]
     repository = open_repository(shared)
     inventory, held = repository.inventory(), held_backups(repository)
     for warning in inventory.warnings:
         shared.output.note(warning)
-    rows = [_summary_json(summary) | {"held": summary.id in held} for summary in inventory.summaries]
+    wanted = [summary for summary in inventory.summaries if all(rule.matches(summary) for rule in rules)]
+    rows = [_summary_json(summary) | {"held": summary.id in held} for summary in wanted[-(last or 0) :]]
     damaged = [one.error for one in inventory.unreadable]
     output = shared.output
 
@@ -132,7 +140,7 @@ def list_backups(shared: Shared) -> int:
             ],
         )
         for error in damaged:
-            output.line(f"damaged: {error.message}")
+            output.line(f"cannot be read: {error.message}")
 
     output.result({"backups": rows, "damaged": [error.message for error in damaged]}, text)
     return unreadable_code(damaged)

@@ -38,6 +38,7 @@ PROMISED = {
         "streams[].verified streams[].seconds streams[].consumers[].name streams[].consumers[].fidelity"
     ),
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
+    "copy": "copied_objects copied_bytes skipped_objects",
     "export": "files rows bytes",
     "error": "error.code error.message error.hint",
 }
