@@ -15,7 +15,7 @@ from jsbackup.repository.retention import Grouping
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
-from tests.harness.backups import make_repository
+from tests.harness.backups import make_repository, store_backup
 from tests.harness.many import nth_id, put_manifests
 
 Type = Callable[..., Typed]
@@ -105,6 +105,7 @@ def test_each_backup_has_its_reason_for_people_too(typed: Type, repo: Path) -> N
         ("forget --keep-last 1 --group-by host", "'host' is not one of"),
         ("forget 2020", "no backup starts with '2020'"),
         ("forget 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
+        ("forget --keep-last 1 --prune --grace 3", "not a duration: '3'"),
         ("hold", "missing argument BACKUP"),
         ("hold 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
         ("hold latest --release --reason x", "--reason makes no sense with --release"),
@@ -123,7 +124,7 @@ def test_a_damaged_backup_is_kept_and_told_of(typed: Type, repo: Path) -> None:
     assert done.code == 14 and kept(document) == [IDS[0], IDS[11]] and IDS[0] in document["damaged"][0]
     assert document["kept"][0]["reasons"][0].startswith("cannot be read: ")
     told = typed("forget", "-r", repo, "--keep-last", "1")
-    assert told.code == 14 and "of no known group" in told.out and "\ndamaged: " in told.out
+    assert told.code == 14 and "of no known group" in told.out and "cannot be read: " in told.out
     gone = typed("forget", IDS[0], "-r", repo)
     assert (gone.code, gone.out) == (0, "removed 1 backup, kept 1\n") and backups(repo) == [IDS[11]]
 
@@ -143,6 +144,47 @@ def test_backups_of_some_streams_do_not_displace_those_of_all(typed: Type, shop:
     assert removed(done) == [first[str(chosen[0])]] and kept(done)[-1] == last
     assert len({one["group"] for one in done["kept"]}) == 5
     assert "streams ORDERS evil*" in done["removed"][0]["group"] and "account $G" in done["removed"][0]["group"]
+
+
+# --- and what only they needed ---
+
+
+def test_a_prune_can_follow(typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    repository = make_repository(LocalStore(repo))
+    store_backup(repository, IDS[0], count=100)
+    store_backup(repository, IDS[1], count=3)
+
+    def segments() -> set[Path]:
+        return set(repo.glob("segments/*/*"))
+
+    before = segments()
+    line = ["forget", "-r", repo, "--keep-last", "1", "--prune", "--json"]
+    planned = check("forget", typed(*line, "--grace", "0", "--dry-run"))
+    assert planned["prune"]["dry_run"] is True and planned["prune"]["deleted_objects"] > 0
+    assert segments() == before and backups(repo) == IDS[:2]
+
+    marked = check("forget", typed(*line))
+    assert marked["prune"]["deleted_objects"] == 0 and marked["prune"]["marked_objects"] > 0
+    assert segments() == before and backups(repo) == IDS[1:2]
+
+    pruned = check("forget", typed(*line, "--grace", "0"))
+    assert pruned["removed"] == []
+    assert pruned["prune"] == {
+        **pruned["prune"],
+        **{k: planned["prune"][k] for k in ("deleted_objects", "freed_bytes")},
+    }
+    assert len(segments()) == len(before) - planned["prune"]["deleted_objects"]
+    told = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
+    assert told.out.splitlines()[-2:] == ["removed 0 backups, kept 1", "deleted 0 objects, 0 B freed"]
+    assert typed("verify", "--level", "data", "-r", repo).code == 0
+
+
+def test_a_prune_that_fails_leaves_no_doubt_about_what_was_removed(typed: Type, repo: Path) -> None:
+    (repo / layout.manifest_key(IDS[0])).write_bytes(b"{}")
+    done = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
+    assert done.code == 14 and done.err.startswith("removed 10 backups, before the prune failed\nerror: manifest ")
+    assert backups(repo) == [IDS[0], IDS[11]]
 
 
 # --- by ids ---
