@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# For tests that are about something else than time: more than a machine stalls for.
+PATIENT = ("--timeout", "60s")
+
 # A stray setting of the developer's shell must not reach the commands under test.
 _ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("NATS_", "JSBACKUP_", "XDG_"))}
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
-from tests.harness.commands import Ran, jsbackup
+from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle_drain import drain
 from tests.harness.servers import NatsServer
 from tests.integration.traffic import Ledger, NotTaken, Traffic, insist
@@ -43,7 +43,7 @@ async def _back_up_live(url: str, repository: Path, seed: int) -> tuple[list[Tak
         taken = []
         for _ in range(BACKUPS):
             begin = await traffic.moment()
-            ran = await asyncio.to_thread(jsbackup, "backup", "-s", url, "-r", repository)
+            ran = await asyncio.to_thread(jsbackup, "backup", "-s", url, "-r", repository, *PATIENT)
             taken.append(Taken(ran, begin, await traffic.moment()))
         await traffic.end()
         return taken, traffic.ledgers
@@ -144,7 +144,7 @@ async def _restore_while_publishing(
 
 
 def _restore(url: str, repository: Path, *options: str) -> Ran:
-    return jsbackup("restore", "latest", "-s", url, "-r", repository, *options)
+    return jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, *options)
 
 
 @pytest.mark.parametrize(("target", "wire"), [("2.10.26", "v1"), ("2.12.8", "v1"), ("2.15.1", "v1"), ("2.15.1", "v2")])

@@ -15,7 +15,7 @@ import pytest
 from tests.harness.api import connected
 from tests.harness.awkward import fill
 from tests.harness.awkward_bench import Storage
-from tests.harness.commands import Ran, jsbackup
+from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.oracle_features import config_can_go, consumer_can_go
 from tests.harness.servers import VERSIONS, NatsServer, version_tuple
@@ -76,7 +76,7 @@ def _unused(before: Observed, after: Observed) -> list[str]:
 
 
 def _back_up(server: NatsServer, repository: Path) -> Ran:
-    backup = jsbackup("backup", "-s", server.url, "-r", repository).ok()
+    backup = jsbackup("backup", "-s", server.url, "-r", repository, *PATIENT).ok()
     assert backup.document["result"] == "complete"
     assert backup.document["skipped"] == []
     verified = jsbackup("verify", "-r", repository, "--level", "data").ok()
@@ -86,7 +86,7 @@ def _back_up(server: NatsServer, repository: Path) -> Ran:
 
 def _restore(server: NatsServer, repository: Path, leave_out: set[str], *options: str) -> Ran:
     excluded = [text for name in sorted(leave_out) for text in ("--exclude", name)]
-    restored = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *excluded, *options).ok()
+    restored = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *PATIENT, *excluded, *options).ok()
     assert restored.document["failed"] == []
     assert all(stream["verified"] for stream in restored.document["streams"])
     return restored

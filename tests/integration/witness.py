@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.harness.api import Refused, call, connected, paged
 from tests.harness.awkward import fill
-from tests.harness.commands import Ran, jsbackup
+from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle import ObservedStream, observe
 
 Observed = dict[str, ObservedStream]
@@ -60,7 +60,7 @@ def seen(url: str, *, prefix: str = "$JS.API") -> Observed:
 
 def back_up(url: str, repository: Path, *options: str) -> Ran:
     """A complete backup, verified."""
-    backup = jsbackup("backup", "-s", url, "-r", repository, *options).ok()
+    backup = jsbackup("backup", "-s", url, "-r", repository, *PATIENT, *options).ok()
     assert (backup.document["result"], backup.document["skipped"]) == ("complete", [])
     jsbackup("verify", "-r", repository, "--level", "data").ok()
     return backup
@@ -68,7 +68,7 @@ def back_up(url: str, repository: Path, *options: str) -> Ran:
 
 def restore(url: str, repository: Path, *options: str) -> Ran:
     """A restore of the latest backup, proved."""
-    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *options).ok()
+    restored = jsbackup("restore", "latest", "-s", url, "-r", repository, *PATIENT, *options).ok()
     assert restored.document["failed"] == []
     assert all(stream["verified"] for stream in restored.document["streams"])
     return restored
