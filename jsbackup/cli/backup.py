@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.leases import lock_timeout_option, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import connection_of, open_or_make_repository, run_async
-from jsbackup.config import parse_glob
+from jsbackup.config import parse_duration, parse_glob, parse_time
 from jsbackup.errors import UsageError
+from jsbackup.stores.base import LockMode
+
+if TYPE_CHECKING:
+    from jsbackup.repository.locking import LockRequest
 
 __all__ = ["COMMANDS", "parse_tags"]
 
@@ -26,6 +32,14 @@ def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"not a tag: {text!r}", hint="Write it as KEY=VALUE.")
         tags[key] = value
     return tags
+
+
+def _lock_request(text: str, mode: str) -> LockRequest:
+    from jsbackup.repository.locking import LockRequest
+
+    if "-" in text:
+        return LockRequest(LockMode(mode), until_seconds=parse_time(text) / 10**9)
+    return LockRequest(LockMode(mode), for_seconds=parse_duration(text))
 
 
 @click.command(cls=Command, needs_server=True)
@@ -43,7 +57,20 @@ def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
     help="Read only what is new: where that is quicker and loses nothing of the consumers' state, wherever it can be "
     "proved to be all that has changed, or not at all.",
 )
+@click.option(
+    "--lock-until",
+    metavar="DURATION|TIME",
+    help="Let the store keep the backup from everybody until then (S3 with object lock), such as 30d.",
+)
+@click.option(
+    "--lock-mode",
+    type=click.Choice([mode.value for mode in LockMode]),
+    default="governance",
+    show_default=True,
+    help="Who may end that earlier: users with a special permission, or nobody at all.",
+)
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@lock_timeout_option
 def backup(
     shared: Shared,
     streams: tuple[str, ...],
@@ -53,7 +80,10 @@ def backup(
     config_only: bool,
     check: bool,
     incremental: str,
+    lock_until: str | None,
+    lock_mode: str,
     jobs: int,
+    lock_timeout: str,
 ) -> int:
     """Back streams up: all of the account, or those named (globs are allowed).
 
@@ -72,12 +102,16 @@ def backup(
         config_only=config_only,
         check=check,
         incremental=Incremental(incremental),
+        lock=None if lock_until is None else _lock_request(lock_until, lock_mode),
         jobs=jobs,
     )
     connection = connection_of(shared)
     repository = open_or_make_repository(shared)
-    with make_progress("backup", wanted=shared.progress) as progress:
-        report = run_async(run_backup(connection, repository, options, progress, random=os.urandom))
+    with (
+        writing(shared, repository, "backup", lock_timeout) as lease,
+        make_progress("backup", wanted=shared.progress) as progress,
+    ):
+        report = run_async(run_backup(connection, repository, options, progress, lease=lease, random=os.urandom))
     return tell_backup(shared.output, report.manifest, report.streams, report.failures)
 
 

@@ -28,7 +28,8 @@ from jsbackup.errors import JsBackupError, NatsError, UsageError
 from jsbackup.progress import Progress
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository import layout
+from jsbackup.repository import layout, leases
+from jsbackup.repository.locking import LockRequest, open_lock
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.repository import Repository
@@ -51,6 +52,7 @@ class BackupOptions:
     check: bool = False
     incremental: Incremental = Incremental.AUTO
     jobs: int = 4
+    lock: LockRequest | None = None
     limits: CaptureLimits = field(default_factory=CaptureLimits)
 
 
@@ -84,11 +86,21 @@ async def run_backup(
     options: BackupOptions,
     progress: Progress,
     *,
+    lease: leases.Lease,
     clock_ns: Callable[[], int] = time.time_ns,
     random: Callable[[int], bytes],
 ) -> BackupReport:
-    """Back streams up. Raises UsageError if a named stream does not exist, NatsError if the server cannot be asked."""
+    """Back streams up. `lease` is a shared one, renewed by the caller.
+
+    Raises:
+        UsageError: a named stream does not exist.
+        NatsError: the server cannot be asked.
+        RepositoryLocked: the lease was lost; nothing was committed.
+    """
     begun_ns = clock_ns()
+    lock = None
+    if options.lock is not None:
+        lock = await asyncio.to_thread(open_lock, repository, options.lock, begun_ns / 10**9)
     async with connect_jetstream(connection) as js, advisories(js.link):
         await js.account()  # JetStream is there, and for this account
         source = Source(
@@ -126,7 +138,11 @@ async def run_backup(
         previous=previous,
         selection=_selection(options),
     )
-    await asyncio.to_thread(repository.commit, manifest)
+    if lock is not None:
+        manifest = await asyncio.to_thread(lock.lock_content, manifest)
+    await asyncio.to_thread(leases.commit, repository, manifest, lease)
+    if lock is not None:
+        await asyncio.to_thread(lock.lock_manifest, manifest)
     return BackupReport(manifest, tuple(results), tuple(failures))
 
 

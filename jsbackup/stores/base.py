@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from jsbackup.errors import StoreError
+from jsbackup.errors import StoreError, UnsupportedError
 
 __all__ = [
     "MAX_KEY_BYTES",
@@ -44,6 +44,7 @@ __all__ = [
     "check_prefix",
     "check_range",
     "is_key",
+    "object_lock",
 ]
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -146,6 +147,16 @@ class ObjectLock(Protocol):
             ObjectNotFound: there is no such object.
             UnsupportedError: objects cannot be locked here.
         """
+
+
+def object_lock(store: Store) -> ObjectLock:
+    """The store as one that locks. `UnsupportedError` if it cannot, whatever the bucket."""
+    if isinstance(store, ObjectLock):
+        return store
+    raise UnsupportedError(
+        f"objects cannot be locked in {store.location}",
+        hint="Take an S3 bucket that was made with object lock, or do without.",
+    )
 
 
 @runtime_checkable

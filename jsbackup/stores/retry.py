@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores.base import (
     Data,
     LockMode,
     ObjectInfo,
-    ObjectLock,
     ProbedStore,
     StaleUploads,
     Store,
     StoreProbe,
+    object_lock,
 )
 
 __all__ = ["DEFAULT_DEADLINE_SECONDS", "DEFAULT_DELAYS_SECONDS", "RetryingStore"]
@@ -134,10 +134,10 @@ class RetryingStore:
         return self._retry(lambda: store.probe(key, data)) if isinstance(store, ProbedStore) else StoreProbe()
 
     def check_object_lock(self) -> None:
-        self._retry(self._lock().check_object_lock)
+        self._retry(object_lock(self._store).check_object_lock)
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        lock = self._lock()
+        lock = object_lock(self._store)
         self._retry(lambda: lock.lock_until(key, until_seconds, mode))
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
@@ -145,14 +145,6 @@ class RetryingStore:
         if not isinstance(store, StaleUploads):
             return 0
         return self._retry(lambda: store.abort_stale_uploads(older_than_seconds))
-
-    def _lock(self) -> ObjectLock:
-        if not isinstance(self._store, ObjectLock):
-            raise UnsupportedError(
-                f"objects cannot be locked in {self.location}",
-                hint="Take an S3 bucket that was made with object lock, or do without.",
-            )
-        return self._store
 
     # --- trying again ---
 

@@ -87,10 +87,15 @@ def _store_opaque(objects: Objects, name: str, data: bytes) -> StreamBackup:
 
 def store_backup(repository: Repository, backup: str = FIRST, *, count: int = 40) -> Manifest:
     """Two streams, one of them opaque, and the manifest."""
+    manifest = make_manifest(repository, backup, count=count)
+    repository.commit(manifest)
+    return manifest
+
+
+def make_manifest(repository: Repository, backup: str = FIRST, *, count: int = 40) -> Manifest:
+    """The manifest of such a backup, whose objects are stored."""
     streams = (
         store_stream(repository.objects, "orders", some_messages(count, 100)),
         _store_opaque(repository.objects, "verbatim", bytes(range(256)) * 10),
     )
-    manifest = Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, streams)
-    repository.commit(manifest)
-    return manifest
+    return Manifest(backup, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, streams)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.engine.identities import Authority
 from tests.harness.api import Wire, call, connected
@@ -140,3 +141,28 @@ def test_init_says_what_the_store_can_do(s3_server: S3Server) -> None:
         where = f"s3://{BUCKET}/unconditional/{os.getpid()}"
         made = jsbackup("init", "-r", where, "--s3-endpoint", peer.url, **s3_server.environment).ok().document
     assert made["store"]["conditional_writes"] is False
+
+
+def test_a_locked_backup_outlives_whoever_wants_it_gone(
+    nats_server: Starter, s3_server: S3Server, tmp_path: Path
+) -> None:
+    server = nats_server(NEWEST)
+    asyncio.run(_some_messages(server.url))
+    where = f"s3://{LOCKED_BUCKET}/locked/{os.getpid()}"
+    at = s3_server.environment | {"JSBACKUP_REPO": where}
+    made = jsbackup("backup", "-s", server.url, "--lock-until", "1d", **at).ok().document
+    below = where.removeprefix(f"s3://{LOCKED_BUCKET}/")
+    stored = s3_server.keys(f"{below}/", LOCKED_BUCKET)
+    for key in stored:
+        if "/locks/" in key or "/catalog/" in key:
+            continue
+        versions = s3_server.client.list_object_versions(Bucket=LOCKED_BUCKET, Prefix=key)["Versions"]
+        with pytest.raises(ClientError, match="AccessDenied"):
+            s3_server.client.delete_object(Bucket=LOCKED_BUCKET, Key=key, VersionId=versions[0]["VersionId"])
+    assert jsbackup("verify", made["backup"], "--level", "data", **at).ok().document["ok"]
+    for text, code in (("2020-01-01T00:00:00Z", 2), ("yesterday", 2)):
+        assert jsbackup("backup", "-s", server.url, "--lock-until", text, **at).code == code
+    elsewhere = jsbackup("backup", "-s", server.url, "--lock-until", "1d", "-r", tmp_path / "repo", **at)
+    assert (elsewhere.code, elsewhere.document["error"]["code"]) == (13, 13)
+    plain = jsbackup("backup", "-s", server.url, "--lock-until", "1d", "-r", f"s3://{BUCKET}/plain/{os.getpid()}", **at)
+    assert plain.code == 13 and "has no object lock" in plain.document["error"]["message"]
