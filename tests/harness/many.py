@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
+from jsbackup.repository.catalog import Catalog, CatalogEntry, encode_catalog
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -19,8 +21,10 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.manifest_json import encode_manifest
+from jsbackup.repository.summary import summary_of
 from jsbackup.stores.base import Store
-from tests.harness.backups import CREATED, INCARNATION
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.backups import CREATED, INCARNATION, make_repository
 
 FIRST_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 EVERY = timedelta(minutes=10)
@@ -87,3 +91,50 @@ def put_manifests(store: Store, count: int, *, first: int = 0, streams: int = 1)
     for number in range(first, first + count):
         manifest = nth_manifest(number, streams=streams)
         store.put(layout.manifest_key(manifest.id), encode_manifest(manifest))
+
+
+class ManyBackups(MemoryStore):
+    """A repository of `count` backups of 50 streams, which takes hardly any memory.
+
+    A manifest is made when it is read. All but the newest `uncovered` are in a catalog.
+    """
+
+    STREAMS = tuple(f"STREAM_{number:02}" for number in range(50))
+
+    def __init__(self, count: int, *, uncovered: int, streams: int = 50) -> None:
+        self._seconds = 0.0
+        self._numbers: dict[str, int] = {}
+        super().__init__(self._tick)
+        make_repository(self)
+        self._model = replace(nth_manifest(1, streams=streams, segments=2), tags={})
+        self._add(0, count - uncovered)
+        self._put_catalog(count - uncovered)
+        self._add(count - uncovered, count)
+
+    def made(self, number: int) -> Manifest:
+        previous = nth_id(max(number, 1) - 1)  # the first has one too, so that all are of one size
+        return replace(self._model, id=nth_id(number), created=nth_created(number), previous=previous)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if key in self._numbers:
+            return encode_manifest(self.made(self._numbers[key]))[offset : offset + length]
+        return super().get_range(key, offset, length)
+
+    def _tick(self) -> float:
+        self._seconds += 1
+        return self._seconds
+
+    def _add(self, first: int, end: int) -> None:
+        place = bytes(len(encode_manifest(self._model)))  # one for all
+        for number in range(first, end):
+            key = layout.manifest_key(nth_id(number))
+            self._numbers[key] = number
+            self.put(key, place)
+
+    def _put_catalog(self, count: int) -> None:
+        size, summary = len(encode_manifest(self._model)), summary_of(self._model)
+        entries = tuple(
+            CatalogEntry(replace(summary, id=nth_id(number), created=nth_created(number)), size, "0" * 64)
+            for number in range(count)
+        )
+        self.put(layout.catalog_key(1), encode_catalog(Catalog(1, nth_id(count - 1), entries)))

@@ -1,0 +1,132 @@
+"""Ten thousand backups of 50 streams: how many requests the store gets. A listing is one for each thousand objects.
+
+With one backup every ten minutes that is ten weeks, none forgotten. Numbers are bounds, not times: a request is what
+costs, in latency and on the bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from jsbackup.progress import NullProgress
+from jsbackup.repository import layout
+from jsbackup.repository.copying import copy_backups
+from jsbackup.repository.forget import carry_out, plan_by_policy
+from jsbackup.repository.holds import held_backups
+from jsbackup.repository.previous import previous_streams
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.retention import Grouping, Policy
+from jsbackup.repository.reuse import stored_segments
+from tests.harness.backups import INCARNATION
+from tests.harness.counting import PAGE, CountingStore
+from tests.harness.many import ManyBackups, nth_created, nth_id, nth_manifest
+from tests.repository.test_copying import lease_on
+
+BACKUPS = 10_000
+STREAMS = 50
+UNCOVERED = 90
+PAGES = BACKUPS // PAGE + 1
+
+NOW_NS = 1_775_000_000_000_000_000  # after the newest
+
+
+@pytest.fixture(scope="module")
+def many() -> ManyBackups:
+    """Changed by nobody."""
+    return ManyBackups(BACKUPS, uncovered=UNCOVERED)
+
+
+@contextmanager
+def counted(store: ManyBackups, most: int) -> Iterator[CountingStore]:
+    """The store, which gets at most so many requests."""
+    counting = CountingStore(store)
+    yield counting
+    assert counting.total <= most, counting.requests
+    print(dict(counting.requests))  # noqa: T201
+
+
+def test_listing(many: ManyBackups) -> None:
+    with counted(many, 5 + PAGES + UNCOVERED) as store:
+        repository = Repository.open(store)
+        inventory = repository.inventory()
+        held_backups(repository)
+    assert [summary.id for summary in inventory.summaries] == [nth_id(number) for number in range(BACKUPS)]
+    assert {summary.streams for summary in inventory.summaries} == {STREAMS}
+    assert inventory.summaries[-1].created == nth_created(BACKUPS - 1)
+
+
+def test_finding_a_backup(many: ManyBackups) -> None:
+    for text in ("latest", nth_id(BACKUPS - 1)[:15]):
+        with counted(many, 1 + PAGES) as store:
+            assert Repository.open(store).resolve(text) == nth_id(BACKUPS - 1)
+    with counted(many, 2) as store:
+        repository = Repository.open(store)
+        repository.manifest(repository.resolve(nth_id(4321)))
+
+
+def test_deciding_what_to_forget(many: ManyBackups) -> None:
+    policy = Policy(hourly=24, daily=7, weekly=4, monthly=12)
+    with counted(many, 5 + PAGES + UNCOVERED) as store:
+        plan = plan_by_policy(Repository.open(store), policy, Grouping.SELECTION, now_ns=NOW_NS)
+    assert len(plan.decisions.kept) + len(plan.decisions.removed) == BACKUPS
+    assert 30 < len(plan.decisions.kept) < 50
+
+
+def test_a_backup(many: ManyBackups) -> None:
+    """All that a backup of 50 streams asks of the repository, but for the messages that it stores."""
+    store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
+    with_lists = 3 * PAGES + STREAMS  # what came before, which id comes next, is a catalog due; and what is stored
+    with counted(store, with_lists + 5) as counting:
+        repository = Repository.open(counting)
+        earlier = previous_streams(repository, dict.fromkeys(ManyBackups.STREAMS, INCARNATION))
+        assert len(earlier) == STREAMS
+        for stream in earlier.values():
+            stored_segments(repository.store, layout.stream_folder(stream.name, INCARNATION), stream.segments)
+        assert repository.backups()[-1] == nth_id(BACKUPS - 1)
+        repository.commit(store.made(BACKUPS))
+
+
+def test_a_backup_that_writes_a_catalog() -> None:
+    store = ManyBackups(BACKUPS, uncovered=100)
+    with counted(store, 2 * PAGES + 101 + 10) as counting:
+        Repository.open(counting).commit(store.made(BACKUPS))
+    assert [info.key for info in store.list(layout.CATALOGS)] == [layout.catalog_key(1), layout.catalog_key(2)]
+    with counted(store, 3 + PAGES) as counting:
+        assert len(Repository.open(counting).inventory().entries) == BACKUPS + 1
+
+
+def test_forgetting(many: ManyBackups) -> None:
+    store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
+    repository = Repository.open(store)
+    plan = plan_by_policy(repository, Policy(last=BACKUPS - 20), Grouping.SELECTION, now_ns=NOW_NS)
+    with counted(store, PAGES + UNCOVERED + 10 + 20 * 3) as counting:
+        done = carry_out(Repository.open(counting), plan.decisions)
+    assert len(done.removed) == 20
+    with counted(store, 3 + PAGES) as counting:
+        assert len(Repository.open(counting).inventory().entries) == BACKUPS - 20
+
+
+def test_copying_what_is_there_already() -> None:
+    source, target = (ManyBackups(BACKUPS, uncovered=UNCOVERED) for _ in range(2))
+    lease = lease_on(target)
+    with (
+        counted(source, 1 + 2 * PAGES + UNCOVERED + 3) as ours,
+        counted(target, 1 + 2 * PAGES + UNCOVERED + 3) as theirs,
+    ):
+        here = Repository.open(ours)
+        report = copy_backups(here, Repository.open(theirs), here.backups(), lease, NullProgress(), jobs=4)
+    assert len(report.present) == BACKUPS and report.copied == report.failed == ()
+
+
+@pytest.mark.parametrize(("streams", "segments"), [(1, 16_000), (50, 20)])
+def test_a_manifest_of_a_terabyte_and_one_of_many_streams_are_written_and_read(streams: int, segments: int) -> None:
+    store = ManyBackups(2, uncovered=0)
+    manifest = replace(nth_manifest(7, streams=streams, segments=segments), tags={})
+    repository = Repository.open(store)
+    repository.commit(manifest)
+    assert repository.manifest(manifest.id) == manifest
+    assert len(repository.inventory().entries) == 3
