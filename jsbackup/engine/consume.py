@@ -27,6 +27,7 @@ from jsbackup.engine.capture import Advance
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
+from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
@@ -87,18 +88,24 @@ def _as_batch(rows: list[_Row]) -> pa.RecordBatch:
         subjects = [row.subject.decode() for row in rows]
     except UnicodeDecodeError:
         schema = BINARY_SUBJECT_SCHEMA
-    columns = [
+    try:
+        return pa.RecordBatch.from_arrays(_columns(rows, subjects, schema), schema=schema)
+    except (OverflowError, pa.ArrowInvalid) as error:
+        raise FormatError("a message has a sequence or a time that is none") from error
+
+
+def _columns(rows: list[_Row], subjects: list[bytes] | list[str], schema: pa.Schema) -> list[pa.Array]:
+    return [
         pa.array([row.sequence for row in rows], pa.int64()),
         pa.array([row.timestamp_ns for row in rows], pa.int64()),
         pa.array(subjects, schema.field("subject").type),
         pa.array([row.headers for row in rows], pa.binary()),
         pa.array([row.data for row in rows], pa.binary()),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 async def _get_each(js: JetStream, info: StreamInfo, first: int, last: int) -> AsyncGenerator[_Row, None]:
-    deleted = set(info.deleted or ())
+    deleted = SequenceSet(info.deleted or ())
     sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
     while wanted := list(islice(sequences, _GETS_AT_ONCE)):
         for message in await asyncio.gather(*(js.message(info.name, sequence) for sequence in wanted)):

@@ -131,6 +131,8 @@ def plan_increment(
     has the deleted sequences, if there are any, unless they are too many. By `cuts` the writer will cut.
     """
     state, then = info.state, previous.state
+    if info.created != previous.created:
+        return Whole("it was made anew")
     if not previous.segments:
         return Whole("the last backup has no messages of it")
     if info.lost:
@@ -219,9 +221,10 @@ _GETS = (0.005, 140e-6, 1 / 50e6)
 def choose(
     mode: Incremental, plan: Increment, info: StreamInfo, consumers: Iterable[ConsumerInfo], version: Version
 ) -> Increment | Whole:
-    """The increment, or why the stream is read whole after all. `consumers` are those that the backup will have."""
-    if mode is Incremental.NEVER:
-        return Whole("it was asked for")
+    """The increment, or why the stream is read whole after all. `consumers` are those that the backup will have.
+
+    `mode` is one of those that ask for an increment.
+    """
     if mode is Incremental.ALWAYS:
         return plan
     if not _no_snapshot(info, version):

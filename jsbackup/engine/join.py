@@ -35,7 +35,15 @@ from jsbackup.engine.increment import (
     plan_increment,
 )
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.errors import DigestMismatch, IntegrityError, NatsError, NatsTimeout, TransferError, UnsupportedError
+from jsbackup.errors import (
+    DigestMismatch,
+    FormatError,
+    IntegrityError,
+    NatsError,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
 from jsbackup.formats.digest import Digester
 from jsbackup.formats.segment import drop_sequences
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
@@ -202,11 +210,14 @@ class _SpanSink:
 
     def _account(self, sequences: list[int], last: int) -> None:
         """Note what is missing from where the last batch ended up to `last`."""
-        if self._present.count(self._at, last) != len(sequences):
+        missing = self._present.count(self._at, last) - len(sequences)
+        if missing < 0 or (sequences and sequences[0] < self._at):
+            raise FormatError("more messages came than the server said there are")
+        if len(self.missing) + missing > _MAX_MISSING:
+            raise UnsupportedError("messages go faster than they can be read")
+        if missing:
             came = set(sequences)
             self.missing += [s for s in self._present.within(self._at, last) if s not in came]
-            if len(self.missing) > _MAX_MISSING:
-                raise UnsupportedError("messages go faster than they can be read")
         self._at = last + 1
 
     def _prove(self, batch: pa.RecordBatch, sequences: list[int]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.consumers import KnownConsumer, merge_consumers
-from jsbackup.engine.increment import Incremental, Whole
+from jsbackup.engine.increment import MAX_DELETED, Incremental, Whole
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import take_increment
 from jsbackup.errors import (
@@ -66,9 +66,6 @@ _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
 _BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
 _BUSY_PAUSE_SECONDS = 1.0
 _MIN_CHUNK_BYTES = 16 * 1024
-# Deletions asked for beforehand, so that a v1 archive needs no rewriting. Beyond, the answer would be too large: they
-# are then learnt from the archive's end.
-_MAX_DELETED_DETAILS = 2_000_000
 _V2_SINCE = (2, 15)
 
 
@@ -291,7 +288,8 @@ class _Run:
         )
 
     async def _deleted(self, info: StreamInfo) -> SequenceSet:
-        if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= _MAX_DELETED_DETAILS:
+        """Those asked for beforehand, so that a v1 archive needs no rewriting; the rest is learnt from its end."""
+        if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
             return SequenceSet()
         detailed = await self.js.stream(self.name, deleted_details=True)
         return SequenceSet(detailed.deleted or ())

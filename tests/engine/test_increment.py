@@ -133,6 +133,7 @@ def test_a_stream_that_cannot_be_the_same_any_more_is_read_whole() -> None:
     assert why(backup(OLD), stream(OLD[:-1])) == "it ends at sequence 19 and ended at 20 in the last backup"
     assert why(backup(OLD[4:]), stream(OLD)) == "it begins at sequence 1 and began at 5 in the last backup"
     assert why(backup(OLD), stream(OLD[::2], 30)) == "no segment of the last backup is still as it was"
+    assert why(backup(OLD), replace(stream([*OLD, 21]), created="2026-11-22T01:45:00Z")) == "it was made anew"
     assert why(backup([], 5), stream([6])) == "the last backup has no messages of it"
     assert why(backup(OLD), stream([*OLD, 21], lost=2)) == "the server reports 2 damaged messages"
 
@@ -225,7 +226,6 @@ def test_a_stream_that_no_snapshot_can_be_had_of_is_read_apart_as_soon_as_that_i
     assert auto(sized(900_000, 1_000_000, 256), memory, version=V2) != ""
 
 
-def test_always_and_never_are_what_they_say() -> None:
+def test_always_is_what_it_says() -> None:
     made, info = sized(1_000_000, 1_000_000, 256), stream(OLD)
     assert choose(Incremental.ALWAYS, made, info, [consumer(pending=1)], V2) is made
-    assert isinstance(choose(Incremental.NEVER, sized(1, 10**6, 256), info, [], V2), Whole)
