@@ -1,0 +1,108 @@
+"""A second backup of real streams stores what is new, and stands without the first one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.api import Wire, call, connected
+from tests.harness.commands import jsbackup
+from tests.harness.servers import NatsServer
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+Starter = Callable[..., NatsServer]
+
+STREAMS: dict[str, dict[str, Any]] = {
+    "RANDOM": {},
+    "JSON": {},
+    "KEYS": {"max_msgs_per_subject": 1},
+    "QUEUE": {"retention": "workqueue"},
+    "PURGED": {},
+    "SAME": {},
+}
+# Messages before the first backup and how many more before the second; bytes of each; how many subjects.
+SIZES = {
+    "RANDOM": (800, 8, 16_000, 7),
+    "JSON": (10_000, 100, 1_000, 7),
+    "KEYS": (2_000, 20, 1_000, 2_000),
+    "QUEUE": (2_000, 20, 1_000, 7),
+    "PURGED": (2_000, 20, 1_000, 7),
+    "SAME": (100, 0, 1_000, 7),
+}
+
+
+async def create(url: str) -> None:
+    async with connected(url) as nc:
+        for name, config in STREAMS.items():
+            base = {"name": name, "subjects": [f"{name}.>"], "retention": "limits", "storage": "file"}
+            await call(nc, f"STREAM.CREATE.{name}", {**base, "num_replicas": 1, **config})
+        durable = {"durable_name": "worker", "ack_policy": "explicit"}
+        await call(nc, "CONSUMER.DURABLE.CREATE.QUEUE.worker", {"stream_name": "QUEUE", "config": durable})
+
+
+async def publish(url: str, *, more: bool) -> None:
+    wire = await Wire.open(url)
+    for name, (before, after, size, subjects) in SIZES.items():
+        chance = random.Random(f"{name} {more}")
+        for number in range(before, before + after) if more else range(before):
+            data = chance.randbytes(size)
+            if name != "RANDOM":
+                data = b'{"number":%d,"text":"%s"}' % (number, data[: size // 4].hex().encode() * 2)
+            await wire.send(f"{name}.{number % subjects}", data)
+    await wire.replies()
+    await wire.close()
+
+
+async def remove(url: str) -> None:
+    async with connected(url) as nc:
+        await call(nc, "STREAM.PURGE.PURGED", {"seq": 1000})
+        subscription = await nc.jetstream().pull_subscribe_bind(durable="worker", stream="QUEUE")
+        for message in await subscription.fetch(200, timeout=30):
+            await message.ack_sync()
+
+
+def back_up(url: str, repository: Path, incremental: str) -> tuple[str, dict[str, Any]]:
+    document = jsbackup("backup", "-s", url, "-r", repository, "--incremental", incremental).ok().document
+    return document["backup"], {stream["name"]: stream for stream in document["streams"]}
+
+
+@pytest.mark.parametrize(("version", "incremental"), [("2.12.8", "never"), ("2.15.1", "never"), ("2.15.1", "always")])
+def test_a_second_backup_stores_what_is_new_and_needs_no_other(
+    version: str, incremental: str, nats_server: Starter, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repo"
+    server = nats_server(version)
+    asyncio.run(create(server.url))
+    asyncio.run(publish(server.url, more=False))
+    first, before = back_up(server.url, repository, incremental)
+    asyncio.run(publish(server.url, more=True))
+    asyncio.run(remove(server.url))
+    second, after = back_up(server.url, repository, incremental)
+
+    for name in ("RANDOM", "JSON"):
+        assert after[name]["messages"] == sum(SIZES[name][:2])
+        assert after[name]["stored_bytes_added"] <= 0.02 * before[name]["stored_bytes_added"]
+        assert after[name]["segments_reused"] == after[name]["segments"] - 1 > 0
+    assert after["SAME"]["stored_bytes_added"] == 0
+    assert after["SAME"]["segments_reused"] == after["SAME"]["segments"] == 1
+    _, anew = back_up(server.url, tmp_path / "other", "never")
+    for name, stream in anew.items():
+        assert stream["digest"] == after[name]["digest"], name
+        assert stream["messages"] == after[name]["messages"], name
+    third, again = back_up(server.url, repository, incremental)
+    assert {name: stream["digest"] for name, stream in again.items()} == {n: s["digest"] for n, s in after.items()}
+
+    (repository / "backups" / f"{first}.json").unlink()
+    (repository / "backups" / f"{third}.json").unlink()
+    jsbackup("verify", "-r", repository, second, "--level", "data").ok()
+    with NatsServer("2.15.1") as target:
+        restored = jsbackup("restore", second, "-s", target.url, "-r", repository).ok().document
+        assert {stream["name"]: stream["digest"] for stream in restored["streams"]} == {
+            name: stream["digest"] for name, stream in after.items()
+        }
