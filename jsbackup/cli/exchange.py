@@ -17,6 +17,7 @@ from jsbackup import __version__
 from jsbackup.cli.backup import parse_tags
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
@@ -39,7 +40,8 @@ _PRIVATE, _SHARED = 0o700, 0o777
 @click.command("import", cls=Command)
 @click.argument("directory", metavar="DIR")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")
-def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
+@lock_timeout_option
+def import_(shared: Shared, directory: str, tags: tuple[str, ...], lock_timeout: str) -> int:
     """Take in DIR as a backup: what `nats stream backup` or `nats account backup` wrote, or config files.
 
     Archives of servers of any version are taken, under any name, and proved first. Makes the repository where the
@@ -53,10 +55,14 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
     chosen_tags = parse_tags(tags)
     with Source.open(Path(directory)) as source:
         repository = open_or_make_repository(shared)
-        with make_progress("import", wanted=shared.progress) as progress:
+        with (
+            writing(shared, repository, "import", lock_timeout) as lease,
+            make_progress("import", wanted=shared.progress) as progress,
+        ):
             report = run_import(
                 source,
                 repository,
+                lease=lease,
                 tags=chosen_tags,
                 tool=f"jsbackup {__version__}",
                 progress=progress,
@@ -83,8 +89,15 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...]) -> int:
     help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer. Default: v1, for streams kept in "
     "memory v2.",
 )
+@lock_timeout_option
 def export(
-    shared: Shared, backup: str, streams: tuple[str, ...], kind: str, directory: str, archive: str | None
+    shared: Shared,
+    backup: str,
+    streams: tuple[str, ...],
+    kind: str,
+    directory: str,
+    archive: str | None,
+    lock_timeout: str,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) out as files: all streams, or those named (globs are allowed).
 
@@ -101,17 +114,18 @@ def export(
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
     repository = open_repository(shared)
-    manifest = repository.manifest(repository.resolve(backup))
-    chosen = _choose(manifest, patterns)
-    new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
-    with new, make_progress("export", wanted=shared.progress) as progress:
-        if kind == "config":
-            exported = export_configs(new, chosen)
-        elif len(patterns) == 1 and patterns[0].is_literal:
-            exported = [export_stream(new, "", repository.objects, chosen[0], wanted, progress)]
-        else:
-            exported = export_account(new, repository.objects, chosen, wanted, progress)
-        new.commit()
+    with reading(shared, repository, "export", lock_timeout):
+        manifest = repository.manifest(repository.resolve(backup))
+        chosen = _choose(manifest, patterns)
+        new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
+        with new, make_progress("export", wanted=shared.progress) as progress:
+            if kind == "config":
+                exported = export_configs(new, chosen)
+            elif len(patterns) == 1 and patterns[0].is_literal:
+                exported = [export_stream(new, "", repository.objects, chosen[0], wanted, progress)]
+            else:
+                exported = export_account(new, repository.objects, chosen, wanted, progress)
+            new.commit()
     return _tell(shared, new, exported, directory)
 
 

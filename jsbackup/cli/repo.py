@@ -14,6 +14,7 @@ from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.key_file import new_key_file
 from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
+from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
@@ -296,7 +297,8 @@ def _lost(problem: JsonObject) -> str:
     help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
 )
 @click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
-def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | None) -> int:
+@lock_timeout_option
+def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | None, lock_timeout: str) -> int:
     """Check stored backups; all of them if none is named.
 
     Where backups are signed it also notices when one was removed or exchanged; but for the newest ones, for which there
@@ -310,12 +312,13 @@ def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | N
     if expect is not None and not is_backup_id(expect):
         raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
     repository = open_repository(shared)
-    chosen = [repository.resolve(text) for text in backups] or repository.backups()
-    signed = repository.descriptor.authority is not None
-    gaps = find_gaps(repository.documents, chosen if backups else None, expect) if signed or expect else []
-    alone = len(chosen) == 1
-    with make_progress("verify", wanted=shared.progress) as progress:
-        found = [(backup, _problems(repository, backup, Level(level), progress, alone=alone)) for backup in chosen]
+    with reading(shared, repository, "verify", lock_timeout):
+        chosen = [repository.resolve(text) for text in backups] or repository.backups()
+        signed = repository.descriptor.authority is not None
+        gaps = find_gaps(repository.documents, chosen if backups else None, expect) if signed or expect else []
+        alone = len(chosen) == 1
+        with make_progress("verify", wanted=shared.progress) as progress:
+            found = [(backup, _problems(repository, backup, Level(level), progress, alone=alone)) for backup in chosen]
     output = shared.output
     documents: list[JsonObject] = [
         {

@@ -9,6 +9,7 @@ import click
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
@@ -58,6 +59,7 @@ WIRES = ("auto", "v1", "v2")
 @click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@lock_timeout_option
 def restore(
     shared: Shared,
     backup: str,
@@ -71,6 +73,7 @@ def restore(
     window: str,
     no_verify: bool,
     jobs: int,
+    lock_timeout: str,
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
@@ -92,8 +95,11 @@ def restore(
     settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify)
     connection = connection_of(shared)
     repository = open_repository(shared)
-    manifest = repository.manifest(repository.resolve(backup))
-    with make_progress("restore", wanted=shared.progress) as progress:
+    with (
+        reading(shared, repository, "restore", lock_timeout),
+        make_progress("restore", wanted=shared.progress) as progress,
+    ):
+        manifest = repository.manifest(repository.resolve(backup))
         report = run_async(
             run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom)
         )

@@ -19,7 +19,7 @@ from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, import
 from jsbackup.exchange.source import FoundStream, NotImported, Source, SourceKind
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.repository import layout, manifest
+from jsbackup.repository import layout, leases, manifest
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.previous import imported_streams
@@ -42,6 +42,7 @@ def run_import(
     source: Source,
     repository: Repository,
     *,
+    lease: leases.Lease,
     tags: Mapping[str, str],
     tool: str,
     progress: Progress,
@@ -50,9 +51,11 @@ def run_import(
 ) -> ImportReport:
     """Import every stream of `source` and commit them as one backup.
 
-    `tool` is name and version of the writer, `clock_ns` gives Unix time, `random` so many random bytes.
+    `lease` is a shared one, renewed by the caller. `tool` is name and version of the writer, `clock_ns` gives Unix
+    time, `random` so many random bytes.
 
     Raises:
+        RepositoryLocked: the lease was lost; nothing was committed.
         StoreError: the backup cannot be committed.
     """
     begun_ns = clock_ns()
@@ -84,7 +87,7 @@ def run_import(
         tags=dict(tags),
         previous=previous,
     )
-    repository.commit(document)
+    leases.commit(repository, document, lease)
     return ImportReport(document, tuple(streams), tuple(failures))
 
 

@@ -22,6 +22,7 @@ from jsbackup.stores.base import Store
 from tests.formats.archives import CONFIG, CONSUMERS, CREATED, as_stored, in_s2, state_of, written
 from tests.formats.golden_archives import Golden
 from tests.harness.batches import Message, batch_of, messages_of
+from tests.harness.held import held
 
 V1, V2 = "stream.tar.s2", "stream.arc.s2"
 
@@ -90,6 +91,7 @@ def take_in(
         return run_import(
             source,
             repository,
+            lease=held(repository.store),
             tags=tags,
             tool="jsbackup tests",
             progress=progress or NullProgress(),
