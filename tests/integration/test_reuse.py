@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jsbackup.config import ConnectionOptions, Glob, source_connection
+from jsbackup.engine import stream_backup
+from jsbackup.engine.backup import BackupOptions, run_backup
+from jsbackup.engine.increment import Incremental
+from jsbackup.engine.stream_backup import StreamResult
+from jsbackup.formats.archive import ArchiveEnd
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.progress import NullProgress
+from jsbackup.repository.age import random_identity
+from jsbackup.repository.archiving import read_stream
+from jsbackup.repository.founding import found
+from jsbackup.repository.keys import GivenKeys
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected
 from tests.harness.commands import jsbackup
+from tests.harness.held import held
 from tests.harness.servers import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -106,3 +124,53 @@ def test_a_second_backup_stores_what_is_new_and_needs_no_other(
         assert {stream["name"]: stream["digest"] for stream in restored["streams"]} == {
             name: stream["digest"] for name, stream in after.items()
         }
+
+
+def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
+    nats_server: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = nats_server("2.12.8").url
+    store = LocalStore(tmp_path / "repo")
+    reader = random_identity()
+    assert reader.recipient is not None
+    founding = found("00ff", [reader.recipient], None, os.urandom)
+    Repository.create(store, repository_id="00ff", created="2026-11-21T01:45:00Z", tool="tests", founding=founding)
+    monkeypatch.setitem(SegmentWriter.__init__.__kwdefaults__, "segment_bytes", 100_000)
+
+    async def send(*numbers: int) -> None:
+        wire = await Wire.open(url)
+        for number in numbers:
+            await wire.send("SAME.a", b"%d" % number * 500)
+        await wire.replies()
+        await wire.close()
+
+    async def back_up() -> StreamResult:
+        # Whoever wrote a segment can read it as long as it runs: each backup is another process.
+        repository = Repository.open(store, GivenKeys(writer=founding.writer_key))
+        connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
+        options = BackupOptions(streams=(Glob("SAME"),), incremental=Incremental.NEVER)
+        lease = held(store)
+        report = await run_backup(connection, repository, options, NullProgress(), lease=lease, random=os.urandom)
+        assert report.failures == ()
+        return report.streams[0]
+
+    asked: list[int] = []
+
+    def late(_end: ArchiveEnd, _config: object, segments: Sequence[SegmentRef], _reader: SegmentReader) -> SequenceSet:
+        """Message 30 goes while the snapshot runs."""
+        asyncio.run(send(1))  # and so the count is not that of the beginning
+        asked.append(len(segments))
+        return SequenceSet([30])
+
+    asyncio.run(create(url))
+    asyncio.run(send(*range(1000)))
+    first = asyncio.run(back_up()).stream
+    monkeypatch.setattr(stream_backup, "messages_to_remove", late)
+    second = asyncio.run(back_up())
+    assert len(asked) == 2
+    hit = [ref for ref in first.segments if ref.first_seq <= 30 <= ref.last_seq]
+    assert [ref for ref in first.segments if ref not in second.stream.segments] == hit
+    assert second.segments_reused == len(first.segments) - 1 > 5
+    objects = Repository.open(store, GivenKeys(identities=(reader,))).objects
+    read = [batch.column("sequence").to_pylist() for batch in read_stream(objects, second.stream)]
+    assert [sequence for some in read for sequence in some] == [n for n in range(1, 1002) if n != 30]
