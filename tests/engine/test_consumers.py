@@ -72,6 +72,22 @@ def test_the_archives_state_is_exact_and_kept_as_it_is() -> None:
     assert known.consumer == archived(state=STATE)
 
 
+def test_what_a_killed_run_left_behind_is_none_of_the_streams_consumers() -> None:
+    reader = {"description": "jsbackup reads this stream", "ack_policy": "none"}
+    mine = {**reader, "durable_name": "mine"}  # whoever describes a consumer like that keeps it
+    listed = listing(info("r", config=reader), info("mine", config=mine))
+    known = merge_consumers([ArchivedConsumer("s", reader, STATE, CREATED)], listed, 100)
+    assert [one.consumer.name for one in known] == ["mine"]
+
+
+def test_what_answers_add_to_a_configuration_is_not_kept() -> None:
+    added = {"_nats.ver": "2.12.8", "_nats.level": "3"}
+    config = {"name": "c", "metadata": {"_nats.req.level": "0", "team": "x", **added}}
+    kept = {"name": "c", "metadata": {"_nats.req.level": "0", "team": "x"}}
+    assert merge_one(None, listing(info(config=config))).consumer.config == kept
+    assert merge_one(None, listing(info(config={"name": "c", "metadata": added}))).consumer.config == {"name": "c"}
+
+
 def test_consumers_come_in_order_of_their_names() -> None:
     known = merge_consumers([archived("b", STATE), archived("d", STATE)], listing(info("c"), info("a"), info("b")), 100)
     assert [one.consumer.name for one in known] == ["a", "b", "c", "d"]

@@ -24,6 +24,8 @@ from jsbackup.repository.manifest import (
     Manifest,
     ObjectRef,
     OpaqueRef,
+    ReadAs,
+    Reading,
     Result,
     SegmentRef,
     Selection,
@@ -80,6 +82,7 @@ def full_manifest() -> Manifest:
         consumers=consumers,
         opaque=(OpaqueRef(layout.opaque_key(FOLDER, HEX), 10, HEX, 20),),
         warnings=("something was odd",),
+        read=Reading(ReadAs.INCREMENT, "7 of 80 messages had to be read", {"later": 1}),
     )
     return Manifest(
         id="20261121T014500Z-1a2b3c",
