@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from jsbackup.errors import JsBackupError, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.holds import Hold, find_hold, held_backups, is_held
-from jsbackup.repository.inventory import UnreadableBackup, write_catalog
+from jsbackup.repository.inventory import UnreadableBackup, settle_catalog, write_catalog
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Decisions, Grouping, Kept, Policy, Removed, apply_policy
 
@@ -94,7 +94,8 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
     """
     if not decisions.removed:
         return decisions
-    _before_delete(repository, [one.backup for one in decisions.removed])
+    # Where it is signed, a catalog without them says that they were taken out and did not get lost.
+    generation = write_catalog(repository.documents, without=[one.backup for one in decisions.removed])
     kept, gone = list(decisions.kept), list[Removed]()
     for one in sorted(decisions.removed, key=lambda one: one.backup):
         try:
@@ -108,9 +109,8 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
             raise
         _log.info("removed backup %s: %s", one.backup, one.reason)
         gone.append(one)
+    try:
+        settle_catalog(repository.documents, generation, [one.backup for one in gone])
+    except JsBackupError as error:  # they are gone, and hardly ever is there anything to do
+        _log.warning("the catalog of backups could not be looked at again: %s", error.message)
     return Decisions(tuple(sorted(kept, key=lambda one: one.backup)), tuple(gone))
-
-
-def _before_delete(repository: Repository, backups: Collection[str]) -> None:
-    """A catalog that does not name them: where it is signed, it says that they were taken out and did not get lost."""
-    write_catalog(repository.documents, without=backups)

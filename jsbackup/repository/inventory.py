@@ -3,14 +3,14 @@
 Readers never depend on a catalog. One that is damaged, or of a later format, is passed over with a warning, and what it
 would have told is read from an older one and from the manifests.
 
-Backups tend the catalog (`tend_catalog`), `forget` writes one before it deletes (`write_catalog`). Only what is written
-here ever leaves entries out, and only those that it is told to.
+Backups tend the catalog (`tend_catalog`), `forget` writes one before it deletes (`write_catalog`) and looks again when
+it has (`settle_catalog`). Only what is written here ever leaves entries out, and only those that it is told to.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -43,6 +43,7 @@ __all__ = [
     "Inventory",
     "UnreadableBackup",
     "newest_catalog",
+    "settle_catalog",
     "take_inventory",
     "tend_catalog",
     "write_catalog",
@@ -107,7 +108,7 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
 
 def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]]:
     """The newest catalog that can be read, if there is one, and what is wrong with those that are newer."""
-    return _newest(documents, _generations(documents), (IntegrityError, KeyUnavailable, UnsupportedError))
+    return _newest(documents, _catalogs(documents), (IntegrityError, KeyUnavailable, UnsupportedError))
 
 
 def tend_catalog(documents: Documents) -> bool:
@@ -118,23 +119,23 @@ def tend_catalog(documents: Documents) -> bool:
 
     Raises the same as `write_catalog`.
     """
-    listed = _listed(documents)
-    since = max((info.modified_seconds for info in documents.list(layout.CATALOGS)), default=float("-inf"))
+    listed, catalogs = _listed(documents), _catalogs(documents)
+    since = max((info.modified_seconds for info in catalogs.values()), default=float("-inf"))
     if not _is_due([info for info in listed.values() if info.modified_seconds >= since]):
         return False
-    catalog, _ = newest_catalog(documents)
-    named = _by_id(catalog)
+    base = _base(documents, catalogs)
+    named = _by_id(base)
     if not _is_due([info for backup, info in listed.items() if not _covers(named, backup, info)]):
         return False
     try:
-        _write_next(documents, frozenset())
+        _write_next(documents, catalogs, base, listed, frozenset())
     except ObjectExists:
         return False
     return True
 
 
-def write_catalog(documents: Documents, *, without: Collection[str] = ()) -> None:
-    """Write a catalog of all backups but those of `without`, which are going to be deleted.
+def write_catalog(documents: Documents, *, without: Collection[str] = ()) -> int:
+    """Write a catalog of all backups but those of `without`, which are going to be deleted; gives its generation.
 
     Raises:
         UnsupportedError: the newest catalog takes a newer tool; it is left as the newest.
@@ -142,21 +143,31 @@ def write_catalog(documents: Documents, *, without: Collection[str] = ()) -> Non
         StoreError: it cannot be stored, or others have been quicker again and again.
     """
     for _ in range(_MOST_RIVALS):
+        catalogs = _catalogs(documents)
         try:
-            return _write_next(documents, without)
+            return _write_next(documents, catalogs, _base(documents, catalogs), _listed(documents), without)
         except ObjectExists:
             continue
     raise StoreError("the catalog changes again and again while it is rewritten", hint="Try again later.")
 
 
-def _write_next(documents: Documents, without: Collection[str]) -> None:
-    """One try. Raises `ObjectExists` if there is a newer catalog by now."""
-    generations = _generations(documents)
-    generation = max(generations, default=0) + 1
-    listed = _listed(documents)
-    # From a damaged one nothing is taken over, not even what it left out: better named once more than lost unseen.
-    base, _ = _newest(documents, generations, (IntegrityError,))
-    base = base or Catalog(0, None)
+def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
+    """After backups were deleted that the catalog of `generation` left out: a writer that met us may have seen one of
+    them before it went, and named it again. Raises the same as `write_catalog`."""
+    catalogs = _catalogs(documents)
+    if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
+        write_catalog(documents, without=gone)
+
+
+def _write_next(
+    documents: Documents,
+    catalogs: Mapping[int, ObjectInfo],
+    base: Catalog,
+    listed: Mapping[str, ObjectInfo],
+    without: Collection[str],
+) -> int:
+    """One try. `base` is the newest of `catalogs`; raises `ObjectExists` if there is a newer one by now."""
+    generation = max(catalogs, default=0) + 1
     named = _by_id(base)
     found, _ = _look_up(documents, base, {backup: info for backup, info in listed.items() if backup not in named})
     # An entry never changes: manifests do not, and one that was exchanged or taken away is to be noticed.
@@ -170,9 +181,22 @@ def _write_next(documents: Documents, without: Collection[str]) -> None:
     data = encode_catalog(new)
     if len(data) > MAX_CATALOG_BYTES:
         _log.warning("a catalog of %d backups would be too large; their manifests are read instead", len(entries))
-        return
+        return generation
     documents.put(layout.catalog_key(generation), data)
-    _delete(documents, [old for old in generations if old < generation - 1])
+    _delete(documents, [old for old in catalogs if old < generation - 1])
+    added = {entry.id for entry in found} - set(without)
+    if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
+        return write_catalog(documents, without=vanished)
+    return generation
+
+
+def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
+    """What the next catalog is made from.
+
+    From a damaged one nothing is taken over, not even what it left out: better named once more than lost unseen.
+    """
+    base, _ = _newest(documents, catalogs, (IntegrityError,))
+    return base or Catalog(0, None)
 
 
 def _delete(documents: Documents, generations: Sequence[int]) -> None:
@@ -190,17 +214,17 @@ def _listed(documents: Documents) -> dict[str, ObjectInfo]:
     return {backup: info for backup, info in found if backup is not None}
 
 
-def _generations(documents: Documents) -> list[int]:
-    found = (layout.catalog_generation_of(info.key) for info in documents.list(layout.CATALOGS))
-    return sorted(generation for generation in found if generation is not None)
+def _catalogs(documents: Documents) -> dict[int, ObjectInfo]:
+    found = ((layout.catalog_generation_of(info.key), info) for info in documents.list(layout.CATALOGS))
+    return {generation: info for generation, info in found if generation is not None}
 
 
 def _newest(
-    documents: Documents, generations: Sequence[int], passed_over: tuple[type[JsBackupError], ...]
+    documents: Documents, generations: Iterable[int], passed_over: tuple[type[JsBackupError], ...]
 ) -> tuple[Catalog | None, tuple[str, ...]]:
     """The newest catalog that does not raise one of these errors, and what those said."""
     warnings: list[str] = []
-    for generation in reversed(generations):
+    for generation in sorted(generations, reverse=True):
         key = layout.catalog_key(generation)
         try:
             return decode_catalog(documents.get(key, MAX_CATALOG_BYTES), key), tuple(warnings)

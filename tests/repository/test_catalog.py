@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
@@ -12,11 +12,11 @@ from jsbackup.errors import FormatError, JsBackupError, StoreError, UnsupportedE
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
 from jsbackup.repository.document import decode_document, encode_document
-from jsbackup.repository.inventory import newest_catalog, take_inventory, tend_catalog, write_catalog
-from jsbackup.repository.manifest import Result
+from jsbackup.repository.inventory import newest_catalog, settle_catalog, take_inventory, tend_catalog, write_catalog
+from jsbackup.repository.manifest import Result, Selection, Source
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository
 from tests.harness.counting import CountingStore
@@ -75,6 +75,20 @@ def test_a_catalog_comes_back(numbers: list[int], tags: dict[str, str], number: 
     data = encode_catalog(catalog)
     assert decode_catalog(data, KEY) == catalog
     assert encode_catalog(decode_catalog(data, KEY)) == data
+
+
+def test_a_summary_from_a_catalog_is_that_of_the_manifest(store: MemoryStore) -> None:
+    source = Source("2.15.1", "cluster", "account", "domain", "context", {"imported": {"from": "folder"}})
+    selection = Selection(("A", "B.*"), ("C",), consumers=False, config_only=True)
+    manifest = replace(nth_manifest(3), source=source, result=Result.PARTIAL, selection=selection)
+    repository = Repository.open(store)
+    repository.commit(manifest)
+    write_catalog(repository.documents)
+    (summary,) = repository.inventory().summaries
+    assert summary == summary_of(manifest)
+    plain = BackupSummary("", "", Result.COMPLETE, 0, 0, 0)
+    same = [field.name for field in fields(plain) if getattr(summary, field.name) == getattr(plain, field.name)]
+    assert same == []  # so that a field that catalogs forget does not go unnoticed
 
 
 def test_an_empty_catalog_comes_back() -> None:
@@ -154,7 +168,7 @@ def test_without_a_catalog_manifests_are_read(store: MemoryStore) -> None:
     assert [summary.id for summary in inventory.summaries] == ids(range(30))
     assert inventory.summaries[7].tags == {"number": "7"}
     assert inventory.entries[7].previous == nth_id(6)
-    assert inventory.unreadable == inventory.warnings == ()
+    assert (inventory.unreadable, inventory.warnings) == ((), ())
 
 
 def test_with_a_catalog_only_the_others_are_read(store: MemoryStore) -> None:
@@ -342,7 +356,7 @@ def test_writers_that_meet_do_not_undo_each_other(store: MemoryStore) -> None:
     put_manifests(store, 5)
     write_catalog(Repository.open(store).documents)
     put_manifests(store, 1, first=5)
-    met = []
+    met: list[str] = []
 
     def forget(operation: str, key: str) -> None:
         if (operation, key) == ("put", layout.catalog_key(2)) and not met:
@@ -355,6 +369,34 @@ def test_writers_that_meet_do_not_undo_each_other(store: MemoryStore) -> None:
     assert met and catalog is not None
     assert catalog.generation == 3
     assert [one.id for one in catalog.entries] == ids(range(1, 6))
+
+
+def test_what_a_writer_named_again_before_it_was_deleted_is_taken_out_again(store: MemoryStore) -> None:
+    put_manifests(store, 5)
+    documents = Repository.open(store).documents
+    generation = write_catalog(documents, without={nth_id(0)})
+    write_catalog(documents)  # somebody else's: the manifest is still there
+    store.delete(layout.manifest_key(nth_id(0)))
+    settle_catalog(documents, generation, {nth_id(0)})
+    catalog, _ = newest_catalog(documents)
+    assert catalog is not None and [one.id for one in catalog.entries] == ids(range(1, 5))
+    settle_catalog(documents, catalog.generation, {nth_id(0)})
+    assert catalogs(store)[-1] == layout.catalog_key(3)
+
+
+def test_a_writer_takes_out_again_what_was_forgotten_while_it_wrote(store: MemoryStore) -> None:
+    put_manifests(store, 5)
+    documents = Repository.open(store).documents
+    generation = write_catalog(documents, without={nth_id(0)})
+
+    def forget(operation: str, key: str) -> None:
+        if (operation, key) == ("put", layout.catalog_key(2)):
+            store.delete(layout.manifest_key(nth_id(0)))
+            settle_catalog(documents, generation, {nth_id(0)})
+
+    write_catalog(Repository.open(FaultStore(store, before=forget)).documents)
+    catalog, _ = newest_catalog(documents)
+    assert catalog is not None and [one.id for one in catalog.entries] == ids(range(1, 5))
 
 
 def test_who_is_always_overtaken_gives_up(store: MemoryStore) -> None:
@@ -371,7 +413,7 @@ def test_who_is_always_overtaken_gives_up(store: MemoryStore) -> None:
 
 def test_a_backup_writes_a_catalog_when_many_manifests_are_not_covered(store: MemoryStore) -> None:
     repository = Repository.open(store)
-    written = []
+    written: list[int] = []
     for number in range(210):
         repository.commit(nth_manifest(number))
         if len(catalogs(store)) > len(written):

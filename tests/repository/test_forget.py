@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache, partial
 
 import pytest
@@ -303,9 +304,10 @@ def test_killed_anywhere_the_others_are_whole_and_a_rerun_does_the_rest(fault: F
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER])
 def test_an_operation_that_fails_once_is_an_error_or_tried_again(fault: Fault) -> None:
-    for at in range(1, _operations(forget, _fresh()) + 1):
+    last = _operations(forget, _fresh())  # a look whether a rival has written a catalog: it can be done without
+    for at in range(1, last + 1):
         store = _fresh()
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError) if at < last else nullcontext():
             forget(FaultStore(store, fault, at=at))
         assert Repository.open(store).backups() in (IDS[:4], IDS[1:4])
         store = _fresh()
