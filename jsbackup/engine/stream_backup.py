@@ -218,6 +218,8 @@ class _Run:
         """What is new since the previous backup, or why the stream has to be read whole."""
         if self.options.incremental is Incremental.NEVER:
             return Whole("it was asked for")
+        if self.options.check:
+            return Whole("the server checks its store when it makes a snapshot")
         if self.previous is None:
             return Whole("there is no earlier backup of it")
         reusable = await self.reusable()

@@ -75,11 +75,11 @@ class Bench:
         )
         return cls(url, folder, made)
 
-    def back_up(self, incremental: Incremental, *, user: str = "") -> dict[str, StreamResult]:
+    def back_up(self, incremental: Incremental, *, user: str = "", check: bool = False) -> dict[str, StreamResult]:
         """Streams by name; all of them are in the backup."""
         url = self.url.replace("://", f"://{user}:{user}@") if user else self.url
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
-        options = BackupOptions(incremental=incremental)
+        options = BackupOptions(incremental=incremental, check=check)
         report: BackupReport = asyncio.run(
             run_backup(
                 connection,
@@ -342,6 +342,8 @@ def test_a_host_that_cannot_read_the_backups_makes_increments(
     bench.create("MIDDLE")
     bench.publish("MIDDLE", range(100))
     (first,) = bench.back_up(Incremental.AUTO).values()
+    (checked,) = bench.back_up(Incremental.ALWAYS, check=True).values()
+    assert how(checked) == (ReadAs.SNAPSHOT, "the server checks its store when it makes a snapshot")
     # What wrote it can read it, as long as it runs. So another one.
     writer = GivenKeys(writer=founding.writer_key)
     bench = replace(bench, repository=Repository.open(LocalStore(bench.folder), writer))
