@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.harness.servers import Port, missing, wait_until
 
@@ -131,8 +132,19 @@ class S3Server:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         atexit.register(self.close)
         wait_until(self._ready, "the S3 server to be ready")
-        self.client.create_bucket(Bucket=BUCKET)
-        self.client.create_bucket(Bucket=LOCKED_BUCKET, ObjectLockEnabledForBucket=True)
+        for name, lock in ((BUCKET, False), (LOCKED_BUCKET, True)):
+            wait_until(functools.partial(self._has_made, name, lock), f"the bucket {name}\n{self.log[-2000:]}")
+
+    def _has_made(self, bucket: str, lock: bool) -> bool:
+        """A server that has just become ready may still refuse for a moment."""
+        exists = self.client.exceptions.BucketAlreadyExists, self.client.exceptions.BucketAlreadyOwnedByYou
+        try:
+            with contextlib.suppress(*exists):
+                self.client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=lock)
+            self.client.put_object(Bucket=bucket, Key="first", Body=b"")
+        except (ClientError, BotoCoreError):
+            return False
+        return True
 
     def _ready(self) -> bool:
         if self._process is None or self._process.poll() is not None:
