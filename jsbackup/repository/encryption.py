@@ -14,7 +14,7 @@ import hashlib
 import hmac
 from typing import NoReturn
 
-from jsbackup.errors import IntegrityError, KeyUnavailable
+from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.repository import age, layout
 from jsbackup.repository.secret import DocumentsSecret
 from jsbackup.repository.signing import Signatory, Signers, sign_document
@@ -32,6 +32,8 @@ class AgeSealing:
     """Content. `names` is None where nobody gave a key, `identity` where nobody gave one that reads."""
 
     suffix = SUFFIX
+    # Two recipients and what age adds at random take some 500 bytes.
+    head_bytes = 4 << 10
 
     def __init__(self, recipient: age.Recipient, names: bytes | None, identity: age.Identity | None, *, writes: bool):
         run = age.random_identity()
@@ -53,6 +55,15 @@ class AgeSealing:
         if not self._writes:
             _no_writer()
         return age.encrypt(data, self._recipients)
+
+    def opens(self, head: bytes) -> bool:
+        try:
+            age.decrypt(head, self._identities, "")
+        except KeyUnavailable:
+            return False
+        except FormatError:  # not whole, or damaged
+            return True
+        return True
 
     def unseal(self, key: str, data: bytes) -> bytes:
         try:

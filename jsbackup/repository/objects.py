@@ -58,12 +58,20 @@ class Objects:
             try:
                 self.store.put(name, sealed)
             except ObjectExists:
-                found = self.store.get_range(name, 0, MAX_OBJECT_BYTES)
-                if self._holds(name, found, data):
+                found = self.store.get_range(name, 0, MAX_OBJECT_BYTES) if self.can_open(name) else None
+                if found is not None and self._holds(name, found, data):
                     return StoredObject(name, len(found), sha256_of(found), added=False)
             else:
                 return StoredObject(name, size, sha256, added=True)
         raise damaged_twice(key)
+
+    def can_open(self, key: str) -> bool:
+        """Whether the object under `key` is encrypted for a key at hand, or not at all: asked before all of it is read.
+
+        Raises StoreError.
+        """
+        head_bytes = self.sealing.head_bytes
+        return not head_bytes or self.sealing.opens(self.store.get_range(key, 0, head_bytes))
 
     def _holds(self, key: str, found: bytes, data: Data) -> bool:
         try:

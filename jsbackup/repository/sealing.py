@@ -15,10 +15,13 @@ __all__ = ["PLAIN", "PlainSealing", "Sealing"]
 
 
 class Sealing(Protocol):
-    """`suffix` ends the keys of what is sealed this way."""
+    """`suffix` ends the keys of what is sealed this way; `head_bytes` at its beginning say for whom, 0 if for all."""
 
     @property
     def suffix(self) -> str: ...
+
+    @property
+    def head_bytes(self) -> int: ...
 
     def name(self, digest: str) -> str:
         """What stands for a digest (64 hex digits) in a key; 64 hex digits too, equal for equal digests.
@@ -31,6 +34,9 @@ class Sealing(Protocol):
 
     def seal(self, data: Data) -> Data:
         """The bytes to store. They need not be the same for the same data. Errors as `name`."""
+
+    def opens(self, head: bytes) -> bool:
+        """Whether an object that begins with `head` is for a key at hand. True for what is damaged."""
 
     def unseal(self, key: str, data: bytes) -> bytes:
         """The opposite, for the object under `key`.
@@ -45,6 +51,7 @@ class PlainSealing:
     """Stored as it is."""
 
     suffix = ""
+    head_bytes = 0
 
     def name(self, digest: str) -> str:
         return digest
@@ -54,6 +61,9 @@ class PlainSealing:
 
     def seal(self, data: Data) -> Data:
         return data
+
+    def opens(self, head: bytes) -> bool:
+        return True
 
     def unseal(self, key: str, data: bytes) -> bytes:
         return data
