@@ -54,9 +54,11 @@ class Incremental(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The stream is to be read whole, and why."""
+    """The stream is to be read whole, and why. `lost`: it has lost what it had in the last backup, which users want
+    to be warned of: that backup has it."""
 
     why: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,11 @@ def plan_increment(
         return Whole(f"the server reports {info.lost} damaged messages")
     last_stored = max(then.last_seq, previous.captured.last_seq)
     if state.last_seq < last_stored:
-        return Whole(f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup")
+        return Whole(f"it ends at sequence {state.last_seq} and ended at {last_stored} in the last backup", lost=True)
     if state.first_seq < then.first_seq:
-        return Whole(f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup")
+        return Whole(
+            f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup", lost=True
+        )
     if _unchanged(previous, state) and len(stored) == len(previous.segments):
         return Increment(tuple(stored), (), None, 0, 0, state.messages, state.bytes)
     if info.deleted is None:

@@ -111,8 +111,7 @@ async def take_increment(
                 return Whole(error.message)
             _log.info("stream %s: %s; once more", previous.name, error.message)
         except DigestMismatch as error:
-            _log.warning("stream %s: %s", previous.name, error.message)
-            return Whole(error.message)
+            return Whole(error.message, lost=True)
         except (NatsError, IntegrityError, UnsupportedError) as error:
             return Whole(error.message)
     raise AssertionError

@@ -116,15 +116,18 @@ async def back_up_stream(
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
     folder = repository.objects.sealing.folder(info.name, incarnation)
     begun_ns = clock_ns()
+    said: tuple[str, ...] = ()
     if options.config_only:
         stored = _Stored(ArchiveFormat.CONFIG, info.state)
     else:
         run = _Run(js, repository, folder, options, progress, info.name, previous)
         done = await run.increment()
+        if isinstance(done, Whole) and done.lost:
+            said = (f"the server has lost some of it since the last backup: {done.why}",)
         stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
         assert stored.read is not None
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
-    warnings = list(stored.warnings)
+    warnings = [*said, *stored.warnings]
     known: list[KnownConsumer] = []
     lost: set[str] = set()
     if options.consumers:

@@ -329,6 +329,8 @@ def test_a_stream_that_lost_its_end_and_went_on_is_read_whole(
     assert told["NOT_CONCERNED"][0] == ReadAs.INCREMENT
     for name, result in apart.items():
         check_equal(result, whole[name])
+        warned = [warning.startswith("the server has lost some of it") for warning in result.stream.warnings]
+        assert warned == ([] if name == "NOT_CONCERNED" else [True])
 
 
 def test_a_host_that_cannot_read_the_backups_makes_increments(
