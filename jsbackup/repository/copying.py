@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.errors import (
@@ -32,7 +33,7 @@ from jsbackup.repository.carrying import Carrier, Resealing, Tally, Verbatim, re
 from jsbackup.repository.catalog import CatalogEntry, entry_of
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
-from jsbackup.repository.inventory import tend_catalog, write_catalog
+from jsbackup.repository.inventory import newest_catalog, tend_catalog, write_catalog
 from jsbackup.repository.leases import Lease
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
@@ -98,7 +99,8 @@ def copy_backups(
         except (IntegrityError, UnsupportedError, TargetConflict) as error:
             failed[entry.id] = error
     if copied:
-        run.finish()
+        run.tend()
+    run.close_gaps([entry for entry in here.entries if entry.id not in failed])
     return CopyReport(
         copied=tuple(copied),
         present=tuple(present),
@@ -160,15 +162,23 @@ class _Run:
             hint="Compare both with `jsbackup show`; nothing is overwritten.",
         )
 
-    def finish(self) -> None:
-        """Leave the target with a catalog that covers what came, where that is due."""
-        try:
-            if self._target.descriptor.authority is None:
-                tend_catalog(self._target.documents)
-            else:  # it closes the gaps in the chain of signatures where not all backups were copied
+    def tend(self) -> None:
+        """Leave the target with a catalog that covers what came, where one is due."""
+        with _not_needed():
+            tend_catalog(self._target.documents)
+
+    def close_gaps(self, entries: Sequence[CatalogEntry]) -> None:
+        """Put on record which backups a replica was given without the one that they follow.
+
+        Manifests name that one, and `chain.py` would miss it.
+        """
+        if self._target.descriptor.authority is None or not self._same_documents:
+            return
+        loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
+        with _not_needed():
+            catalog, _ = newest_catalog(self._target.documents) if loose else (None, ())
+            if loose - {entry.id for entry in (catalog.entries if catalog else ())}:
                 write_catalog(self._target.documents)
-        except JsBackupError as error:  # the backups are there
-            _log.warning("no new catalog of backups was written: %s", error.message)
 
     def _choose_carrier(self, backup: str) -> Carrier:
         ours, theirs = self._source.objects, self._target.objects
@@ -189,11 +199,11 @@ class _Run:
             data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
             self._target.store.put(document.key, data)
             self.tally.copied_bytes += document.size
-            return
-        stored = self._target.documents.put(key, encode_manifest(self._chained(manifest)))
-        self._stored[manifest.id] = stored.sha256
+        else:
+            stored = self._target.documents.put(key, encode_manifest(self._chained(manifest)))
+            self._stored[manifest.id] = stored.sha256
+            self.tally.copied_bytes += stored.size
         insort(self._there, manifest.id)
-        self.tally.copied_bytes += stored.size
 
     def _chained(self, manifest: Manifest) -> Manifest:
         """With the backup that comes before it at the target, where manifests are signed."""
@@ -206,6 +216,15 @@ class _Run:
             if (sha256 := self._stored[previous]) is not None:
                 return replace(manifest, previous=previous, previous_sha256=sha256)
         return replace(manifest, previous=None, previous_sha256=None)
+
+
+@contextmanager
+def _not_needed() -> Iterator[None]:
+    """Around what puts a catalog: the backups are there without it."""
+    try:
+        yield
+    except JsBackupError as error:
+        _log.warning("no new catalog of backups was written: %s", error.message)
 
 
 def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:

@@ -29,7 +29,7 @@ __all__ = ["BackupLock", "LockRequest", "open_lock"]
 
 _STEPS = 8
 _THREADS = 8
-_FIELD = "locked"  # of a manifest: {"until": RFC 3339, "mode": …}
+_FIELD = "locked"  # of a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class BackupLock:
         return set(objects_named(manifest)) if manifest.extra.get(_FIELD) == self._field() else set()
 
     def _field(self) -> dict[str, str]:
-        return {"until": format_time(math.ceil(self.until_seconds) * 10**9), "mode": self.mode.value}
+        until = format_time(math.ceil(self.until_seconds) * 10**9)
+        return {"until": until, "mode": self.mode.value, "at": self.repository.store.location}
 
 
 def open_lock(repository: Repository, request: LockRequest, begun_seconds: float) -> BackupLock:

@@ -115,7 +115,7 @@ def test_progress_is_drawn(repo: Path, tmp_path: Path) -> None:
 def test_the_second_repository_has_options_and_variables_of_its_own(repo: Path, tmp_path: Path) -> None:
     names = {option.name for option in TO_OPTIONS}
     assert {"to_s3_endpoint", "to_s3_path_style", "to_s3_ca", "to_writer_key", "to_expect_signer"} <= names
-    line = ["copy", "-r", repo, "--to-repo", tmp_path / "new"]
+    line: list[str | Path] = ["copy", "-r", repo, "--to-repo", tmp_path / "new"]
     # A variable of the first one is not the second one's, nor the other way round.
     done = in_shell(*line, JSBACKUP_TO_S3_ENDPOINT="ftp://nowhere", JSBACKUP_S3_ENDPOINT="")
     assert done.code == 2 and "S3 endpoint" in done.err

@@ -106,7 +106,7 @@ class ManyBackups(MemoryStore):
         self._numbers: dict[str, int] = {}
         super().__init__(self._tick)
         make_repository(self)
-        self._model = replace(nth_manifest(1, streams=streams, segments=2), tags={})
+        self._model = replace(nth_manifest(1, streams=streams, segments=1), tags={})
         self._add(0, count - uncovered)
         self._put_catalog(count - uncovered)
         self._add(count - uncovered, count)

@@ -19,8 +19,8 @@ from jsbackup.progress import NullProgress
 from jsbackup.repository import age, layout
 from jsbackup.repository.copying import CopyReport, copy_backups, is_replica
 from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.founding import Founding, found
-from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.pending import load_consumer
@@ -328,6 +328,7 @@ def test_what_a_backup_holds_is_the_same_however_it_is_kept(of: str, to: str) ->
     assert contents(target.reader(), THIRD) == contents(source.reader(), THIRD)
     if to != "plain":
         assert [target.reader().manifest(backup).previous for backup in ALL] == [None, FIRST, SECOND]
+        assert find_gaps(target.writer().documents) == []
 
 
 def test_without_the_key_that_reads_messages_nothing_is_sealed_anew() -> None:
@@ -363,10 +364,15 @@ def test_a_replica_takes_everything_as_it_is_without_a_key_that_reads_messages(k
     assert all(ours[key] == data for key, data in there.items() if not key.startswith(layout.CATALOGS))
     for backup in (FIRST, THIRD):
         assert contents(replica.reader(), backup) == contents(source.reader(), backup)
-    # Backups go on there, if need be.
+    # What follows one that was not copied is on record; backups go on there, if need be.
     store_backup(replica.writer(), "20261121T014800Z-000004")
-    catalog, _ = newest_catalog(replica.writer().documents)
-    assert catalog is not None and [entry.id for entry in catalog.entries] == [FIRST, THIRD]
+    assert find_gaps(replica.writer().documents) == []
+    # As if the copy had been stopped before it could put anything on record: the next one does.
+    for info in list(store.list(layout.CATALOGS)):
+        store.delete(info.key)
+    assert [gap.backup for gap in find_gaps(replica.writer().documents)] == [SECOND]
+    assert copy(source.writer(), replica.writer(), [FIRST, THIRD]).present == (FIRST, THIRD)
+    assert find_gaps(replica.writer().documents) == []
 
 
 def test_an_interrupted_replica_can_be_made_again() -> None:

@@ -73,6 +73,39 @@ def _commit(repository: Repository, manifest: Manifest, request: LockRequest, be
     return manifest
 
 
+class Locking(MemoryStore):
+    """A store that notes what it was asked to lock."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__()
+        self.locked: list[str] = []
+        self._location = location
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    def check_object_lock(self) -> None:
+        pass
+
+    def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
+        self.locked.append(key)
+
+
+def test_a_backup_that_was_copied_is_not_taken_for_locked() -> None:
+    here, there = (make_repository(Locking(name)) for name in ("here", "there"))
+    request = LockRequest(LockMode.GOVERNANCE, for_seconds=DAY)
+    first = _commit(here, make_manifest(here, FIRST), request, DAY)
+    for info in here.store.list("segments/"):
+        there.store.put(info.key, here.store.get(info.key))
+    there.commit(first)
+    for repository, again in ((here, False), (there, True)):
+        assert isinstance(repository.store, Locking)
+        repository.store.locked.clear()
+        second = _commit(repository, make_manifest(repository, SECOND), request, DAY)
+        assert (set(objects_named(first)) & set(objects_named(second)) <= set(repository.store.locked)) == again
+
+
 @pytest.mark.s3
 def test_all_that_a_backup_needs_is_locked_and_only_what_is_new_of_the_next(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch

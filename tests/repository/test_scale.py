@@ -46,7 +46,6 @@ def counted(store: ManyBackups, most: int) -> Iterator[CountingStore]:
     counting = CountingStore(store)
     yield counting
     assert counting.total <= most, counting.requests
-    print(dict(counting.requests))  # noqa: T201
 
 
 def test_listing(many: ManyBackups) -> None:
@@ -76,7 +75,7 @@ def test_deciding_what_to_forget(many: ManyBackups) -> None:
     assert 30 < len(plan.decisions.kept) < 50
 
 
-def test_a_backup(many: ManyBackups) -> None:
+def test_a_backup() -> None:
     """All that a backup of 50 streams asks of the repository, but for the messages that it stores."""
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
     with_lists = 3 * PAGES + STREAMS  # what came before, which id comes next, is a catalog due; and what is stored
@@ -99,7 +98,7 @@ def test_a_backup_that_writes_a_catalog() -> None:
         assert len(Repository.open(counting).inventory().entries) == BACKUPS + 1
 
 
-def test_forgetting(many: ManyBackups) -> None:
+def test_forgetting() -> None:
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
     repository = Repository.open(store)
     plan = plan_by_policy(repository, Policy(last=BACKUPS - 20), Grouping.SELECTION, now_ns=NOW_NS)
@@ -119,7 +118,7 @@ def test_copying_what_is_there_already() -> None:
     ):
         here = Repository.open(ours)
         report = copy_backups(here, Repository.open(theirs), here.backups(), lease, NullProgress(), jobs=4)
-    assert len(report.present) == BACKUPS and report.copied == report.failed == ()
+    assert (len(report.present), report.copied, report.failed) == (BACKUPS, (), ())
 
 
 @pytest.mark.parametrize(("streams", "segments"), [(1, 16_000), (50, 20)])
