@@ -240,7 +240,7 @@ class SegmentWriter:
                 self._store(run, [self._cuts.segment_bytes])
 
     def _store(self, run: _Run, sizes: list[int]) -> None:
-        self._cutter.sizes = deque(sizes)
+        self._cutter.begin(sizes)
         for batch in run.take():
             self._cutter.add(batch)
         self._cutter.close()

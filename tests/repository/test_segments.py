@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, StoreError
 from jsbackup.formats.digest import Digester
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.repository import layout, segments
+from jsbackup.repository import cutter, layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -290,7 +290,7 @@ def test_an_object_is_proved_before_it_is_decoded(monkeypatch: pytest.MonkeyPatc
     def never(data: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(segments, "decode_segment", never)
+    monkeypatch.setattr(cutter, "decode_segment", never)
     for broken in (data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:], b"", bytes(len(data))):
         replace_object(store, ref.key, broken)
         with pytest.raises(DigestMismatch):

@@ -1,0 +1,195 @@
+"""Messages into stored segments, cut to given sizes, and the proof that an object is the segment it should be.
+
+A segment takes messages as long as their raw bytes come to its size, counted from its own first message, whatever
+batches they come in. So whoever stores the same messages in the same sizes makes the same segments with the same keys,
+and finds those that are there already.
+
+A key that is taken is not proof of its object: the segment's digest names the messages, and another version of the
+Parquet library stores the same messages as other bytes, while the manifest records the bytes. So the end of the object
+is compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
+object is read: it is used if it holds the messages, and left alone if it is damaged, with ours stored beside it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow.compute as pc
+
+from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
+from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
+from jsbackup.formats.segment import SegmentEncoder, decode_segment
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
+from jsbackup.repository.sealing import Sealing
+
+__all__ = ["SegmentCutter", "checked_batches"]
+
+
+class SegmentCutter:
+    """Stores messages below `folder`. `refs` are the segments so far, in order, `reused` of them there already.
+
+    Holds one compressed segment and a few MiB of messages.
+    """
+
+    def __init__(self, objects: Objects, folder: str, segment_bytes: int) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._sizes = deque([segment_bytes])
+        self._open: _OpenSegment | None = None
+        self.refs: list[SegmentRef] = []
+        self.reused = 0
+        self.stored_bytes = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether there has been a message."""
+        return bool(self.refs or self._open)
+
+    def keep(self, ref: SegmentRef) -> None:
+        """A segment that is stored comes next."""
+        self.refs.append(ref)
+        self.reused += 1
+
+    def begin(self, sizes: Iterable[int]) -> None:
+        """The next segments are of these sizes (at least one), and of the last one whatever comes then."""
+        self._sizes = deque(sizes)
+
+    def add(self, part: MessageBatch) -> None:
+        """Append a batch of a few MiB; a segment that is full is stored."""
+        rows = encode_rows(part)
+        while (fitting := self._fitting(rows)) < part.num_rows:
+            if fitting:
+                self._take(part.slice(0, fitting), encode_rows(part.slice(0, fitting)))
+            self._close_segment()
+            # Encoded again: once per segment, so not worth doing better.
+            part = part.slice(fitting)
+            rows = encode_rows(part)
+        self._take(part, rows)
+
+    def close(self) -> None:
+        """The segment that is open ends here, and the next one is of the usual size."""
+        self._close_segment()
+        self._sizes = deque([self._segment_bytes])
+
+    def _fitting(self, rows: EncodedRows) -> int:
+        """How many of the rows the open segment still takes; an empty one takes the first, however large."""
+        taken = self._open.digester.raw_bytes if self._open else 0
+        return max(bisect_right(rows.ends, self._sizes[0] - taken), 0 if taken else 1)
+
+    def _take(self, batch: MessageBatch, rows: EncodedRows) -> None:
+        self._open = self._open or _OpenSegment()
+        self._open.add(batch, rows)
+
+    def _close_segment(self) -> None:
+        segment, self._open = self._open, None
+        if segment is not None:
+            # An Arrow buffer counts its bytes as signed.
+            data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
+            self.refs.append(self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data))
+            if len(self._sizes) > 1:
+                self._sizes.popleft()
+
+    def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
+        for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):
+            stored = self._put(replace(ref, key=key), data)
+            if stored is not None:
+                return stored
+        raise damaged_twice(ref.key)
+
+    def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
+        """Store the segment or use what is there; None if that is of no use."""
+        try:
+            self._objects.store.put(ref.key, data)
+        except ObjectExists:
+            found = ref if self._same_end(ref.key, data) else self._other_encoding(ref)
+            self.reused += found is not None
+            return found
+        self.stored_bytes += ref.size
+        return ref
+
+    def _same_end(self, key: str, data: memoryview) -> bool:
+        if self._objects.sealing.suffix:  # what is encrypted is never the same twice
+            return False
+        tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
+        # One byte more than ours, so that one request compares the size too.
+        return self._objects.store.get_range(key, len(data) - len(tail), len(tail) + 1) == tail
+
+    def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
+        """The object under `ref.key` as a reference, if it holds the same messages."""
+        if not self._objects.can_open(ref.key):
+            return None
+        found = self._objects.store.get_range(ref.key, 0, MAX_OBJECT_BYTES)
+        theirs = replace(ref, size=len(found), sha256=sha256_of(found))
+        try:
+            for _ in checked_batches(self._objects.sealing.unseal(ref.key, found), theirs):
+                pass
+        except (IntegrityError, KeyUnavailable, UnsupportedError):
+            return None
+        return theirs
+
+
+class _OpenSegment:
+    """The segment being filled."""
+
+    def __init__(self) -> None:
+        self.encoder = SegmentEncoder()
+        self.digester = Digester()
+        self._first_seq = 0
+        self._last_seq = 0
+        self._times: list[int] = []
+
+    def add(self, batch: MessageBatch, rows: EncodedRows) -> None:
+        self.encoder.write(batch)
+        self.digester.update_rows(rows)
+        sequences = batch.column("sequence")
+        self._first_seq = self._first_seq or sequences[0].as_py()
+        self._last_seq = sequences[-1].as_py()
+        span = pc.min_max(batch.column("timestamp_ns")).as_py()
+        times = [*self._times, span["min"], span["max"]]
+        self._times = [min(times), max(times)]
+
+    def describe(self, folder: str, sealing: Sealing, data: memoryview) -> SegmentRef:
+        digest = self.digester.segment_digest
+        return SegmentRef(
+            key=layout.segment_key(folder, self._first_seq, self._last_seq, sealing.name(digest), sealing.suffix),
+            first_seq=self._first_seq,
+            last_seq=self._last_seq,
+            messages=self.digester.messages,
+            bytes=self.digester.raw_bytes,
+            min_ns=self._times[0],
+            max_ns=self._times[1],
+            size=len(data),
+            sha256=sha256_of(data),
+            digest=digest,
+            fingerprint=self.digester.stream_digest,
+        )
+
+
+def checked_batches(data: bytes, ref: SegmentRef) -> Iterator[MessageBatch]:
+    """The messages of a segment's content; whoever reads to the end knows that they are those of `ref`.
+
+    Raises:
+        DigestMismatch: they are not.
+        FormatError, UnsupportedError: as `decode_segment`.
+    """
+    digester = Digester()
+    first = last = 0
+    for batch in decode_segment(data):
+        sequences = batch.column("sequence")
+        first = first or sequences[0].as_py()
+        last = sequences[-1].as_py()
+        digester.update(batch)
+        yield batch
+    expected = (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint)
+    found = (first, last, digester.messages, digester.raw_bytes, digester.segment_digest, digester.stream_digest)
+    if found != expected:
+        raise DigestMismatch(
+            f"segment {ref.key} holds {digester.messages} messages, sequences {first} to {last}, "
+            f"which are not the {ref.messages} that the manifest names"
+        )
