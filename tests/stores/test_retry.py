@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
@@ -118,3 +121,41 @@ def test_retrying_stores_do_not_multiply() -> None:
 
 def test_the_default_delays_stay_under_a_minute() -> None:
     assert 10 < sum(DEFAULT_DELAYS_SECONDS) < 60
+
+
+# --- how long it waits ---
+
+
+def waits(**how: Any) -> list[float]:
+    """The pauses of an operation that never works."""
+    slept: list[float] = []
+    faulty = FaultStore(MemoryStore(), Fault.FAIL, at=1, times=99)
+    with pytest.raises(StoreError):
+        RetryingStore(faulty, sleep=slept.append, delays=(1.0, 2.0, 4.0), **how).get("a")
+    return slept
+
+
+def test_chance_shortens_pauses_by_half_at_most() -> None:
+    chances = iter([0.0, 0.5, 1.0])
+    assert waits(random=lambda: next(chances)) == [0.5, 1.5, 4.0]
+
+
+def test_no_try_begins_when_the_time_is_over() -> None:
+    """Each try takes so long that not all of them fit."""
+    seconds = itertools.count(0, 50)
+    assert waits(clock=lambda: float(next(seconds)), deadline_seconds=110) == [1.0, 2.0]
+    assert waits(deadline_seconds=3.0) == [1.0, 2.0]
+
+
+def test_a_store_that_asks_for_a_pause_gets_it() -> None:
+    class Busy(MemoryStore):
+        def get(self, key: str) -> bytes:
+            raise StoreError("busy", temporary=True, retry_after_seconds=3.0)
+
+        def is_temporary(self, error: StoreError) -> bool:
+            return error.temporary
+
+    slept: list[float] = []
+    with pytest.raises(StoreError, match="busy"):
+        RetryingStore(Busy(), sleep=slept.append, delays=(1.0, 2.0, 4.0)).get("a")
+    assert slept == [3.0, 3.0, 4.0]
