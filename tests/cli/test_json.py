@@ -40,6 +40,7 @@ PROMISED = {
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
     "copy": "copied_objects copied_bytes skipped_objects",
     "export": "files rows bytes",
+    "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
     "error": "error.code error.message error.hint",
 }
