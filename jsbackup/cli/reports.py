@@ -12,8 +12,18 @@ from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+    from jsbackup.repository.verify import Problem
 
-__all__ = ["Failed", "Stored", "all_failed", "stream_json", "tell_backup", "unreadable_code"]
+__all__ = [
+    "Failed",
+    "Stored",
+    "all_failed",
+    "lost_text",
+    "problem_json",
+    "stream_json",
+    "tell_backup",
+    "unreadable_code",
+]
 
 
 class Stored(Protocol):
@@ -141,6 +151,24 @@ def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
                 output.line(
                     f"note: {s['name']}: consumer {consumer['name']} is known by {consumer['fidelity']}{reason}"
                 )
+
+
+def problem_json(problem: Problem) -> JsonObject:
+    """What is wrong with an object, and what is lost with it: in `verify --json` and `restore --json`."""
+    return {
+        "key": problem.key,
+        "problem": problem.problem,
+        "first_seq": problem.first_seq,
+        "last_seq": problem.last_seq,
+        "messages": problem.messages,
+    }
+
+
+def lost_text(problem: Problem) -> str:
+    """The messages that are lost, in brackets; nothing if none are."""
+    if not problem.messages:
+        return ""
+    return f" (lost: {format_count(problem.messages, 'message')}, sequences {problem.first_seq} to {problem.last_seq})"
 
 
 def unreadable_code(errors: Sequence[JsBackupError]) -> int:

@@ -13,6 +13,7 @@ from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.config import parse_glob, parse_size
 from jsbackup.errors import IncompleteError, JsBackupError
@@ -57,6 +58,7 @@ WIRES = ("auto", "v1", "v2")
     help="Archive format to send; auto takes the faster one that the target can take.",
 )
 @click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
+@click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
 @lock_timeout_option
@@ -71,13 +73,15 @@ def restore(
     consumers: str,
     wire: str,
     window: str,
+    partial: bool,
     no_verify: bool,
     jobs: int,
     lock_timeout: str,
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
-    Nothing is changed unless everything asked for can be restored.
+    Nothing is changed unless everything asked for can be restored. With --partial messages that are lost are missing
+    from a stream as if they had been deleted; the output says which, and the exit code is 3.
     """
     from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
     from jsbackup.engine.restore import RestoreSettings, run_restore
@@ -92,7 +96,7 @@ def restore(
         replicas=replicas,
         storage=storage,
     )
-    settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify)
+    settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
@@ -118,6 +122,7 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
         "wire": stream.wire,
         "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in stream.consumers],
         "notes": list(stream.notes),
+        "lost": [problem_json(problem) for problem in stream.lost],
     }
 
 
@@ -149,6 +154,8 @@ def _tell(shared: Shared, report: RestoreReport) -> int:
             for c in s.consumers:
                 if c.note:
                     output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
+            for problem in s.lost:
+                output.line(f"lost: {s.as_name}: {problem.problem}{lost_text(problem)}")
         for item in skipped:
             output.line(f"skipped: {item['name']}: {item['reason']}")
         for failure in report.failures:
@@ -156,7 +163,9 @@ def _tell(shared: Shared, report: RestoreReport) -> int:
             if failure.error.hint:
                 output.line(f"hint: {failure.error.hint}")
         restored = format_count(len(report.streams), "stream")
-        output.line(f"restored {restored}, {len(report.failures)} failed, {len(skipped)} skipped")
+        lost = sum(problem.messages for stream in report.streams for problem in stream.lost)
+        lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
+        output.line(f"restored {restored}, {len(report.failures)} failed, {len(skipped)} skipped{lacking}")
 
     output.result({"streams": streams, "failed": failed, "skipped": skipped}, text)
     if report.failures and not report.streams:

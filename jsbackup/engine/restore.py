@@ -1,7 +1,7 @@
 """Restore: a plan carried out against a server, stream by stream, and proved.
 
-Order: everything the plan needs is read and checked before the first chunk; origins come before their mirrors; a
-stream counts as restored when it has been read back and is what the backup holds.
+Order: everything the plan needs is read and checked before the first chunk (`soundness.py`); origins come before their
+mirrors; a stream counts as restored when it has been read back and is what the backup holds.
 
 What a failure leaves. A failed transfer may leave a partial, active stream: what this run created is deleted, and only
 that. If the process dies, nobody can: so streams that a server could leave half-made carry the metadata key
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
@@ -39,16 +39,11 @@ from jsbackup.engine.plan import (
 )
 from jsbackup.engine.prove import Expected, Proof, prove_stream
 from jsbackup.engine.settle import RestoredConsumer, configure, creatable, letting_go_of_nothing, settle
+from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused
 from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.engine.watch import advisories
-from jsbackup.errors import (
-    IntegrityError,
-    JsBackupError,
-    NatsPermissionDenied,
-    PlanRefused,
-    TargetConflict,
-)
+from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.model import Fidelity
 from jsbackup.progress import Progress
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
@@ -56,7 +51,7 @@ from jsbackup.repository.archiving import read_stream, state_to_restore
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, verify_backup
+from jsbackup.repository.verify import Problem
 
 __all__ = ["MARKER", "RestoreReport", "RestoreSettings", "RestoredConsumer", "RestoredStream", "run_restore"]
 
@@ -84,17 +79,24 @@ _ACTIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """How to go about it. `window_bytes` may be on the way unacknowledged."""
+    """How to go about it. `window_bytes` may be on the way unacknowledged.
+
+    `partial` restores what is left where objects are lost, which otherwise refuses everything.
+    """
 
     jobs: int = 4
     window_bytes: int = DEFAULT_WINDOW_BYTES
     verify: bool = True
+    partial: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredStream:
-    """A stream at the target. `verified` is False only where no proof was asked for or none is possible."""
+    """A stream at the target. `verified` is False only where no proof was asked for or none is possible.
+
+    `lost` is what the repository no longer has of it; numbers and proof are those of the rest.
+    """
 
     name: str
     as_name: str
@@ -107,6 +109,7 @@ class RestoredStream:
     consumers: tuple[RestoredConsumer, ...] = ()
     notes: tuple[str, ...] = ()
     incomplete: bool = False
+    lost: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +137,26 @@ async def run_restore(
         plan = plan_restore(manifest, target, options)
         refuse_if_refused(plan)
         await check_allowed(js, plan)
-        await asyncio.to_thread(_check_objects, repository.objects, manifest, plan)
+        sound = PartialPlan(plan, {}, ())
+        if settings.partial:
+            sound = await asyncio.to_thread(
+                plan_what_is_left,
+                repository.objects,
+                manifest,
+                plan,
+                lambda left: plan_restore(left, target, options),
+            )
+            refuse_if_refused(sound.plan)
+        else:
+            await asyncio.to_thread(check_objects, repository.objects, manifest, plan)
         marking = await may_update(js)
-        progress.expect({action.name: _bytes_to_move(action, settings) for action in plan.actions})
-        run = _Run(connection, repository.objects, manifest.id, settings, progress, random, now_ns, target, marking)
-        results, failures = await run.all(plan)
-    return RestoreReport(plan, tuple(results), tuple(failures))
-
-
-def refuse_if_refused(plan: RestorePlan) -> None:
-    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it."""
-    if not plan.refusals:
-        return
-    reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:10])
-    more = len(plan.refusals) - 10
-    message = f"nothing was restored: {reasons}" + (f"; and {more} more" if more > 0 else "")
-    kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    raise kind(message, hint="Change the options, or leave these streams out with --exclude.")
-
-
-def _check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
-    chosen = {action.entry.name for action in plan.actions}
-    part = replace(manifest, streams=tuple(s for s in manifest.streams if s.name in chosen))
-    for problem in verify_backup(objects, part, Level.OBJECTS):
-        raise IntegrityError(
-            f"nothing was restored: stream {problem.stream}: {problem.problem}",
-            hint="See 'jsbackup verify' for all that is lost; streams that are whole can be restored by name.",
+        progress.expect({action.name: _bytes_to_move(action, settings) for action in sound.plan.actions})
+        run = _Run(
+            connection, repository.objects, manifest.id, settings, progress, random, now_ns, target, marking, sound.lost
         )
+        results, failures = await run.all(sound.plan)
+    failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
+    return RestoreReport(sound.plan, tuple(results), tuple(failures))
 
 
 class _Run:
@@ -177,6 +173,7 @@ class _Run:
         now_ns: Callable[[], int],
         target: Target,
         marking: bool,
+        lost: Mapping[str, tuple[Problem, ...]],
     ) -> None:
         self.connection = connection
         self.objects = objects
@@ -187,6 +184,7 @@ class _Run:
         self.now_ns = now_ns
         self.target = target
         self.marking = marking
+        self.lost = lost
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         """Stage by stage; a failed stream does not stop the others."""
@@ -329,7 +327,8 @@ class _Run:
             wire=action.wire,
             consumers=settled.consumers,
             notes=tuple(notes),
-            incomplete=settled.incomplete or bool(amiss) or bool(unproved),
+            incomplete=settled.incomplete or bool(amiss) or bool(unproved) or entry.name in self.lost,
+            lost=self.lost.get(entry.name, ()),
         )
 
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:

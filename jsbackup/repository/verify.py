@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
@@ -54,7 +54,8 @@ class ProblemKind(StrEnum):
 class Problem:
     """What is wrong, where. `first_seq` to `last_seq` (0 if none) are lost, `messages` in number.
 
-    `key` is the object's; for a manifest that contradicts itself, the manifest's.
+    `key` is the object's; for a manifest that contradicts itself, the manifest's. `cause` is what was raised,
+    if anything was.
     """
 
     kind: ProblemKind
@@ -64,6 +65,7 @@ class Problem:
     first_seq: int = 0
     last_seq: int = 0
     messages: int = 0
+    cause: JsBackupError | None = field(default=None, compare=False, repr=False)
 
 
 def verify_backup(
@@ -193,10 +195,10 @@ def _problem(stream: str, ref: AnyRef, error: JsBackupError) -> Problem:
         kind = ProblemKind.MISSING
     elif not isinstance(error, IntegrityError):
         kind = ProblemKind.UNREADABLE
-    return _lost(kind, stream, ref, error.message)
+    return _lost(kind, stream, ref, error.message, error)
 
 
-def _lost(kind: ProblemKind, stream: str, ref: AnyRef, text: str) -> Problem:
+def _lost(kind: ProblemKind, stream: str, ref: AnyRef, text: str, cause: JsBackupError | None = None) -> Problem:
     if isinstance(ref, SegmentRef):
-        return Problem(kind, stream, ref.key, text, ref.first_seq, ref.last_seq, ref.messages)
-    return Problem(kind, stream, ref.key, text)
+        return Problem(kind, stream, ref.key, text, ref.first_seq, ref.last_seq, ref.messages, cause)
+    return Problem(kind, stream, ref.key, text, cause=cause)

@@ -1,0 +1,75 @@
+"""Before a restore sends anything: nothing stands against its plan, and what it needs of the repository is sound.
+
+All of it, or what is left: where objects are lost, a restore is refused, or planned again without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.backup import Failure
+from jsbackup.engine.plan import RestorePlan
+from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.salvage import find_lost, salvage
+from jsbackup.repository.verify import Level, Problem, verify_backup
+
+__all__ = ["PartialPlan", "check_objects", "plan_what_is_left", "refuse_if_refused"]
+
+
+def refuse_if_refused(plan: RestorePlan) -> None:
+    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it."""
+    if not plan.refusals:
+        return
+    reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:10])
+    more = len(plan.refusals) - 10
+    message = f"nothing was restored: {reasons}" + (f"; and {more} more" if more > 0 else "")
+    kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
+    raise kind(message, hint="Change the options, or leave these streams out with --exclude.")
+
+
+def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
+    """Raises IntegrityError if anything that the plan needs is missing, damaged or unreadable; and StoreError."""
+    for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS):
+        raise IntegrityError(
+            f"nothing was restored: stream {problem.stream}: {problem.problem}",
+            hint="See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
+            "--partial restores what is left of the others, too.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartialPlan:
+    """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored."""
+
+    plan: RestorePlan
+    lost: Mapping[str, tuple[Problem, ...]]
+    failures: tuple[Failure, ...]
+
+
+def plan_what_is_left(
+    objects: Objects, manifest: Manifest, plan: RestorePlan, replan: Callable[[Manifest], RestorePlan]
+) -> PartialPlan:
+    """The plan for what is left of the streams that `plan` restores; `replan` makes one for another manifest.
+
+    Raises as `find_lost`.
+    """
+    left = salvage(manifest, find_lost(objects, _chosen(manifest, plan)))
+    if left.lost or left.beyond:
+        plan = replan(left.manifest)
+    stages = (tuple(action for action in stage if action.entry.name not in left.beyond) for stage in plan.stages)
+    failures = [Failure(name, _beyond(problem)) for name, problem in left.beyond.items()]
+    return PartialPlan(replace(plan, stages=tuple(filter(None, stages))), left.lost, tuple(failures))
+
+
+def _beyond(problem: Problem) -> IntegrityError:
+    return IntegrityError(
+        f"no part of it can be restored: {problem.problem}", hint="Restore it from another backup, or another copy."
+    )
+
+
+def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
+    chosen = {action.entry.name for action in plan.actions}
+    return replace(manifest, streams=tuple(stream for stream in manifest.streams if stream.name in chosen))
