@@ -41,6 +41,7 @@ from math import isqrt
 
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import MAX_OBJECT_BYTES
 from jsbackup.stores.base import Store
 
 __all__ = ["GROWTH", "Cuts", "Extent", "extent_of", "stored_segments", "untouched"]
@@ -111,7 +112,7 @@ class Cuts:
 
     def front(self, size: int, gone_bytes: int) -> list[int]:
         """Sizes of the pieces of the first `size` bytes, of a stream that has lost `gone_bytes` ahead of them."""
-        piece = max(gone_bytes, self.segment_bytes // _MIN_FRONT)
+        piece = max(gone_bytes, self.segment_bytes // _MIN_FRONT, 1)
         sizes = [piece]
         while (rest := size - sum(sizes)) > sizes[-1]:
             sizes.append(min(sum(sizes), rest))
@@ -121,17 +122,18 @@ class Cuts:
         """Sizes of the pieces of a segment that has lost so many messages and is now of `size` bytes."""
         if lost * self.grain_bytes >= size:
             return [self.segment_bytes]
-        piece = max(self.grain_bytes, size // (GROWTH * lost))
+        piece = max(self.grain_bytes, size // (GROWTH * lost), 1)
         return [*[piece] * (size // piece - 1), self.segment_bytes]
 
 
 def stored_segments(store: Store, folder: str, refs: Iterable[SegmentRef]) -> list[SegmentRef]:
     """Those of an earlier backup's segments that are in the store with the size they should have. One listing.
 
-    They come in order and do not overlap, whatever the manifest says. Raises `StoreError`.
+    They come in order, do not overlap, and fit into memory, whatever the manifest says. Raises `StoreError`.
     """
     sizes = {info.key: info.size for info in store.list(f"{folder}/")}
-    found = sorted((ref for ref in refs if sizes.get(ref.key) == ref.size), key=lambda ref: ref.first_seq)
+    there = (ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES)
+    found = sorted(there, key=lambda ref: ref.first_seq)
     if any(after.first_seq <= before.last_seq for before, after in pairwise(found)):
         return []
     return [ref for ref in found if ref.first_seq <= ref.last_seq]

@@ -182,6 +182,24 @@ def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_st
     assert len(extents) < 40 + GROWTH * total / cuts.segment_bytes
 
 
+@given(st.integers(1, 64 << 20), st.integers(0, 64 << 20))
+def test_pieces_at_a_front_double(size: int, gone: int) -> None:
+    *pieces, rest = Cuts(1 << 30, 64 << 20).front(size, gone)
+    assert rest == 64 << 20 and len(pieces) < 16
+    assert sum(pieces) < size
+    assert all(
+        after in (sum(pieces[:number]), 2 * sum(pieces[:number])) for number, after in enumerate(pieces) if number
+    )
+
+
+@given(st.integers(1, 64 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 40))
+def test_pieces_of_a_thinned_segment_are_as_many_as_losses_make_worth_while(size: int, lost: int, whole: int) -> None:
+    cuts = Cuts(whole, 64 << 20)
+    *pieces, _rest = cuts.thinned(size, lost)
+    assert len(set(pieces)) <= 1 and len(pieces) <= 2 * GROWTH * lost
+    assert all(piece >= cuts.grain_bytes for piece in pieces) and sum(pieces) < size
+
+
 def test_a_stream_that_loses_its_front_is_cut_finely_there() -> None:
     backups = Backups(size=40_000)
     backups.add(messages(1, 380))
@@ -264,6 +282,7 @@ def test_a_manifest_whose_segments_overlap_is_not_built_on() -> None:
     refs = backups.add(messages(1, 400))
     assert stored_segments(backups.store, FOLDER, [*refs, refs[1]]) == []
     assert stored_segments(backups.store, FOLDER, [refs[0], replace(refs[1], first_seq=refs[0].last_seq)]) == []
+    assert stored_segments(backups.store, FOLDER, [*refs[1:], replace(refs[0], bytes=1 << 40)]) == refs[1:]
     assert stored_segments(backups.store, FOLDER, reversed(refs)) == refs
 
 
