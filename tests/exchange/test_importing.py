@@ -20,6 +20,7 @@ from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck
 from jsbackup.repository.manifest import ArchiveFormat, Result
 from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.memory import MemoryStore
 from tests.exchange.folders import (
@@ -150,6 +151,24 @@ def test_importing_again_stores_nothing_twice(tmp_path: Path, repository: Reposi
     assert [info.key for info in repository.store.list("segments/")] == objects
     assert report.manifest is not None
     assert report.manifest.previous == repository.backups()[0]
+
+
+@BOTH
+def test_importing_a_stream_that_has_grown_stores_what_is_new(
+    tmp_path: Path, repository: Repository, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SegmentWriter.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(SegmentWriter.__init__.__kwdefaults__, "segment_bytes", 20_000)
+    file = V1 if form == "v1" else V2
+    stream_folder(tmp_path, MESSAGES[:190], form=form, file=file)
+    (first,) = take_in(tmp_path, repository).streams
+    stream_folder(tmp_path, MESSAGES[:50] + MESSAGES[51:], form=form, file=file)
+    (second,) = take_in(tmp_path, repository, seconds=2 * 10**9).streams
+    assert stored_messages(repository.store, second.stream) == MESSAGES[:50] + MESSAGES[51:]
+    kept = [ref for ref in first.stream.segments if ref in second.stream.segments]
+    assert second.segments_reused == len(kept) == len(first.stream.segments) - 1 > 2
+    added = [ref for ref in second.stream.segments if ref not in kept]
+    assert second.stored_bytes == sum(ref.size for ref in added)
 
 
 # --- damage ---
