@@ -140,7 +140,7 @@ def list_keys(shared: Shared) -> None:
         output.line(f"signatures rest on {descriptor.authority}")
         for signer in signers:
             state = "replaced" if signer["replaced"] else "signs"
-            output.line(f"writer {signer['signer']}  made {signer['created']}  {state}")
+            output.line(f"writer {signer['signer']}  made {str(signer['created'])[:19]}Z  {state}")
         if readers:
             output.table(["KEY", "CREATED"], [(one["key"], one["created"]) for one in readers])
 

@@ -133,19 +133,21 @@ def make_repository(shared: Shared, repository_id: str, founding: Founding | Non
 
 
 def open_or_make_repository(shared: Shared) -> Repository:
-    """The repository, made where the location is empty."""
+    """The repository, to write to; made where the location is empty. KeyUnavailable without the key for writing."""
     from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.repository import Repository
 
     store, keys = _store(shared), keys_of(shared)
     try:
-        return Repository.open(store, keys)
+        repository = Repository.open(store, keys)
     except RepositoryNotFound as missing:
         # Whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
         if keys != NO_KEYS or next(iter(store.list()), None) is not None:
             raise
         shared.output.note(f"{missing.message}: making one")
-    return make_repository(shared, new_repository_id())
+        return make_repository(shared, new_repository_id())
+    repository.documents.ensure_writable()
+    return repository
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

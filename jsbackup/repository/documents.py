@@ -40,8 +40,11 @@ class Envelope(Protocol):
     @property
     def suffix(self) -> str: ...
 
+    def ensure_writable(self) -> None:
+        """Raises `KeyUnavailable` without the key that it takes to sign documents."""
+
     def wrap(self, key: str, data: Data) -> Data:
-        """The bytes to store. Raises `KeyUnavailable` without the key that it takes to sign them."""
+        """The bytes to store. Raises the same."""
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         """The opposite.
@@ -56,6 +59,9 @@ class BareEnvelope:
     """None at all."""
 
     suffix = ""
+
+    def ensure_writable(self) -> None:
+        pass
 
     def wrap(self, key: str, data: Data) -> Data:
         return data
@@ -77,6 +83,13 @@ class Documents:
     def stored_key(self, key: str) -> str:
         """The key of the object that holds the document `key`."""
         return key + self._envelope.suffix
+
+    def ensure_writable(self) -> None:
+        """Raise `KeyUnavailable` if documents are signed here, and the key that signs was not given.
+
+        For those who have much to do before they put one.
+        """
+        self._envelope.ensure_writable()
 
     def put(self, key: str, data: Data) -> StoredObject:
         """Store a document.

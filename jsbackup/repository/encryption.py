@@ -91,12 +91,18 @@ class SignedEnvelope:
         self._signatory = signatory
         self._why = why
 
+    def ensure_writable(self) -> None:
+        self._signs()
+
     def wrap(self, key: str, data: Data) -> Data:
+        return sign_document(self._signs(), self._signers.repository, key, data)
+
+    def _signs(self) -> Signatory:
         if self._signatory is None:
             raise self._why or KeyUnavailable(
                 "what is written to this repository is signed, and no writer key was given", hint=NEEDS_WRITER
             )
-        return sign_document(self._signatory, self._signers.repository, key, data)
+        return self._signatory
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         return self._signers.read(key, data)
@@ -111,6 +117,9 @@ class EncryptedEnvelope:
         self._signed = signed
         self._identity = documents.identity if documents else None
         self._recipient = recipient
+
+    def ensure_writable(self) -> None:
+        self._signed.ensure_writable()
 
     def wrap(self, key: str, data: Data) -> Data:
         signed = self._signed.wrap(key, data)

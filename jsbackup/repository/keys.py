@@ -55,6 +55,9 @@ _MAX_BYTES = 64 << 10
 # To bound what a hostile store can have us read.
 _MOST_IDENTITIES = 1000
 
+# Each may cost seconds of work.
+_MOST_PASSPHRASES = 16
+
 _PASSPHRASE = "passphrase-"
 
 
@@ -165,7 +168,10 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
         if identity.recipient is not None and identity.recipient.label == descriptor.recipient:
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
-    for wrapped in list_identities(store, descriptor)[:_MOST_IDENTITIES]:
+    wrapped_ones = list_identities(store, descriptor)
+    passphrases = [one for one in wrapped_ones if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
+    others = [one for one in wrapped_ones if not one.whom.startswith(_PASSPHRASE)][:_MOST_IDENTITIES]
+    for wrapped in (*others, *passphrases):  # in this order: identities cost nothing
         try:
             return _open(store, wrapped, descriptor, given)
         except KeyUnavailable:

@@ -17,6 +17,9 @@ class Boxed:
 
     suffix = ".box"
 
+    def ensure_writable(self) -> None:
+        pass
+
     def wrap(self, key: str, data: Data) -> Data:
         return b"<" + bytes(data) + b">"
 
