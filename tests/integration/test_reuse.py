@@ -30,6 +30,7 @@ from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected
 from tests.harness.commands import jsbackup
 from tests.harness.held import held
+from tests.harness.s3server import BUCKET, S3Server
 from tests.harness.servers import NatsServer
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -124,6 +125,42 @@ def test_a_second_backup_stores_what_is_new_and_needs_no_other(
         assert {stream["name"]: stream["digest"] for stream in restored["streams"]} == {
             name: stream["digest"] for name, stream in after.items()
         }
+
+
+@pytest.mark.s3
+def test_the_same_in_s3_encrypted_by_a_host_that_cannot_read_it(
+    nats_server: Starter, s3_server: S3Server, tmp_path: Path
+) -> None:
+    identity = random_identity()
+    assert identity.recipient is not None and identity.text is not None
+    (tmp_path / "identity").write_text(identity.text)
+    host = s3_server.environment | {
+        "JSBACKUP_REPO": f"s3://{BUCKET}/reuse/{tmp_path.name}",
+        "JSBACKUP_WRITER_KEY_FILE": str(tmp_path / "writer"),
+    }
+    reader = host | {"JSBACKUP_IDENTITY_FILE": str(tmp_path / "identity")}
+    init = ("init", "--encrypt-to", identity.recipient.label, "--writer-key", tmp_path / "writer")
+    jsbackup(*init, **{name: value for name, value in host.items() if name != "JSBACKUP_WRITER_KEY_FILE"}).ok()
+    server = nats_server("2.15.1")
+    asyncio.run(create(server.url))
+    asyncio.run(publish(server.url, more=False))
+    made = []
+    for incremental in ("never", "never", "always"):
+        made.append(jsbackup("backup", "-s", server.url, "--incremental", incremental, **host).ok().document)
+        if len(made) == 1:
+            asyncio.run(publish(server.url, more=True))
+            asyncio.run(remove(server.url))
+    first, second, third = ({stream["name"]: stream for stream in document["streams"]} for document in made)
+    for name in ("RANDOM", "JSON"):
+        assert second[name]["stored_bytes_added"] <= 0.02 * first[name]["stored_bytes_added"]
+    assert {stream["stored_bytes_added"] for stream in third.values()} == {0}
+    jsbackup("forget", made[0]["backup"], made[2]["backup"], "--prune", "--grace", "0s", **host).ok()
+    jsbackup("verify", "--level", "objects", **host).ok()
+    with NatsServer("2.15.1") as target:
+        restored = jsbackup("restore", made[1]["backup"], "-s", target.url, **reader).ok().document
+    assert {stream["name"]: stream["digest"] for stream in restored["streams"]} == {
+        name: stream["digest"] for name, stream in second.items()
+    }
 
 
 def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
