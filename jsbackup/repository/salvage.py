@@ -25,7 +25,10 @@ __all__ = ["Salvage", "find_lost", "salvage"]
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """`manifest` has all streams, what is lost taken out of them. `lost` and `beyond` are by stream, disjoint."""
+    """`manifest` has all streams, what is lost taken out of them. `lost` and `beyond` are by stream, disjoint.
+
+    What is lost of a stream is in order of sequences, and last what holds no messages.
+    """
 
     manifest: Manifest
     lost: Mapping[str, tuple[Problem, ...]]
@@ -65,7 +68,7 @@ def salvage(manifest: Manifest, problems: Iterable[Problem]) -> Salvage:
         if worst is not None:
             beyond[stream.name] = worst
         elif found:
-            lost[stream.name] = tuple(found)
+            lost[stream.name] = tuple(sorted(found, key=lambda problem: (not problem.messages, problem.first_seq)))
             stream = _without(stream, {problem.key for problem in found})
         streams.append(stream)
     return Salvage(replace(manifest, streams=tuple(streams)), lost, beyond)
