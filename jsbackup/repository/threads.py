@@ -15,17 +15,21 @@ T = TypeVar("T")
 def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
     """Run the tasks in so many threads, a few ahead of what has been asked for, and give their results in order.
 
-    What a task raises is raised in its place; those that have not begun are not begun any more.
+    What a task raises is raised in its place; those that have not begun are not begun any more, those that have are
+    waited for. Not so on Ctrl-C: a store that hangs would have the last word.
     """
-    with ThreadPoolExecutor(threads, thread_name_prefix="tasks") as pool:
-        ahead: deque[Future[T]] = deque()
-        try:
-            for task in tasks:
-                ahead.append(pool.submit(task))
-                if len(ahead) > 2 * threads:
-                    yield ahead.popleft().result()
-            while ahead:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="tasks")
+    ahead: deque[Future[T]] = deque()
+    wait = True
+    try:
+        for task in tasks:
+            ahead.append(pool.submit(task))
+            if len(ahead) > 2 * threads:
                 yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+        while ahead:
+            yield ahead.popleft().result()
+    except KeyboardInterrupt:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait, cancel_futures=True)
