@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from jsbackup.errors import IntegrityError, ObjectNotFound, UnsupportedError
 from jsbackup.repository import layout
@@ -12,8 +13,12 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
+from jsbackup.repository.threads import in_order
 
 __all__ = ["find_gaps"]
+
+# Each holds one manifest, and mostly waits for the store.
+_THREADS = 8
 
 
 def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expect: str | None = None) -> list[Gap]:
@@ -37,20 +42,16 @@ def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:
     listed = _listed(documents)
     catalog, warnings = newest_catalog(documents)
     named = {entry.id: entry for entry in catalog.entries} if catalog else {}
-    present: dict[str, CatalogEntry] = {}
-    damaged = set()
-    for backup, size in listed.items():
-        entry = named.get(backup)
-        if entry is not None and entry.size == size and wanted is not None and backup not in wanted:
-            present[backup] = entry
-            continue
-        try:
-            present[backup] = _read(documents, backup, entry)
-        except ObjectNotFound:  # gone since it was listed
-            continue
-        except (IntegrityError, UnsupportedError):
-            damaged.add(backup)
-    return Evidence(present, frozenset(damaged), catalog, warnings)
+    known = {
+        backup: entry
+        for backup, size in listed.items()
+        if (entry := named.get(backup)) and entry.size == size and wanted is not None and backup not in wanted
+    }
+    reads = [partial(_read, documents, backup, named.get(backup)) for backup in listed if backup not in known]
+    found = list(in_order(reads, _THREADS))
+    present = known | {entry.id: entry for entry in found if isinstance(entry, CatalogEntry)}
+    damaged = frozenset(backup for backup in found if isinstance(backup, str))
+    return Evidence(present, damaged, catalog, warnings)
 
 
 def _listed(documents: Documents) -> dict[str, int]:
@@ -58,9 +59,15 @@ def _listed(documents: Documents) -> dict[str, int]:
     return {backup: size for backup, size in found if backup is not None}
 
 
-def _read(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry:
+def _read(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry | str | None:
+    """What a manifest tells; the backup's id if it is damaged, None if it is gone since it was listed."""
     key = layout.manifest_key(backup)
-    stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
-    if entry is not None and (entry.size, entry.sha256) == (stored.size, stored.sha256):
-        return entry
-    return entry_of(decode_manifest(stored.data, key), stored)
+    try:
+        stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
+        if entry is not None and (entry.size, entry.sha256) == (stored.size, stored.sha256):
+            return entry
+        return entry_of(decode_manifest(stored.data, key), stored)
+    except ObjectNotFound:
+        return None
+    except (IntegrityError, UnsupportedError):
+        return backup
