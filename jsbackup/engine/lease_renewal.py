@@ -21,9 +21,10 @@ __all__ = ["hold_lease"]
 
 _log = logging.getLogger(__name__)
 
-# How long the end of the work waits for the lease to be given up: after an error or Ctrl-C the user waits too.
+# How long the end of the work waits for the lease to be given up. After an error or Ctrl-C somebody waits too, but a
+# lease that is left behind keeps prunes waiting for longer. A second Ctrl-C ends that as well.
 _PATIENT_SECONDS = 60.0
-_HURRIED_SECONDS = 3.0
+_HURRIED_SECONDS = 5.0
 
 
 @contextmanager
