@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup import __version__
-from jsbackup.cli.command import KEY_OPTIONS, S3_OPTIONS, Command, Shared, write_options
+from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Command, Shared, write_options
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.log import start_log
@@ -82,7 +82,13 @@ class CopyCommand(Command):
 
 @click.command(cls=CopyCommand)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
-@click.option("--to-repo", metavar="LOCATION", required=True, help="The repository to copy into.")
+@click.option(
+    "--to-repo",
+    metavar="LOCATION",
+    type=GLOBAL_OPTIONS[0].type,  # as --repo, which shells complete
+    required=True,
+    help="The repository to copy into.",
+)
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Objects at the same time.")
 @lock_timeout_option

@@ -23,6 +23,7 @@ from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
     ObjectExists,
+    ObjectNotFound,
     RepositoryLocked,
     TargetConflict,
     UnsupportedError,
@@ -229,7 +230,10 @@ def _not_needed() -> Iterator[None]:
 
 def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
     key = layout.manifest_key(backup)
-    document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
+    try:
+        document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
+    except ObjectNotFound:
+        raise IntegrityError(f"backup {backup} was removed from {repository.store.location} meanwhile") from None
     return document, decode_manifest(document.data, key)
 
 

@@ -195,6 +195,20 @@ def test_an_object_of_another_size_at_the_target_is_not_taken_for_ours(source: R
     assert target.store.get(key) == b"short"
 
 
+def test_a_backup_that_is_forgotten_meanwhile_is_named_and_the_others_are_copied(
+    source: Repository, target: Repository
+) -> None:
+    key = layout.manifest_key(SECOND)
+
+    def forget(operation: str, asked: str) -> None:
+        if operation == "put" and asked == layout.manifest_key(FIRST):
+            source.store.delete(key)
+
+    report = copy(source, Repository.open(FaultStore(target.store, before=forget)))
+    assert report.copied == (FIRST, THIRD)
+    assert [(one.id, "was removed" in one.error.message) for one in report.failed] == [(SECOND, True)]
+
+
 def test_a_store_that_fails_ends_the_copy(source: Repository, target: Repository) -> None:
     with pytest.raises(StoreError):
         copy(source, Repository.open(FaultStore(target.store, Fault.FAIL, at=8)))

@@ -22,6 +22,9 @@ def test_keys_are_what_the_design_says() -> None:
     key = layout.segment_key(folder, 1, 1234, DIGEST)
     assert key == f"segments/ORDERS-1a2b3c4d/00000000000000000001-00000000000000001234-{DIGEST}.parquet"
     assert layout.replacement_key(key, "deadbeef" * 8) == key.removesuffix(".parquet") + ".deadbeef.parquet"
+    for first in (key, f"{key}.age", layout.pending_key(folder, DIGEST), layout.opaque_key(folder, DIGEST, ".age")):
+        assert layout.replaced_key(layout.replacement_key(first, "deadbeef" * 8)) == first
+        assert layout.replaced_key(first) == first
     assert layout.pending_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/pending-{DIGEST}.parquet"
     assert layout.opaque_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/opaque-{DIGEST}.zst"
     assert layout.manifest_key("20261121T014500Z-1a2b3c") == "backups/20261121T014500Z-1a2b3c.json"
@@ -181,9 +184,19 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=300)): Kind.LEASE,
         layout.mark_key("1a2b"): Kind.MARKS,
         layout.probe_key("1a2b"): Kind.PROBE,
+        layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": Kind.MANIFEST,
+        layout.writer_key(DIGEST): Kind.WRITER,
+        layout.identity_key("age1" + "q" * 58, "00ff"): Kind.IDENTITY,
+        layout.identity_key("ssh-ed25519-0123456789abcdef", "00ff"): Kind.IDENTITY,
+        layout.identity_key("passphrase-00ff00", "00ff"): Kind.IDENTITY,
     }
     foreign = [
         "jsbackup.json.bak",
+        "jsbackup.json.age",
+        "keys/repository.key",
+        "keys/writer-x.json",
+        f"keys/writer-{DIGEST}.json.age",
+        "keys/age1/x-00000000.age",
         "backups/notes.txt",
         "backups/20261121T014500Z-1a2b3c.json.bak",
         "backups/20261121T014500Z-1a2b3c",
