@@ -13,13 +13,14 @@
     holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when
+    verified/<id>.json          what was verified, and when, see `verified.py`
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
 In an encrypted repository something else stands for both, and for a stream's name and incarnation (`secret.py`), and
-the keys of the three, of manifests and of catalogs end in `.age`.
+the keys of the three and of all documents but leases and lists of unused objects end in `.age`.
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
@@ -55,6 +56,7 @@ __all__ = [
     "MARKS",
     "PROBES",
     "SEGMENTS",
+    "VERIFIED",
     "WRITERS",
     "Kind",
     "LeaseKey",
@@ -87,6 +89,7 @@ __all__ = [
     "resolve_backup",
     "segment_key",
     "stream_folder",
+    "verified_key",
     "writer_key",
 ]
 
@@ -97,6 +100,7 @@ CATALOGS = "catalog/"
 HOLDS = "holds/"
 LOCKS = "locks/"
 MARKS = "pruning/"
+VERIFIED = "verified/"
 PROBES = "probe/"
 KEYS = "keys/"
 WRITERS = "keys/writer-"
@@ -135,6 +139,7 @@ class Kind(Enum):
     HOLD = "hold"
     LEASE = "lease"
     MARKS = "list of unused objects"
+    VERIFIED = "record of what was verified"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
     WRITER = "writer"
@@ -350,6 +355,10 @@ def mark_key(mark_id: str) -> str:
     return f"{MARKS}{mark_id}.json"
 
 
+def verified_key(record_id: str) -> str:
+    return f"{VERIFIED}{record_id}.json"
+
+
 def identity_key(whom: str, repository_id: str) -> str:
     """The 8 digits come from the repository's id: what an interrupted `init` left is not taken for ours."""
     return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
@@ -384,7 +393,12 @@ def kind_of(key: str) -> Kind:
             return kind
     if parse_lease_key(key) is not None:
         return Kind.LEASE
-    for prefix, suffix, kind in ((MARKS, ".json", Kind.MARKS), (PROBES, "", Kind.PROBE)):
+    for prefix, suffix, kind in (
+        (MARKS, ".json", Kind.MARKS),
+        (VERIFIED, ".json", Kind.VERIFIED),
+        (VERIFIED, ".json.age", Kind.VERIFIED),
+        (PROBES, "", Kind.PROBE),
+    ):
         if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
             return kind
     return Kind.FOREIGN

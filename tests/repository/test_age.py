@@ -5,6 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyrage import x25519
 
 from jsbackup.errors import FormatError, JsBackupError, KeyUnavailable, UsageError
@@ -32,6 +34,12 @@ def test_each_recipient_reads_and_nobody_else() -> None:
     with pytest.raises(KeyUnavailable, match="it is encrypted for others") as caught:
         age.decrypt(sealed, [age.random_identity()], "it")
     assert caught.value.exit_code == 12
+
+
+@given(st.binary(max_size=300_000))
+@settings(max_examples=30)
+def test_any_bytes_come_back(data: bytes) -> None:
+    assert age.decrypt(age.encrypt(data, [recipient(ME)]), [ME], "it") == data
 
 
 def test_a_flipped_bit_anywhere_is_an_error() -> None:

@@ -7,6 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.repository import age
@@ -36,6 +38,18 @@ def test_a_signature_is_a_line_of_its_own_that_anybody_can_check() -> None:
 def test_what_a_writer_signed_is_read() -> None:
     assert SIGNERS.read(KEY, SIGNED) == DATA
     assert read_signed("00ff", KEY, SIGNED).signer == WRITER.public
+
+
+@given(st.binary())
+def test_any_document_comes_back(data: bytes) -> None:
+    assert SIGNERS.read(KEY, sign_document(WRITER, "00ff", KEY, data + b"\n")) == data + b"\n"
+
+
+@given(st.binary(max_size=600))
+def test_foreign_bytes_are_signed_by_nobody(data: bytes) -> None:
+    for foreign in (data, data + SIGNED[-221:]):
+        with pytest.raises(IntegrityError):
+            SIGNERS.read(KEY, foreign + b"x" if foreign == SIGNED else foreign)
 
 
 def test_a_flipped_bit_anywhere_is_noticed() -> None:
