@@ -18,7 +18,7 @@ from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.reports import created_text, stream_json, unreadable_code
+from jsbackup.cli.reports import created_text, read_as, stream_json, unreadable_code
 from jsbackup.cli.session import make_repository, new_repository_id, open_repository
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.model import JsonObject
@@ -212,7 +212,7 @@ def show(shared: Shared, backup: str) -> None:
                     str(s.captured.last_seq),
                     str(len(s.consumers)),
                     str(len(s.segments)),
-                    s.archive_format,
+                    read_as(stream_json(s)),
                 )
                 for s in manifest.streams
             ],

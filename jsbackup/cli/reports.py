@@ -20,6 +20,7 @@ __all__ = [
     "all_failed",
     "lost_text",
     "problem_json",
+    "read_as",
     "stream_json",
     "tell_backup",
     "unreadable_code",
@@ -122,6 +123,12 @@ def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iter
     }
 
 
+def read_as(stream: JsonObject) -> str:
+    """How a stream of `backup --json` or `show --json` was read, for people."""
+    read = stream["read"]
+    return "increment" if read and read["how"] == "increment" else str(stream["archive_format"])
+
+
 def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
     """One line per stream of `backup --json`, for people."""
     output.table(
@@ -137,7 +144,7 @@ def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
                 str(s["segments"]),
                 format_bytes(s["stored_bytes_added"]),
                 format_seconds(s["seconds"]),
-                "increment" if s["read"] and s["read"]["how"] == "increment" else s["archive_format"],
+                read_as(s),
             )
             for s in streams
         ],
