@@ -25,8 +25,8 @@ __all__ = ["Founding", "found", "put_keys", "replace_writer"]
 
 Random = Callable[[int], bytes]
 
-# What writers sign. Leases are not signed, and `keys/` is the authority's.
-_SIGNED = (layout.BACKUPS, layout.CATALOGS, "holds/", "verified/", layout.MARKS)
+# What writers sign. Leases and lists of unused objects are not signed, and `keys/` is the authority's.
+_SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

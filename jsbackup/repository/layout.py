@@ -20,7 +20,8 @@
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
 In an encrypted repository something else stands for both, and for a stream's name and incarnation (`secret.py`), and
-the keys of the three and of all documents but leases and lists of unused objects end in `.age`.
+the keys of the three and of all documents but leases and lists of unused objects end in `.age`. Where
+documents are signed, they have one more line (`signing.py`).
 `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
