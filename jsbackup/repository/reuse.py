@@ -14,18 +14,18 @@ decides how much the *next* backup stores again:
 - Where messages go, joining stops at a *grain*. A larger segment costs more when it is hit, a smaller one its entry in
   each manifest: with one loss between two backups the sum of both is least at the root of their product.
 
-M, raw bytes stored with each backup for every one that was new, and segments in all. Streams of 4 to 20 segments' worth
-(with segments of 1 MiB, and all else to scale), after some turnover:
+M, simulated: raw bytes stored with each backup for every one that was new, the same if nothing were cut finer, and
+segments in all. Streams of one to eight segments' worth (of 1 MiB, and all else to scale), after some turnover:
 
-    growing by 1 % or 0.03 % a backup                         2.3 or 3.1          8 or 9 segments
-    expiring, 0.5 % or 0.1 % a backup                         1.5 or 2.2        204 or 316
-    work queue with stragglers, 1 % or 20 %                   4.0 or 1.6         32 or 19
-    1 % of the keys change, or 10 %, the rest never           1.0 or 9.3         23 or 76
-    of 1 % changes, 99 % are of a tenth of the keys           12                286
-    any key, 1 % or 0.1 % or 0.01 % of them a backup          19, 35, 195      1054, 724, 205
+    growing by 1 % or 0.03 % a backup                        2.3, 3.1                                  8, 9
+    expiring, 0.5 % or 0.1 % a backup                        1.5, 2.2        25, -                 204, 316
+    work queue with stragglers, 1 % or 20 %                  4.0, 1.6        15, -                   32, 19
+    1 % of the keys change, or 10 %, the rest never          1.0, 9.3                                23, 76
+    1 % changes, 99 % of it in a tenth of the keys           12              32                         286
+    any key, 1 % or 0.1 % or 0.01 % of them a backup         19, 35, 195     99, 890, 2400   1054, 724, 205
 
-The last row is what no cutting can help: a change anywhere takes the message that it replaces out of an old segment.
-It is 19, 3.5 and 2 % of the stream with each backup, where segments that are never cut would be all of it.
+The last row is what cutting helps least: a change anywhere takes the message that it replaces out of some old segment.
+It is 19, 3.5 and 2 % of the stream with each backup, instead of 99, 89 and 24 %.
 
 To prove that a segment is still the same takes 0.6 to 0.9 GB a second of one core, packing included; to store it 0.2 to
 0.5. Memory, four streams at once: as for a first backup or less, 490 to 560 MiB against 650 to 700 if nothing can be
@@ -47,7 +47,7 @@ from jsbackup.stores.base import Store
 __all__ = ["GROWTH", "Cuts", "Extent", "extent_of", "stored_segments", "untouched"]
 
 # M, a stream that grows by 2 % and by 0.1 %: at 2 a message is stored 3.0 and 5.5 times in all, at 4 2.5 and 3.2 times,
-# at 8 1.9 and 2.7 times, with half again as many short segments.
+# at 8 1.9 and 2.7 times, with a third more segments.
 GROWTH = 4
 
 # What a segment takes in a manifest.
@@ -103,10 +103,10 @@ class Cuts:
         count, largest, whole = 1, 0, None
         for number, extent in enumerate(reversed(extents), 1):
             whole = extent if whole is None else extent + whole
-            if whole.bytes > self.segment_bytes:
+            if whole.bytes > self.limit(whole):  # and the limit can only become less
                 break
             largest = max(largest, 0 if extent.new else extent.bytes)
-            if largest * GROWTH <= whole.bytes <= self.limit(whole):
+            if largest * GROWTH <= whole.bytes:
                 count = number
         return count
 

@@ -95,7 +95,7 @@ def histories(draw: st.DrawFn) -> list[list[Message]]:
     return states
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(0, 1 << 32), st.sampled_from([300, 2000, 100_000]))
 def test_every_backup_is_whole_whatever_happened_between(states: list[list[Message]], seed: int, size: int) -> None:
     chance = random.Random(seed)
@@ -115,7 +115,7 @@ def test_every_backup_is_whole_whatever_happened_between(states: list[list[Messa
     assert backups.read(refs) == survivor
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(), st.integers(0, 1 << 32))
 def test_where_it_is_cut_depends_on_the_messages_and_the_last_backup_alone(
     states: list[list[Message]], seed: int
