@@ -5,7 +5,8 @@ is there already with its size does not travel. Sealed anew, where one of them i
 nobody: that takes what opens the source and what writes to the target; digests stay, keys and SHA-256 change.
 
 Either way every object is checked against size and SHA-256 of the source's manifest on its way, before it is put. What
-is found at the target is not read again: `verify` does that.
+is found at the target has to have the size, and the SHA-256 in a manifest there or the same end; all of it is read by
+`verify` only.
 
 Each thread holds one object in memory, and what is known of the target is that it has the objects of the backup before:
 the next one shares most of them, and asking for all keys again and again, or keeping them all, would not scale.
@@ -14,7 +15,7 @@ the next one shares most of them, and asking for all keys again and again, or ke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -23,13 +24,16 @@ from jsbackup.errors import DigestMismatch, ObjectExists, ObjectNotFound
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup
-from jsbackup.repository.objects import Objects, StoredObject, sha256_of
+from jsbackup.repository.objects import Objects, StoredObject, damaged_twice, sha256_of
 from jsbackup.repository.threads import in_order
 
 __all__ = ["Carrier", "Resealing", "Tally", "Verbatim", "replace_objects"]
 
 AnyRef = SegmentRef | ObjectRef | OpaqueRef
 _Ref = TypeVar("_Ref", SegmentRef, ObjectRef, OpaqueRef)
+
+# How much of the end of an object is compared: some hundred row groups have their places there.
+_END_BYTES = 64 << 10
 
 # Up to here each object is asked for by its key; from here on the folder is listed, a request for each thousand.
 _MOST_HEADS = 16
@@ -65,60 +69,95 @@ class Carrier(Protocol):
 
 
 class Verbatim:
-    """As they are."""
+    """As they are. `before` is a backup of the target that may share objects with the first one to come.
 
-    def __init__(self, source: Objects, target: Objects, tally: Tally, progress: Progress, jobs: int) -> None:
+    Another object under a key of ours is left alone: it may be damaged, or hold the same messages as another version of
+    the Parquet library writes them. Ours is stored beside it, unless the target is to be a `replica`.
+    """
+
+    def __init__(
+        self,
+        source: Objects,
+        target: Objects,
+        tally: Tally,
+        progress: Progress,
+        jobs: int,
+        before: Manifest | None,
+        *,
+        replica: bool,
+    ) -> None:
         self._source = source
         self._target = target
         self._tally = tally
         self._progress = progress
         self._jobs = jobs
-        self._known: Mapping[str, AnyRef] = {}
+        self._replica = replica
+        self._vouched = {
+            ref.key: ref.sha256 for stream in (before.streams if before else ()) for ref in _refs_of(stream)
+        }
+        self._known: Mapping[str, StoredObject] = {}
 
     def carry(self, manifest: Manifest) -> Manifest:
         refs = {ref.key: ref for stream in manifest.streams for ref in _refs_of(stream)}
+        stored = {key: self._known[key] for key in refs if key in self._known}
         folders: dict[str, list[AnyRef]] = {}
         for key, ref in refs.items():
-            if key not in self._known:
+            if key not in stored:
                 folders.setdefault(key.rpartition("/")[0], []).append(ref)
         looks = [partial(self._look, folder, wanted) for folder, wanted in folders.items()]
-        missing = [ref for found in in_order(looks, self._jobs) for ref in found]
-        self._tally.skipped_objects += sum(map(len, folders.values())) - len(missing)
+        there = {key for found in in_order(looks, self._jobs) for key in found}
+        stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in there}
+        self._tally.skipped_objects += len(there)
+        missing = [ref for key, ref in refs.items() if key not in stored]
         with _watched(self._progress, manifest.id, missing) as advance:
-            for ref, stored in zip(
-                missing, in_order([partial(self._bring, ref) for ref in missing], self._jobs), strict=True
-            ):
-                self._tally.count(stored)
+            brought = in_order([partial(self._bring, ref) for ref in missing], self._jobs)
+            for ref, one in zip(missing, brought, strict=True):
+                stored[ref.key] = one
+                self._tally.count(one)
                 advance(ref)
-        self._known = refs
-        return manifest
+        self._known = stored
+        if all(one.key == key for key, one in stored.items()):
+            return manifest
+        streams = (replace_objects(stream, lambda ref: stored[ref.key]) for stream in manifest.streams)
+        return replace(manifest, streams=tuple(streams))
 
-    def _look(self, folder: str, wanted: Sequence[AnyRef]) -> list[AnyRef]:
-        """Those that the target lacks."""
+    def _look(self, folder: str, wanted: Sequence[AnyRef]) -> list[str]:
+        """The keys of those that the target has."""
         store = self._target.store
         if len(wanted) > _MOST_HEADS:
             sizes = {info.key: info.size for info in store.list(f"{folder}/")}
         else:
             sizes = {}
             for ref in wanted:
-                try:
+                with suppress(ObjectNotFound):
                     sizes[ref.key] = store.head(ref.key).size
-                except ObjectNotFound:
-                    continue
-        for ref in wanted:
-            if sizes.get(ref.key, ref.size) != ref.size:
-                raise _another(self._target, ref)
-        return [ref for ref in wanted if ref.key not in sizes]
+        there = (ref for ref in wanted if sizes.get(ref.key) == ref.size)
+        return [ref.key for ref in there if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
+
+    def _same_end(self, ref: AnyRef) -> bool:
+        """Whether both end alike, where a Parquet file names its writer, and places and sizes of its pages."""
+        place = ref.key, max(0, ref.size - _END_BYTES), _END_BYTES
+        try:
+            return self._source.store.get_range(*place) == self._target.store.get_range(*place)
+        except ObjectNotFound:
+            return False
 
     def _bring(self, ref: AnyRef) -> StoredObject:
         data = self._source.fetch_stored(ref.key, ref.size, ref.sha256)
-        try:
-            self._target.store.put(ref.key, data)
-        except ObjectExists:  # somebody else has brought it meanwhile
-            if self._target.store.head(ref.key).size != ref.size:
-                raise _another(self._target, ref) from None
-            return StoredObject(ref.key, ref.size, ref.sha256, added=False)
-        return StoredObject(ref.key, ref.size, ref.sha256, added=True)
+        for key in (ref.key, layout.replacement_key(layout.replaced_key(ref.key), ref.sha256)):
+            try:
+                self._target.store.put(key, data)
+            except ObjectExists:
+                if self._target.store.get_range(key, 0, ref.size + 1) == data:
+                    return StoredObject(key, ref.size, ref.sha256, added=False)
+                if self._replica:
+                    raise DigestMismatch(
+                        f"{self._target.store.location} has another object under the key {key}",
+                        hint="Nothing is overwritten. Remove it if `jsbackup verify` finds it damaged, and copy again.",
+                    ) from None
+            else:
+                return StoredObject(key, ref.size, ref.sha256, added=True)
+        raise damaged_twice(ref.key)
 
 
 class Resealing:
@@ -221,10 +260,3 @@ def _watched(progress: Progress, backup: str, refs: Sequence[AnyRef]) -> Iterato
 
 def _messages(ref: AnyRef) -> int:
     return ref.messages if isinstance(ref, SegmentRef) else 0
-
-
-def _another(target: Objects, ref: AnyRef) -> DigestMismatch:
-    return DigestMismatch(
-        f"{target.store.location} has another object than {ref.size} bytes under the key {ref.key}",
-        hint="Nothing is overwritten. If `jsbackup verify` finds it damaged there, remove it and copy again.",
-    )

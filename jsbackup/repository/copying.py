@@ -8,7 +8,8 @@ A backup is at the target if there is one of its id and content. "Content" leave
 sealed. One of the same id and another content is a conflict, and nothing is overwritten.
 
 Manifests travel byte for byte where nobody has signed or encrypted them, and into a replica (`is_replica`). Elsewhere
-they are signed by the target's writer, and the chain of the target goes through them.
+they are signed by the target's writer, and the chain of the target goes through them. (A plain one is written anew if
+an object has to lie in another place at the target.)
 """
 
 from __future__ import annotations
@@ -131,10 +132,10 @@ class _Run:
         """Copy one that the target had not when we looked. False if somebody else has copied it meanwhile."""
         document, manifest = _read(self._source, backup)
         self._carrier = self._carrier or self._choose_carrier(backup)
-        manifest = self._carrier.carry(manifest)
+        carried = self._carrier.carry(manifest)
         self._lease.check()
         try:
-            self._put_manifest(document, manifest)
+            self._put_manifest(document, carried, verbatim=self._same_documents and carried == manifest)
         except ObjectExists:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
@@ -182,10 +183,11 @@ class _Run:
                 write_catalog(self._target.documents)
 
     def _choose_carrier(self, backup: str) -> Carrier:
-        ours, theirs = self._source.objects, self._target.objects
+        ours, theirs, before = self._source.objects, self._target.objects, self._one_before(backup)
         if self._same_objects:
-            return Verbatim(ours, theirs, self.tally, self._progress, self._jobs)
-        return Resealing(ours, theirs, self.tally, self._progress, self._jobs, self._one_before(backup))
+            replica = self._same_documents and self._target.descriptor.authority is not None
+            return Verbatim(ours, theirs, self.tally, self._progress, self._jobs, before, replica=replica)
+        return Resealing(ours, theirs, self.tally, self._progress, self._jobs, before)
 
     def _one_before(self, backup: str) -> Manifest | None:
         earlier = self._there[: bisect_left(self._there, backup)]
@@ -194,9 +196,9 @@ class _Run:
         except (IntegrityError, UnsupportedError):
             return None
 
-    def _put_manifest(self, document: Document, manifest: Manifest) -> None:
+    def _put_manifest(self, document: Document, manifest: Manifest, *, verbatim: bool) -> None:
         key = layout.manifest_key(manifest.id)
-        if self._same_documents:
+        if verbatim:
             data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
             self._target.store.put(document.key, data)
             self.tally.copied_bytes += document.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ __all__ = ["in_order"]
 T = TypeVar("T")
 
 
-def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, None, None]:
     """Run the tasks in so many threads, a few ahead of what has been asked for, and give their results in order.
 
     What a task raises is raised in its place; those that have not begun are not begun any more, those that have are

@@ -186,13 +186,33 @@ def test_a_backup_whose_objects_are_in_other_places_is_the_same(source: Reposito
     assert copy(source, target, [FIRST]).present == (FIRST,)
 
 
-def test_an_object_of_another_size_at_the_target_is_not_taken_for_ours(source: Repository, target: Repository) -> None:
-    key = source.manifest(FIRST).streams[0].segments[0].key
-    target.store.put(key, b"short")
+@pytest.mark.parametrize("found", ["short", "same size, other end"])
+def test_another_object_at_the_target_is_left_alone_and_ours_stored_beside_it(
+    source: Repository, target: Repository, found: str
+) -> None:
+    ref = source.manifest(FIRST).streams[0].segments[0]
+    other = b"short" if found == "short" else source.store.get(ref.key)[:-20] + bytes(20)
+    target.store.put(ref.key, other)
     report = copy(source, target)
-    assert report.copied == () and [one.id for one in report.failed] == ALL
-    assert all(isinstance(one.error, DigestMismatch) and key in one.error.message for one in report.failed)
-    assert target.store.get(key) == b"short"
+    assert (report.copied, report.failed) == ((FIRST, SECOND, THIRD), ())
+    assert target.store.get(ref.key) == other
+    for backup in ALL:
+        assert_sound(target, backup)
+        assert contents(target, backup) == contents(source, backup)
+    assert target.store.get(layout.replacement_key(ref.key, ref.sha256)) == source.store.get(ref.key)
+    again = copy(source, target)
+    assert (again.present, again.copied_objects) == ((FIRST, SECOND, THIRD), 0)
+
+
+def test_in_a_replica_nothing_lies_in_another_place() -> None:
+    source = made("signed", "5007ce")
+    store_backup(source.writer(), FIRST)
+    store = MemoryStore()
+    replicate(store, source.writer())
+    key = source.writer().manifest(FIRST).streams[0].segments[0].key
+    store.put(key, b"short")
+    (failed,) = copy(source.writer(), Kept(store, source.founding).writer(), [FIRST]).failed
+    assert isinstance(failed.error, DigestMismatch) and key in failed.error.message
 
 
 def test_a_backup_that_is_forgotten_meanwhile_is_named_and_the_others_are_copied(
