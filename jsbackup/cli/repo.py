@@ -19,7 +19,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import created_text, read_as, stream_json, unreadable_code
-from jsbackup.cli.session import make_repository, new_repository_id, open_repository
+from jsbackup.cli.session import make_repository, new_repository_id, open_repository, open_with_keys
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
@@ -305,16 +305,19 @@ def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | N
     is --expect. Level data takes a key that reads messages.
     """
     from jsbackup.repository.evidence import find_gaps
+    from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.layout import is_backup_id
     from jsbackup.repository.verify import Level
 
     start_log(shared)
     if expect is not None and not is_backup_id(expect):
         raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
-    repository = open_repository(shared)
+    repository, keys = open_with_keys(shared)
+    signed = repository.descriptor.authority is not None
+    if signed and keys == NO_KEYS:
+        shared.output.note("signatures are held against a key that the repository itself names; see --expect-signer")
     with reading(shared, repository, "verify", lock_timeout):
         chosen = [repository.resolve(text) for text in backups] or repository.backups()
-        signed = repository.descriptor.authority is not None
         gaps = find_gaps(repository.documents, chosen if backups else None, expect) if signed or expect else []
         alone = len(chosen) == 1
         with make_progress("verify", wanted=shared.progress) as progress:

@@ -103,6 +103,9 @@ def test_a_signed_repository_is_made_and_pinned(typed: Type, keys: Path) -> None
     assert made["encrypted"] is False
     assert typed("list", "-r", keys / "r", "--expect-signer", made["authority"]).code == 0
     assert typed("list", "-r", keys / "r", "--expect-signer", "0" * 64).code == 14
+    pinned = typed("verify", "-r", keys / "r", "--expect-signer", made["authority"])
+    assert (pinned.code, pinned.err) == (0, "")
+    assert "--expect-signer" in typed("verify", "-r", keys / "r").err
     assert typed("list", "-r", keys / "r", "--identity", keys / "me").code == 2
 
 
