@@ -20,7 +20,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.session import open_repository
 from jsbackup.config import parse_duration
-from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, UsageError
+from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -128,14 +128,19 @@ def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> int:
     if unknown:
         raise UsageError(f"no lease {unknown[0]}", hint="See 'jsbackup unlock' for those there are.")
     rows = []
+    damaged = False
     for seen in found:
         row = _lease_json(repository, seen, now)
         row["removed"] = (not leases or seen.key.id in leases) and (force or row["state"] == "expired")
+        damaged |= row["problem"] is not None and not row["removed"]
         if row["removed"]:
-            remove_lease(store, seen)
+            try:
+                remove_lease(store, seen)
+            except ObjectLocked as error:
+                row.update(removed=False, problem=error.message)
         rows.append(row)
     shared.output.result({"leases": rows}, lambda: _print_leases(shared.output, rows))
-    return IntegrityError.exit_code if any(row["problem"] and not row["removed"] for row in rows) else 0
+    return IntegrityError.exit_code if damaged else 0
 
 
 def _lease_json(repository: Repository, seen: SeenLease, now: float) -> JsonObject:
@@ -185,7 +190,7 @@ def _print_leases(output: Output, rows: list[JsonObject]) -> None:
     )
     for row in rows:
         if row["problem"]:
-            output.line(f"damaged: {row['problem']}")
+            output.line(f"problem: {row['problem']}")
     if any(row["removed"] and row["state"] == "live" for row in rows):
         output.line("note: the commands of living leases were not stopped; backups among them fail at their end")
 

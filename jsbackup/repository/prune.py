@@ -27,7 +27,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from jsbackup.repository.layout import Kind
-from jsbackup.repository.leases import Lease, Mode, list_leases, remove_lease
+from jsbackup.repository.leases import Lease, Mode, list_leases
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.threads import in_order
@@ -275,7 +275,7 @@ def _put_marks(
 
 def _delete_marks(store: Store, marks: _Marks) -> None:
     for key in marks.keys:
-        store.delete(key)
+        _is_deleted(store, key)
 
 
 def _encode_marks(seen_ns: Mapping[str, int], tool: str, what: str) -> bytes:
@@ -320,6 +320,11 @@ def _delete_due(repository: Repository, lease: Lease, survey: _Survey, grace_sec
 def _delete(store: Store, lease: Lease, key: str) -> bool:
     """Whether it is gone now. `RepositoryLocked` if the lease is lost."""
     lease.check()
+    return _is_deleted(store, key)
+
+
+def _is_deleted(store: Store, key: str) -> bool:
+    """Delete it, unless the store keeps it locked."""
     try:
         store.delete(key)
     except ObjectLocked:
@@ -350,12 +355,9 @@ def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]
         backup = layout.held_backup_of(info.key)
         return backup is not None and backup not in survey.backups
 
-    expired = [seen for seen in list_leases(store) if not seen.is_live(survey.now_seconds)]
-    for seen in expired:
-        remove_lease(store, seen)
+    expired = [key for seen in list_leases(store) if not seen.is_live(survey.now_seconds) for key in seen.keys]
     probes = [info for info in store.list(layout.PROBES) if layout.kind_of(info.key) is Kind.PROBE]
     old = [info.key for info in [*probes, *filter(is_of_no_backup, holds)] if is_old(info)]
-    for key in old:
-        store.delete(key)
+    deleted = sum([_is_deleted(store, key) for key in [*expired, *old]])
     uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS) if isinstance(store, StaleUploads) else 0
-    return len(expired) + len(old) + uploads
+    return deleted + uploads

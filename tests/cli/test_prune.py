@@ -181,7 +181,7 @@ def test_a_damaged_lease_is_told_and_can_be_removed(typed: Type, repo: Path) -> 
     done = typed("unlock", "-r", repo, "--json")
     (row,) = check("unlock", done)["leases"]
     assert done.code == 14 and path.name in row["problem"] and row["purpose"] is None
-    assert f"damaged: lease locks/{path.name}" in typed("unlock", "-r", repo).out
+    assert f"problem: lease locks/{path.name}" in typed("unlock", "-r", repo).out
     assert typed("unlock", "-r", repo, "--force", lease.id).code == 0
     with suppress(FileNotFoundError):
         assert list((repo / "locks").iterdir()) == []

@@ -329,6 +329,21 @@ def test_what_the_store_locks_is_kept_and_counted(bench: Bench) -> None:
     assert bench.prune().deleted_objects == 1
 
 
+def test_a_store_that_locks_everything_stops_nothing(bench: Bench) -> None:
+    class Locking(FaultStore):
+        def delete(self, key: str) -> None:
+            if layout.parse_lease_key(key) is None:
+                raise ObjectLocked(key)
+            super().delete(key)
+
+    bench.store.put(layout.probe_key("1a2b"), b"")
+    for _ in range(2):
+        bench.now += 2 * DAY
+        report = bench.prune(DAY, Locking(bench.store))
+    assert (report.deleted_objects, report.kept_objects, report.leftovers) == (0, len(bench.orphans), 0)
+    assert bench.content() == bench.needed | bench.orphans
+
+
 def test_it_deletes_nothing_while_others_are_at_work_but_marks(bench: Bench) -> None:
     with bench.taker(bench.store)(Mode.SHARED):
         with pytest.raises(RepositoryLocked):
