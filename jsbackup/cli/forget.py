@@ -21,7 +21,7 @@ from jsbackup.cli.prune import grace_option, print_prune, prune_json, run_prune
 from jsbackup.cli.reports import unreadable_code
 from jsbackup.cli.session import open_repository
 from jsbackup.config import parse_duration
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -154,6 +154,9 @@ def _tell(
     dry_run: bool,
     named: bool,
 ) -> int:
+    from jsbackup.repository.forget import LOCKED
+
+    locked = [one.backup for one in decisions.kept if LOCKED in one.reasons]
     document: JsonObject = {
         "dry_run": dry_run,
         "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
@@ -165,12 +168,16 @@ def _tell(
     def text() -> None:
         if not named:  # else there is nothing to say that was not typed
             _print_decisions(output, decisions, dry_run=dry_run)
+        for backup in locked if named else ():
+            output.line(f"backup {backup} was not removed: {LOCKED}")
         gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
         output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
         if report is not None:
             print_prune(output, report, dry_run=dry_run)
 
     output.result(document, text)
+    if named and locked:
+        return IncompleteError.exit_code
     return unreadable_code([one.error for one in plan.unreadable])
 
 

@@ -19,16 +19,18 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from jsbackup.errors import JsBackupError, StoreError, UsageError
+from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.inventory import UnreadableBackup, settle_catalog, write_catalog
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Decisions, Grouping, Kept, Policy, Removed, apply_policy
 
-__all__ = ["ForgetPlan", "carry_out", "plan_by_ids", "plan_by_policy"]
+__all__ = ["LOCKED", "ForgetPlan", "carry_out", "plan_by_ids", "plan_by_policy"]
 
 _log = logging.getLogger(__name__)
+
+LOCKED = "locked by the store, for now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def _is_held(backup: str, hold: Hold | None) -> JsBackupError:
 
 
 def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
-    """Delete what is to be removed. Gives what was done in the end: somebody may have held a backup meanwhile.
+    """Delete what is to be removed. Gives what was done in the end: somebody may have held a backup meanwhile,
+    and a store with object lock keeps (`LOCKED`) what its time has not come for.
 
     Raises:
         KeyUnavailable: documents are signed or encrypted here, and the keys that takes were not given; nothing was
@@ -103,6 +106,9 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
                 kept.append(Kept(one.backup, one.group, ("held",)))
                 continue
             repository.documents.delete(layout.manifest_key(one.backup))
+        except ObjectLocked:
+            kept.append(Kept(one.backup, one.group, (LOCKED,)))
+            continue
         except StoreError as error:
             done = f"{len(gone)} of {len(decisions.removed)} backups were removed; run it again to remove the others."
             error.hint = f"{error.hint} {done}" if error.hint else done

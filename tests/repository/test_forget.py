@@ -7,10 +7,10 @@ from functools import cache, partial
 
 import pytest
 
-from jsbackup.errors import JsBackupError, KeyUnavailable, StoreError, UsageError
+from jsbackup.errors import JsBackupError, KeyUnavailable, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import age, layout
 from jsbackup.repository.evidence import find_gaps
-from jsbackup.repository.forget import ForgetPlan, carry_out, plan_by_ids, plan_by_policy
+from jsbackup.repository.forget import LOCKED, ForgetPlan, carry_out, plan_by_ids, plan_by_policy
 from jsbackup.repository.founding import found
 from jsbackup.repository.holds import Hold, find_hold, held_backups, put_hold
 from jsbackup.repository.inventory import newest_catalog
@@ -139,6 +139,17 @@ def test_a_backup_that_cannot_be_read_stays_and_is_told_of(store: MemoryStore) -
     assert [one.id for one in planned.unreadable] == [IDS[0]] and removed(planned.decisions) == IDS[1:3]
     carry_out(Repository.open(store), planned.decisions)
     assert Repository.open(store).backups() == [IDS[0], *IDS[3:]]
+
+
+def test_a_backup_that_the_store_has_locked_stays_and_the_others_go(store: MemoryStore) -> None:
+    def lock(operation: str, key: str) -> None:
+        if operation == "delete" and IDS[1] in key:
+            raise ObjectLocked(key)
+
+    decisions = forget(FaultStore(store, before=lock))
+    assert removed(decisions) == [IDS[0], IDS[2]]
+    assert next(one.reasons for one in decisions.kept if one.backup == IDS[1]) == (LOCKED,)
+    assert [entry.id for entry in Repository.open(store).inventory().entries] == [IDS[1], *IDS[3:]]
 
 
 def test_a_backup_that_somebody_else_removes_meanwhile_is_no_error(store: MemoryStore) -> None:
