@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.errors import KeyUnavailable, StoreError
+from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError
 from jsbackup.formats.archive import ArchiveEnd, IndexState
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository import layout
@@ -22,7 +23,7 @@ from jsbackup.repository.settle import messages_to_remove
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of
-from tests.harness.stores import Fault, FaultStore
+from tests.harness.stores import Fault, FaultStore, Killed
 
 FOLDER = layout.stream_folder("orders", "1a2b3c4d")
 SIZE = 4000  # raw bytes of a segment in these tests
@@ -312,6 +313,26 @@ def test_a_run_that_was_killed_is_repeated_with_what_it_stored() -> None:
     new = [ref for ref in refs if ref.key not in left]
     assert (writer.reused, writer.stored_bytes) == (len(refs) - len(new), sum(ref.size for ref in new))
     assert backups.read(refs) == changed
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_whatever_breaks_whenever_the_repeated_run_is_whole_and_so_is_the_backup_before(fault: Fault) -> None:
+    changed = [m for m in messages(1, 300) if m.sequence not in (20, 21, 90)]
+    at = 0
+    while True:
+        at += 1
+        store = MemoryStore()
+        backups = Backups(store)
+        first = backups.add(messages(1, 200))
+        broken = Backups(FaultStore(store, fault, at=at))
+        broken.last = first
+        with suppress(StoreError, IntegrityError, Killed):
+            broken.add(changed)
+        if broken.store.operations < at:  # type: ignore[attr-defined]
+            break
+        assert backups.read(backups.add(changed)) == changed
+        assert backups.read(first) == messages(1, 200)
+    assert at > 5
 
 
 # --- late deletions, and segments that cannot be read ---
