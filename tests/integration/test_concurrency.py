@@ -22,6 +22,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.proxy import Direction, Proxy
+from tests.harness.s3server import BUCKET, LOCKED_BUCKET, S3Server
 from tests.harness.servers import REPOSITORY, NatsServer
 from tests.integration.large import MESSAGES, NAME, TOTAL_BYTES, backups_in, make_large
 
@@ -156,3 +157,25 @@ def test_everything_at_once_harms_nothing(nats_server: Starter, tmp_path: Path) 
     jsbackup("prune", "-r", repo, "--grace", "0").ok()
     assert held in backups_in(repo)
     assert list((repo / "locks").iterdir()) == []
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("bucket", [BUCKET, LOCKED_BUCKET])
+def test_leases_and_prunes_work_in_s3(nats_server: Starter, s3_server: S3Server, bucket: str) -> None:
+    server = nats_server("2.15.1")
+    make_large(server.url, messages=MESSAGES // 8)
+    at = s3_server.environment | {"JSBACKUP_REPO": f"s3://{bucket}/concurrency"}
+    first = jsbackup("backup", "-s", server.url, **at).ok().document["backup"]
+    with ThreadPoolExecutor(2) as pool:
+        more = [pool.submit(jsbackup, "backup", "-s", server.url, **at) for _ in range(2)]
+        assert [one.result().ok().document["streams"][0]["stored_bytes_added"] for one in more] == [0, 0]
+    backups = [one["backup"] for one in jsbackup("list", **at).ok().document["backups"]]
+    jsbackup("forget", *backups[:2], **at).ok()
+    assert first in backups[:2]
+    assert jsbackup("prune", "--grace", "0", **at).ok().document["deleted_objects"] == 0
+    jsbackup("verify", "--level", "data", **at).ok()
+    jsbackup("forget", backups[2], **at).ok()
+    assert jsbackup("prune", **at).ok().document["marked_objects"] > 0
+    assert jsbackup("prune", "--grace", "0", **at).ok().document["deleted_objects"] > 0
+    left = s3_server.keys("concurrency/", bucket)
+    assert not [key for key in left if key.split("/")[1] in ("segments", "locks", "pruning", "probe")]
