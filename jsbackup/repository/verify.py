@@ -1,4 +1,4 @@
-"""Is a backup what its manifest says? Three levels, each with all of the ones before.
+"""Are backups what their manifests say? Three levels, each with all of the ones before.
 
     manifest   the manifest agrees with itself; every object it names is there, with its size (one listing per stream)
     objects    the SHA-256 of every object
@@ -7,19 +7,21 @@
 Fails closed: what cannot be checked is a problem, not a pass. Only a store that cannot even be listed raises. Problems
 come one by one, each with the object and the sequences that are lost with it; the rest of the backup is not affected.
 
+Backups share objects: a `Verifier` checks each of them once, and what it found counts for all that name it.
+
 `check_manifest` and `check_segment` are plain functions of what they are given and can run as tasks elsewhere.
 Header blocks are compared by the digest only, not judged: servers take any bytes for one, and a backup keeps them.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import hashlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.progress import NullProgress, Progress
@@ -29,10 +31,25 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_piece
 from jsbackup.repository.pending import decode_pending
 from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.threads import in_order
+from jsbackup.stores.base import ObjectInfo
 
-__all__ = ["Level", "Problem", "ProblemKind", "check_manifest", "check_segment", "verify_backup"]
+__all__ = [
+    "ID_BYTES",
+    "Level",
+    "Problem",
+    "ProblemKind",
+    "Stocked",
+    "Verifier",
+    "check_manifest",
+    "check_segment",
+    "verify_backup",
+]
 
 AnyRef = SegmentRef | ObjectRef | OpaqueRef
+
+# Of SHA-256: of a million objects no two are likely to share them.
+ID_BYTES = 12
 
 _THREADS = 2
 
@@ -68,25 +85,128 @@ class Problem:
     cause: JsBackupError | None = field(default=None, compare=False, repr=False)
 
 
+class Stocked(NamedTuple):
+    """An object that a backup names. `modified_seconds` is Unix time by the store's clock, None where it is missing or
+    has another size."""
+
+    size: int
+    modified_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Flaw:
+    """What is wrong with an object, whoever names it."""
+
+    kind: ProblemKind
+    text: str
+    cause: JsBackupError | None = None
+
+
+class Verifier:
+    """One run over any number of backups.
+
+    `stock` are the objects that they name, by an id of `ID_BYTES` bytes that stands for key, size, SHA-256 and what is
+    said of the content; `sound` those that were checked and are right, `damaged` those that are not. All three grow
+    with the run. Holds some 600 bytes for each object, and in each thread one object (up to some 100 MB).
+    """
+
+    def __init__(
+        self, objects: Objects, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
+    ) -> None:
+        self._objects = objects
+        self._level = level
+        self._progress = progress or NullProgress()
+        self._threads = threads
+        self._only: Collection[bytes] | None = None
+        self._folders: dict[str, dict[str, ObjectInfo]] = {}
+        self._flaws: dict[bytes, _Flaw] = {}
+        self.stock: dict[bytes, Stocked] = {}
+        self.sound: set[bytes] = set()
+
+    @property
+    def level(self) -> Level:
+        return self._level
+
+    @property
+    def damaged(self) -> Collection[bytes]:
+        return self._flaws.keys()
+
+    def limit_to(self, chosen: Collection[bytes]) -> None:
+        """Read no other objects than these. Those that are missing or have a wrong size are found all the same."""
+        self._only = chosen
+
+    def take_stock(self, manifest: Manifest) -> None:
+        """Look at what a backup names, and read none of it. Raises `StoreError` if the store cannot be listed."""
+        for stream in manifest.streams:
+            self._look_up(_refs_of(stream))
+
+    def check(self, manifest: Manifest) -> Iterator[Problem]:
+        """Check one backup and give its problems, in the order of the manifest.
+
+        Raises:
+            KeyUnavailable: it is encrypted, and no key that opens it was given (level data).
+            StoreError: the store cannot be listed, so nothing can be said.
+        """
+        yield from check_manifest(manifest)
+        for stream in manifest.streams:
+            yield from self._check_stream(stream)
+
+    def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
+        refs = _refs_of(stream)
+        self._look_up(refs)
+        due = {name: ref for name, ref in refs.items() if self._is_due(name)}
+        weights = [_weight(ref) for ref in due.values()]
+        if due:
+            self._progress.start(stream.name, sum(size for size, _ in weights), sum(count for _, count in weights))
+        checks = (partial(_check_object, self._objects, ref, self._level) for ref in due.values())
+        results = in_order(checks, self._threads)
+        try:
+            for name, ref in refs.items():
+                if name in due:
+                    flaw = next(results)
+                    self._progress.advance(stream.name, *_weight(ref))
+                    if flaw is None:
+                        self.sound.add(name)
+                    else:
+                        self._flaws[name] = flaw
+                if name in self._flaws:
+                    yield _problem(stream.name, ref, self._flaws[name])
+        finally:
+            results.close()
+            if due:
+                self._progress.finish(stream.name)
+
+    def _is_due(self, name: bytes) -> bool:
+        if self._level is Level.MANIFEST or name in self.sound or name in self._flaws:
+            return False
+        return self._only is None or name in self._only
+
+    def _look_up(self, refs: dict[bytes, AnyRef]) -> None:
+        """Put what is new into stock, and tell what is not there."""
+        for name, ref in refs.items():
+            if name in self.stock:
+                continue
+            info = self._listed(ref.key.rpartition("/")[0]).get(ref.key)
+            right = info is not None and info.size == ref.size
+            self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
+            if info is None:
+                self._flaws[name] = _Flaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+            elif not right:
+                text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
+                self._flaws[name] = _Flaw(ProblemKind.DAMAGED, text)
+
+    def _listed(self, folder: str) -> dict[str, ObjectInfo]:
+        """A folder as it was when the run first came across it: what its backups name was there before."""
+        if folder not in self._folders:
+            self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
+        return self._folders[folder]
+
+
 def verify_backup(
     objects: Objects, manifest: Manifest, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
 ) -> Iterator[Problem]:
-    """Check one backup and give its problems, in the order of the manifest.
-
-    Each thread holds one object (up to some 100 MB) in memory.
-
-    Raises:
-        StoreError: the store cannot be listed, so nothing can be said.
-    """
-    progress = progress or NullProgress()
-    yield from check_manifest(manifest)
-    for stream in manifest.streams:
-        weights = [_weight(ref) for ref in _refs_of(stream)]
-        progress.start(stream.name, sum(size for size, _ in weights), sum(messages for _, messages in weights))
-        try:
-            yield from _verify_stream(objects, stream, level, progress, threads)
-        finally:
-            progress.finish(stream.name)
+    """The problems of one backup alone. Raises as `Verifier.check`."""
+    yield from Verifier(objects, level, progress=progress, threads=threads).check(manifest)
 
 
 def check_manifest(manifest: Manifest) -> list[Problem]:
@@ -100,13 +220,12 @@ def check_manifest(manifest: Manifest) -> list[Problem]:
 
 
 def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Problem]:
-    """Whether a segment is stored whole and holds the messages that its reference names. Raises nothing."""
-    try:
-        for _ in SegmentReader(objects).read(ref):
-            pass
-    except (IntegrityError, StoreError, UnsupportedError) as error:
-        return [_problem(stream, ref, error)]
-    return []
+    """Whether a segment is stored whole and holds the messages that its reference names.
+
+    Raises nothing but `KeyUnavailable`.
+    """
+    flaw = _check_object(objects, ref, Level.DATA)
+    return [] if flaw is None else [_problem(stream, ref, flaw)]
 
 
 def _contradictions(stream: StreamBackup) -> Iterator[str]:
@@ -125,63 +244,46 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
             yield "the segments do not come to the digest of the stream"
 
 
-def _verify_stream(
-    objects: Objects, stream: StreamBackup, level: Level, progress: Progress, threads: int
-) -> Iterator[Problem]:
-    folders = {ref.key.rpartition("/")[0] for ref in _refs_of(stream)}  # one: a manifest names no others
-    sizes = {info.key: info.size for folder in folders for info in objects.store.list(f"{folder}/")}
-    there: list[AnyRef] = []
-    for ref in _refs_of(stream):
-        size = sizes.get(ref.key)
-        if size == ref.size and level is not Level.MANIFEST:
-            there.append(ref)
-            continue
-        progress.advance(stream.name, *_weight(ref))
-        if size is None:
-            yield _lost(ProblemKind.MISSING, stream.name, ref, f"object {ref.key} is missing")
-        elif size != ref.size:
-            text = f"object {ref.key} should have {ref.size} bytes and has {size}"
-            yield _lost(ProblemKind.DAMAGED, stream.name, ref, text)
-    checks = [partial(_check_object, objects, stream.name, ref, level) for ref in there]
-    for ref, problems in zip(there, _in_order(checks, threads), strict=True):
-        progress.advance(stream.name, *_weight(ref))
-        yield from problems
-
-
-def _check_object(objects: Objects, stream: str, ref: AnyRef, level: Level) -> list[Problem]:
-    if level is Level.DATA and isinstance(ref, SegmentRef):
-        return check_segment(objects, stream, ref)
+def _check_object(objects: Objects, ref: AnyRef, level: Level) -> _Flaw | None:
     try:
-        if level is Level.DATA and isinstance(ref, OpaqueRef):
+        if level is not Level.DATA:
+            objects.fetch_stored(ref.key, ref.size, ref.sha256)
+        elif isinstance(ref, SegmentRef):
+            for _ in SegmentReader(objects).read(ref):
+                pass
+        elif isinstance(ref, OpaqueRef):
             read_piece(objects, ref)
         else:
-            data = objects.fetch_stored(ref.key, ref.size, ref.sha256)
-            if level is Level.DATA:
-                decode_pending(objects.sealing.unseal(ref.key, data))
-    except (IntegrityError, StoreError, UnsupportedError) as error:
-        return [_problem(stream, ref, error)]
-    return []
+            decode_pending(objects.fetch(ref.key, ref.size, ref.sha256))
+    except IntegrityError as error:
+        missing = isinstance(error.__cause__, ObjectNotFound)
+        return _Flaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
+    except (StoreError, UnsupportedError) as error:
+        _forget_frames(error)
+        return _Flaw(ProblemKind.UNREADABLE, error.message, error)
+    return None
 
 
-def _in_order(checks: Sequence[Callable[[], list[Problem]]], threads: int) -> Iterator[list[Problem]]:
-    """Run the checks in threads, a few ahead of what has been asked for, and give their results in order."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
-        ahead: deque[Future[list[Problem]]] = deque()
-        try:
-            for check in checks:
-                ahead.append(pool.submit(check))
-                if len(ahead) > threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+def _forget_frames(error: BaseException | None) -> None:
+    """An error that is kept would keep the object that was read when it was raised."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
-def _refs_of(stream: StreamBackup) -> list[AnyRef]:
+def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
     pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
-    return [*stream.segments, *stream.opaque, *pending]
+    refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
+    return {_id_of(ref): ref for ref in refs}
+
+
+def _id_of(ref: AnyRef) -> bytes:
+    said: tuple[object, ...] = (ref.key, ref.size, ref.sha256)
+    if isinstance(ref, SegmentRef):
+        said += (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint.hex)
+    elif isinstance(ref, OpaqueRef):
+        said += (ref.bytes,)
+    return hashlib.sha256("\0".join(map(str, said)).encode()).digest()[:ID_BYTES]
 
 
 def _weight(ref: AnyRef) -> tuple[int, int]:
@@ -189,16 +291,8 @@ def _weight(ref: AnyRef) -> tuple[int, int]:
     return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
 
 
-def _problem(stream: str, ref: AnyRef, error: JsBackupError) -> Problem:
-    kind = ProblemKind.DAMAGED
-    if isinstance(error.__cause__, ObjectNotFound):
-        kind = ProblemKind.MISSING
-    elif not isinstance(error, IntegrityError):
-        kind = ProblemKind.UNREADABLE
-    return _lost(kind, stream, ref, error.message, error)
-
-
-def _lost(kind: ProblemKind, stream: str, ref: AnyRef, text: str, cause: JsBackupError | None = None) -> Problem:
+def _problem(stream: str, ref: AnyRef, flaw: _Flaw) -> Problem:
     if isinstance(ref, SegmentRef):
-        return Problem(kind, stream, ref.key, text, ref.first_seq, ref.last_seq, ref.messages, cause)
-    return Problem(kind, stream, ref.key, text, cause=cause)
+        lost = (ref.first_seq, ref.last_seq, ref.messages)
+        return Problem(flaw.kind, stream, ref.key, flaw.text, *lost, cause=flaw.cause)
+    return Problem(flaw.kind, stream, ref.key, flaw.text, cause=flaw.cause)

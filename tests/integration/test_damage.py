@@ -56,7 +56,7 @@ def test_what_is_left_is_restored_and_what_is_lost_is_named(
         put_instead(store, queue.segments[number].key, None)
 
     server = nats_server(version)
-    line = ["restore", FIRST, "-r", repo, "-s", server.url]
+    line: list[str | Path] = ["restore", FIRST, "-r", repo, "-s", server.url]
     refused = jsbackup(*line)
     assert refused.code == 14 and "--partial" in refused.document["error"]["hint"]
     assert _observe(server) == {}
