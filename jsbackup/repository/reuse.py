@@ -14,18 +14,23 @@ decides how much the *next* backup stores again:
 - Where messages go, joining stops at a *grain*. A larger segment costs more when it is hit, a smaller one its entry in
   each manifest: with one loss between two backups the sum of both is least at the root of their product.
 
-M, simulated: raw bytes stored with each backup for every one that was new, the same if nothing were cut finer, and
-segments in all. Streams of one to eight segments' worth (of 1 MiB, and all else to scale), after some turnover:
+M, simulated, one history each: raw bytes stored with each backup for every one that was new; the same histories if
+nothing were cut finer; and segments in all, cut and not. Streams of one to eight segments' worth (of 1 MiB, and all
+else to scale), counted after some turnover:
 
-    growing by 1 % or 0.03 % a backup                        2.3, 3.1                                  8, 9
-    expiring, 0.5 % or 0.1 % a backup                        1.5, 2.2        25, -                 204, 316
-    work queue with stragglers, 1 % or 20 %                  4.0, 1.6        15, -                   32, 19
-    1 % of the keys change, or 10 %, the rest never          1.0, 9.3                                23, 76
-    1 % changes, 99 % of it in a tenth of the keys           12              32                         286
-    any key, 1 % or 0.1 % or 0.01 % of them a backup         19, 35, 195     99, 890, 2400   1054, 724, 205
+    growing by 1 % or 0.03 % a backup                     2.3, 3.1                           8, 9
+    expiring, 0.5 % a backup                              1.5            1.5               203      203
+    expiring, 0.3 %, counted sooner                       3.9            20                282      280
+    work queue with stragglers, 1 %                       4.8            8.4                31       18
+    the same, 20 %                                        1.6            1.6                17        9
+    1 % of the keys change, the rest never                1.0            1.0                20       14
+    10 % of the keys change, the rest never               9.4            12                 75       41
+    1 % changes, 99 % of it in a tenth of the keys        12             34                261       42
+    any key, 1 % or 0.1 % or 0.01 % of them a backup      20, 36, 260    96, 870, 2300    1034, 699, 210
 
-The last row is what cutting helps least: a change anywhere takes the message that it replaces out of some old segment.
-It is 19, 3.5 and 2 % of the stream with each backup, instead of 99, 89 and 24 %.
+So cutting at the front gains while the large segments of a first backup go, and nothing once all are small. Changes
+anywhere are helped most and cost most: 20, 3.6 and 2.6 % of the stream with each backup, instead of 96, 87 and 23 %.
+Other histories of the same kind differ by a quarter.
 
 To prove that a segment is still the same takes 0.6 to 0.9 GB a second of one core, packing included; to store it 0.2 to
 0.5. Memory, four streams at once: as for a first backup or less, 490 to 560 MiB against 650 to 700 if nothing can be
