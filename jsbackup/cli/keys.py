@@ -94,13 +94,12 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     if not encrypt_to and passphrase is None:
         raise UsageError("nobody was named", hint="Give --encrypt-to or --encrypt-passphrase-file.")
     from jsbackup.repository.age import parse_recipient
-    from jsbackup.repository.keys import open_secret, put_identity, put_passphrase
+    from jsbackup.repository.keys import needed, put_identity, put_passphrase
 
     recipients = [parse_recipient(text) for text in encrypt_to]
     words = _passphrase(passphrase)
-    repository, given = open_with_keys(shared)
-    store, descriptor = repository.store, _encrypted(repository)
-    secret = open_secret(store, descriptor, given)
+    repository = open_repository(shared)
+    store, descriptor, secret = repository.store, _encrypted(repository), needed(repository.secret)
     added = [put_identity(store, descriptor.id, secret, recipient) for recipient in recipients]
     if words is not None:
         added.append(put_passphrase(store, descriptor.id, secret, words, os.urandom(3)))
@@ -184,7 +183,13 @@ def replace_writer_key(shared: Shared, file: str) -> None:
     repository, given = open_with_keys(shared)
     created = format_time(time.time_ns())
     new, enthrone = replace_writer(
-        repository.store, repository.descriptor, repository.documents, given, created=created, random=os.urandom
+        repository.store,
+        repository.descriptor,
+        repository.documents,
+        repository.secret,
+        given.writer,
+        created=created,
+        random=os.urandom,
     )
     with new_key_file(Path(file), encode_writer_key(new)):
         enthrone()

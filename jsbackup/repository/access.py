@@ -22,7 +22,7 @@ from jsbackup.repository.documents import BARE, Envelope
 from jsbackup.repository.encryption import AgeSealing, EncryptedEnvelope, SignedEnvelope
 from jsbackup.repository.keys import GivenKeys, open_secret
 from jsbackup.repository.sealing import PLAIN, Sealing
-from jsbackup.repository.secret import DocumentsSecret
+from jsbackup.repository.secret import DocumentsSecret, RepositorySecret
 from jsbackup.repository.signing import Signers
 from jsbackup.repository.writer_key import WriterKey
 from jsbackup.repository.writers import load_signers
@@ -33,10 +33,14 @@ __all__ = ["Access", "open_access"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How content and documents are read and written with the keys there are."""
+    """How content and documents are read and written with the keys there are.
+
+    `secret` is there where a key was given that reads an encrypted repository.
+    """
 
     sealing: Sealing = PLAIN
     envelope: Envelope = BARE
+    secret: RepositorySecret | None = None
 
 
 def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Access:
@@ -66,7 +70,7 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         None if secret is None else secret.identity,
         writes=writer is not None,
     )
-    return Access(sealing, EncryptedEnvelope(signed, recipient, documents))
+    return Access(sealing, EncryptedEnvelope(signed, recipient, documents), secret)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:

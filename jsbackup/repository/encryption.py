@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.repository import age, layout
+from jsbackup.repository.keys import NEEDS_IDENTITY, NEEDS_WRITER
 from jsbackup.repository.secret import DocumentsSecret
 from jsbackup.repository.signing import Signatory, Signers, sign_document
 from jsbackup.stores.base import Data
@@ -23,9 +24,6 @@ from jsbackup.stores.base import Data
 __all__ = ["AgeSealing", "EncryptedEnvelope", "SignedEnvelope"]
 
 SUFFIX = ".age"
-
-NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
-NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
 
 
 class AgeSealing:

@@ -13,8 +13,7 @@ from jsbackup.repository import age, layout
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.encryption import NEEDS_WRITER
-from jsbackup.repository.keys import GivenKeys, open_secret, put_identity, put_passphrase
+from jsbackup.repository.keys import NEEDS_WRITER, needed, put_identity, put_passphrase
 from jsbackup.repository.secret import RepositorySecret
 from jsbackup.repository.signing import Signatory
 from jsbackup.repository.writer_key import WriterKey
@@ -77,11 +76,18 @@ def put_keys(store: Store, founding: Founding, created: str) -> None:
 
 
 def replace_writer(
-    store: Store, descriptor: Descriptor, documents: Documents, given: GivenKeys, *, created: str, random: Random
+    store: Store,
+    descriptor: Descriptor,
+    documents: Documents,
+    secret: RepositorySecret | None,
+    writer_key: WriterKey | None,
+    *,
+    created: str,
+    random: Random,
 ) -> tuple[WriterKey, Callable[[], None]]:
     """A new writer key in place of all there are, and what to call to make it valid, once the key is kept safe.
 
-    Takes what opens an encrypted repository; in a plain one, its first writer key. Everything that was signed before
+    Takes the secret of an encrypted repository; of a plain one, its first writer key. Everything that was signed before
     and can still be read stays signed.
 
     Raises:
@@ -93,10 +99,10 @@ def replace_writer(
         raise UsageError("the repository is neither encrypted nor signed, so it has no writer key")
     signing = random(32)
     if descriptor.recipient is not None:
-        secret = open_secret(store, descriptor, given)
+        secret = needed(secret)
         authority, value = secret.authority, secret.documents.value
     else:
-        authority, value = _first_writer(given), None
+        authority, value = _first_writer(writer_key), None
     key = WriterKey(descriptor.id, descriptor.authority, value, signing)
     signed = dict(_signed(documents))
     replaces = dict.fromkeys(sorted(load_signers(store, descriptor).current), signed)
@@ -104,12 +110,12 @@ def replace_writer(
     return key, lambda: put_writer(store, authority, writer)
 
 
-def _first_writer(given: GivenKeys) -> Signatory:
-    if given.writer is None:
+def _first_writer(key: WriterKey | None) -> Signatory:
+    if key is None:
         raise KeyUnavailable("it takes the first writer key of a plain repository to make another", hint=NEEDS_WRITER)
-    if given.writer.signatory.public != given.writer.authority:
+    if key.signatory.public != key.authority:
         raise KeyUnavailable("the writer key is not the first one of this repository", hint="Give that one.")
-    return given.writer.signatory
+    return key.signatory
 
 
 def _signed(documents: Documents) -> Iterator[tuple[str, str]]:

@@ -39,16 +39,22 @@ from jsbackup.repository.writer_key import WriterKey
 from jsbackup.stores.base import Store
 
 __all__ = [
+    "NEEDS_IDENTITY",
+    "NEEDS_WRITER",
     "NO_KEYS",
     "GivenKeys",
     "WrappedIdentity",
     "list_identities",
+    "needed",
     "open_secret",
     "put_identity",
     "put_passphrase",
     "read_identities",
     "remove_identity",
 ]
+
+NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
+NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
 
 # An identity for an RSA key takes some 700 bytes.
 _MAX_BYTES = 64 << 10
@@ -154,6 +160,13 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
         raise UsageError("that is the last key: without it nobody can read the repository", hint="Add another first.")
     store.delete(found[0].key)
     return found[0]
+
+
+def needed(secret: RepositorySecret | None) -> RepositorySecret:
+    """The secret of an encrypted repository for what cannot be done without. Raises `KeyUnavailable`."""
+    if secret is None:
+        raise KeyUnavailable("this takes a key that reads the repository", hint=NEEDS_IDENTITY)
+    return secret
 
 
 def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:

@@ -63,7 +63,8 @@ _TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
 class Repository:
     """A store with a descriptor. `create` and `open` make one.
 
-    `objects` are segments and the rest of streams, `documents` everything that is JSON (but leases).
+    `objects` are segments and the rest of streams, `documents` everything that is JSON (but leases). `secret` is what
+    opens an encrypted one, if a key that does was given.
     """
 
     def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
@@ -72,6 +73,7 @@ class Repository:
         self.descriptor = descriptor
         self.objects = Objects(store, access.sealing)
         self.documents = Documents(store, access.envelope)
+        self.secret = access.secret
 
     @classmethod
     def create(

@@ -128,12 +128,17 @@ def test_readers_are_added_listed_and_removed(typed: Type, repo: Path, keys: Pat
     assert typed("key", "remove", "age1", "-r", repo, "--json").code == 2, "it is the last one"
 
 
-def test_a_passphrase_reads_and_is_never_printed(typed: Type, repo: Path, keys: Path) -> None:
-    line: list[str | Path] = ["key", "add", "-r", repo, "--identity", keys / "me"]
-    done = typed(*line, "--encrypt-passphrase-file", keys / "words", "-vv")
-    assert done.code == 0 and "correct horse" not in done.out + done.err
-    opened = typed("list", "-r", repo, "--passphrase-command", f"cat {keys / 'words'}")
-    assert opened.code == 0 and "correct horse" not in opened.out + opened.err
+def test_a_passphrase_reads_and_is_never_printed(typed: Type, keys: Path) -> None:
+    """From the beginning here. Three times it takes seconds of work, by intent."""
+    repo, words = keys / "repo", keys / "words"
+    line: list[str | Path] = ["--encrypt-passphrase-file", words, "-r", repo, "-vv"]
+    made = typed("init", *line, "--writer-key", keys / "w")
+    opened = typed("list", "-r", repo, "--passphrase-command", f"cat {words}")
+    added = typed("key", "add", *line, "--passphrase-file", words)
+    for done in (made, opened, added):
+        assert done.code == 0 and "correct horse" not in done.out + done.err
+    readers = check("key", typed("key", "list", "-r", repo, "--json"))["readers"]
+    assert [one["for"].rpartition("-")[0] for one in readers] == ["passphrase", "passphrase"]
 
 
 @pytest.mark.parametrize(

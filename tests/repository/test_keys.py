@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -210,7 +211,10 @@ def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None
     founding = make(store, ME)
     old = Repository.open(store, of_writer(founding))
     store_backup(old)
-    key, enthrone = replace_writer(store, old.descriptor, old.documents, of(ME), created=CREATED, random=counting(90))
+    secret = Repository.open(store, of(ME)).secret
+    key, enthrone = replace_writer(
+        store, old.descriptor, old.documents, secret, None, created=CREATED, random=counting(90)
+    )
     old.commit(replace(LEAF, id=SECOND))  # between what was signed so far and the end: it does not count
     enthrone()
     new = Repository.open(store, GivenKeys(writer=key))
@@ -227,14 +231,13 @@ def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None
 
 
 def test_replacing_a_writer_takes_what_it_takes(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    repository = Repository.open(store, of_writer(founding))
-    for keys in (of_writer(founding), of(STRANGER)):
-        with pytest.raises(KeyUnavailable):
-            replace_writer(store, repository.descriptor, repository.documents, keys, created=CREATED, random=counting())
+    repository = Repository.open(store, of_writer(founding := make(store, ME)))
+    replace_in = partial(replace_writer, created=CREATED, random=counting())
+    with pytest.raises(KeyUnavailable, match="a key that reads the repository"):
+        replace_in(store, repository.descriptor, repository.documents, repository.secret, founding.writer_key)
     plain = make_repository(MemoryStore())
     with pytest.raises(UsageError, match="neither encrypted nor signed"):
-        replace_writer(plain.store, plain.descriptor, plain.documents, of(ME), created=CREATED, random=counting())
+        replace_in(plain.store, plain.descriptor, plain.documents, None, None)
 
 
 # --- signed, not encrypted ---
@@ -250,16 +253,14 @@ def test_a_signed_repository_is_read_by_all_and_written_by_few(store: MemoryStor
         anybody.commit(replace(LEAF, id=SECOND))
     first = Repository.open(store, of_writer(founding))
     key, enthrone = replace_writer(
-        store, first.descriptor, first.documents, of_writer(founding), created=CREATED, random=counting(80)
+        store, first.descriptor, first.documents, None, founding.writer_key, created=CREATED, random=counting(80)
     )
     enthrone()
     second = Repository.open(store, GivenKeys(writer=key))
     second.commit(replace(LEAF, id=SECOND))
     assert Repository.open(store).manifest(SECOND).previous == FIRST
     with pytest.raises(KeyUnavailable, match="not the first one"):
-        replace_writer(
-            store, first.descriptor, first.documents, GivenKeys(writer=key), created=CREATED, random=counting(70)
-        )
+        replace_writer(store, first.descriptor, first.documents, None, key, created=CREATED, random=counting(70))
 
 
 # --- a store that lies ---
