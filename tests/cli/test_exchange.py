@@ -92,6 +92,7 @@ def test_an_import_prints_what_a_backup_prints(tmp_path: Path, account: Path, js
             {"name": "pull", "fidelity": "exact", "reason": ""},
         ],
         "warnings": [],
+        "read": None,
     }
     (listed,) = jsbackup("list", "-r", tmp_path / "repo").ok().document["backups"]
     assert (listed["backup"], listed["tags"]) == (ran.document["backup"], {"env": "prod", "a": "b=c"})

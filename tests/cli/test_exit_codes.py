@@ -72,7 +72,7 @@ def test_a_backup_that_is_not_there_is_2(shop: Shop, typed: Type) -> None:
 
 
 def test_a_location_of_an_unknown_kind_is_13(typed: Type) -> None:
-    _both(typed, ["list", "-r", "s3://bucket/prefix"], 13, "no store for locations that start with s3:")
+    _both(typed, ["list", "-r", "gs://bucket/prefix"], 13, "no store for locations that start with gs:")
 
 
 def test_damage_is_14(shop: Shop, typed: Type, tmp_path: Path) -> None:
