@@ -1,4 +1,4 @@
-"""Commands that read or make a repository and speak to no server: `init`, `list`, `show`, `verify`.
+"""Commands that make a repository or say what is in it: `init`, `list`, `show`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -14,25 +14,18 @@ from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.key_file import new_key_file
 from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
-from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
-from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import created_text, read_as, stream_json, unreadable_code
-from jsbackup.cli.session import make_repository, new_repository_id, open_repository, open_with_keys
-from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.cli.session import make_repository, new_repository_id, open_repository
+from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
-from jsbackup.progress import Progress
 
 if TYPE_CHECKING:
     from jsbackup.repository.manifest import OpaqueRef, SegmentRef, Source, StreamBackup
-    from jsbackup.repository.repository import Repository
     from jsbackup.repository.summary import BackupSummary
-    from jsbackup.repository.verify import Level, Problem
 
-__all__ = ["COMMANDS", "LEVELS"]
-
-LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
+__all__ = ["COMMANDS"]
 
 
 @click.command(cls=Command)
@@ -256,97 +249,4 @@ def _stored_size(stream: StreamBackup) -> int:
     return sum(ref.size for ref in refs)
 
 
-def _problems(repository: Repository, backup: str, level: Level, progress: Progress, *, alone: bool) -> list[Problem]:
-    from jsbackup.repository import layout
-    from jsbackup.repository.verify import Problem, ProblemKind, verify_backup
-
-    try:
-        manifest = repository.manifest(backup)
-    except IntegrityError as error:  # all of this backup is lost, the others are not
-        key = repository.documents.stored_key(layout.manifest_key(backup))
-        return [Problem(ProblemKind.DAMAGED, "", key, error.message)]
-    if alone:  # what several will come to is known at the end only
-        progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
-    return list(verify_backup(repository.objects, manifest, level, progress=progress))
-
-
-def _problem_json(problem: Problem) -> JsonObject:
-    return {
-        "stream": problem.stream,
-        "key": problem.key,
-        "problem": problem.problem,
-        "first_seq": problem.first_seq,
-        "last_seq": problem.last_seq,
-        "messages": problem.messages,
-    }
-
-
-def _lost(problem: JsonObject) -> str:
-    if not problem["messages"]:
-        return ""
-    return f" (lost: {problem['messages']} messages, sequences {problem['first_seq']} to {problem['last_seq']})"
-
-
-@click.command(cls=Command)
-@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
-@click.option(
-    "--level",
-    type=click.Choice(LEVELS),
-    default="objects",
-    show_default=True,
-    help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
-)
-@click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
-@lock_timeout_option
-def verify(shared: Shared, backups: tuple[str, ...], level: str, expect: str | None, lock_timeout: str) -> int:
-    """Check stored backups; all of them if none is named.
-
-    Where backups are signed it also notices when one was removed or exchanged; but for the newest ones, for which there
-    is --expect. Level data takes a key that reads messages.
-    """
-    from jsbackup.repository.evidence import find_gaps
-    from jsbackup.repository.keys import NO_KEYS
-    from jsbackup.repository.layout import is_backup_id
-    from jsbackup.repository.verify import Level
-
-    start_log(shared)
-    if expect is not None and not is_backup_id(expect):
-        raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
-    repository, keys = open_with_keys(shared)
-    signed = repository.descriptor.authority is not None
-    if signed and keys == NO_KEYS:
-        shared.output.note("signatures are held against a key that the repository itself names; see --expect-signer")
-    with reading(shared, repository, "verify", lock_timeout):
-        chosen = [repository.resolve(text) for text in backups] or repository.backups()
-        gaps = find_gaps(repository.documents, chosen if backups else None, expect) if signed or expect else []
-        alone = len(chosen) == 1
-        with make_progress("verify", wanted=shared.progress) as progress:
-            found = [(backup, _problems(repository, backup, Level(level), progress, alone=alone)) for backup in chosen]
-    output = shared.output
-    documents: list[JsonObject] = [
-        {
-            "backup": backup,
-            "level": level,
-            "ok": not problems and backup not in {gap.backup for gap in gaps},
-            "problems": [_problem_json(problem) for problem in problems],
-        }
-        for backup, problems in found
-    ]
-    chain = [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps]
-
-    def text() -> None:
-        if not documents:
-            output.line("there are no backups")
-        for document in documents:
-            output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
-            for problem in document["problems"]:
-                output.line(f"  {problem['stream']}: {problem['problem']}{_lost(problem)}")
-        for gap in gaps:
-            output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
-
-    whole = {**documents[0], "chain": chain} if len(backups) == 1 else {"backups": documents, "chain": chain}
-    output.result(whole, text)
-    return IntegrityError.exit_code if gaps or any(problems for _, problems in found) else 0
-
-
-COMMANDS = {"init": init, "list": list_backups, "show": show, "verify": verify}
+COMMANDS = {"init": init, "list": list_backups, "show": show}

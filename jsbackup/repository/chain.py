@@ -72,8 +72,8 @@ def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
     head = catalog.head if catalog else None
     for entry in evidence.present.values():
         previous = entry.previous
-        if entry.id in covered or previous is None:
-            continue
+        if entry.id in covered or previous is None or entry.previous_sha256 is None:
+            continue  # without the hash it is no link: where nothing is signed, any earlier backup may be named
         found = evidence.present.get(previous)
         if found is not None:
             if found.sha256 != entry.previous_sha256:

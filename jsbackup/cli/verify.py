@@ -1,0 +1,306 @@
+"""`jsbackup verify`.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import lock_timeout_option, reading
+from jsbackup.cli.log import start_log
+from jsbackup.cli.output import format_bytes, format_count, format_time
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import lost_text, problem_json
+from jsbackup.cli.session import open_repository
+from jsbackup.config import parse_size
+from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.progress import Progress
+
+if TYPE_CHECKING:
+    from jsbackup.repository.chain import Gap
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.own_documents import Flaw
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.verified import Coverage, Portion
+    from jsbackup.repository.verify import Problem, Verifier
+
+__all__ = ["COMMANDS", "LEVELS"]
+
+LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
+
+
+@click.command(cls=Command)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="objects",
+    show_default=True,
+    help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
+)
+@click.option(
+    "--sample", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT", help="Read a part, see above."
+)
+@click.option("--max-bytes", metavar="SIZE", help="Read a part of at most so many stored bytes.")
+@click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
+@lock_timeout_option
+def verify(
+    shared: Shared,
+    backups: tuple[str, ...],
+    level: str,
+    sample: float | None,
+    max_bytes: str | None,
+    expect: str | None,
+    lock_timeout: str,
+) -> int:
+    """Check stored backups; all of them if none is named.
+
+    Where backups are signed it also notices when one was removed or exchanged; but for the newest ones, for which there
+    is --expect. Level data takes a key that reads messages.
+
+    With --sample or --max-bytes a run reads a part of the objects: what it never has before, then what it has not for
+    the longest time. A nightly `--sample 4` comes round to everything in 25 nights.
+    """
+    from jsbackup.repository.evidence import find_gaps
+    from jsbackup.repository.own_documents import check_own_documents
+
+    start_log(shared)
+    if expect is not None:
+        _check_id(expect)
+    portion = _portion(level, sample, max_bytes)
+    repository = open_repository(shared)
+    with reading(shared, repository, "verify", lock_timeout):
+        chosen = [repository.resolve(text) for text in backups] or repository.backups()
+        signed = repository.descriptor.authority is not None
+        gaps: list[Gap] = []
+        if signed or expect or not backups:
+            # Only signatures link manifests: elsewhere those that the catalog covers need not be read for it.
+            wanted = (chosen if backups else None) if signed else ()
+            gaps = find_gaps(repository.documents, wanted, expect)
+        flaws = [] if backups else check_own_documents(repository)
+        with make_progress("verify", wanted=shared.progress) as progress:
+            run = _Run(shared, repository, chosen, level, progress, whole=not backups)
+            found = run.check(portion)
+    return _tell(shared, level, found, gaps, flaws, run.coverage, alone=len(backups) == 1)
+
+
+def _check_id(expect: str) -> None:
+    from jsbackup.repository.layout import is_backup_id
+
+    if not is_backup_id(expect):
+        raise UsageError(f"not the whole id of a backup: {expect!r}", hint="`jsbackup list` prints them.")
+
+
+def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion | None:
+    from jsbackup.repository.verified import AtMost, Percent
+
+    if sample is None and max_bytes is None:
+        return None
+    if sample is not None and max_bytes is not None:
+        raise UsageError("--sample and --max-bytes exclude each other", hint="Give one of them.")
+    if level == "manifest":
+        raise UsageError("level manifest reads no objects, so there is no part of them", hint="Leave the option out.")
+    return Percent(sample) if sample is not None else AtMost(parse_size(max_bytes or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    backup: str
+    problems: list[Problem]
+
+
+class _Run:
+    """One run over `chosen` backups. `whole`: they are all that there are."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        repository: Repository,
+        chosen: Sequence[str],
+        level: str,
+        progress: Progress,
+        *,
+        whole: bool,
+    ) -> None:
+        from jsbackup.repository.verify import Level, Verifier
+
+        self._shared = shared
+        self._repository = repository
+        self._chosen = chosen
+        self._progress = progress
+        self._whole = whole
+        self._verifier: Verifier = Verifier(repository.objects, Level(level), progress=progress)
+        self.coverage: Coverage | None = None
+
+    def check(self, portion: Portion | None) -> list[_Found]:
+        """What is wrong with each backup. What was verified is remembered, also if this is interrupted."""
+        from jsbackup.repository.verify import Level
+
+        if self._verifier.level is Level.MANIFEST:
+            return list(self._each())
+        if portion is not None:
+            self._limit(portion)
+        try:
+            found = list(self._each(expect=portion is None))
+        except (KeyboardInterrupt, StoreError):
+            self._remember(everything=False)
+            raise
+        self._remember(everything=self._whole)
+        return found
+
+    def _limit(self, portion: Portion) -> None:
+        from jsbackup.repository.verified import choose, read_findings
+
+        for backup in self._chosen:
+            manifest = self._manifest(backup)
+            if not isinstance(manifest, _Found | None):
+                self._verifier.take_stock(manifest)
+        findings = read_findings(self._repository.documents, _now())
+        self._verifier.limit_to(choose(self._verifier.stock, findings, self._verifier.level, portion))
+
+    def _each(self, *, expect: bool = False) -> Iterator[_Found]:
+        for backup in self._chosen:
+            manifest = self._manifest(backup)
+            if manifest is None:
+                continue
+            if isinstance(manifest, _Found):
+                yield manifest
+                continue
+            if expect and len(self._chosen) == 1:  # what several will come to is known at the end only
+                self._progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
+            yield _Found(backup, list(self._verifier.check(manifest)))
+
+    def _manifest(self, backup: str) -> Manifest | _Found | None:
+        """The manifest, or what is wrong with it; None if it was forgotten while we were at work."""
+        from jsbackup.repository import layout
+        from jsbackup.repository.verify import Problem, ProblemKind
+
+        key = self._repository.documents.stored_key(layout.manifest_key(backup))
+        try:
+            return self._repository.manifest(backup)
+        except UsageError:
+            if not self._whole:
+                raise
+            if backup not in self._repository.backups():
+                return None
+            return _Found(backup, [Problem(ProblemKind.MISSING, "", key, f"manifest {key} is listed, but not there")])
+        except IntegrityError as error:  # all of this backup is lost, the others are not
+            return _Found(backup, [Problem(ProblemKind.DAMAGED, "", key, error.message)])
+
+    def _remember(self, *, everything: bool) -> None:
+        from jsbackup.repository.verified import add_run, cover, read_findings, remember
+
+        documents, now = self._repository.documents, _now()
+        try:
+            findings = remember(
+                documents,
+                self._verifier,
+                everything=everything,
+                now_seconds=now,
+                tool=f"jsbackup {__version__}",
+                random=os.urandom,
+            )
+        except (KeyUnavailable, StoreError) as error:
+            self._shared.output.note(f"what was verified is not remembered for later runs: {error.message}")
+            findings = read_findings(documents, now)
+            add_run(findings, self._verifier, now)
+        self.coverage = cover(self._verifier, findings, now)
+
+
+def _now() -> int:
+    """Unix time, rounded up: nothing that is there now is newer."""
+    return math.ceil(time.time())
+
+
+# --- what it prints ---
+
+
+def _tell(
+    shared: Shared,
+    level: str,
+    found: Sequence[_Found],
+    gaps: Sequence[Gap],
+    flaws: Sequence[Flaw],
+    coverage: Coverage | None,
+    *,
+    alone: bool,
+) -> int:
+    output = shared.output
+    wrong = {gap.backup for gap in gaps}
+    documents: list[JsonObject] = [
+        {
+            "backup": one.backup,
+            "level": level,
+            "ok": not one.problems and one.backup not in wrong,
+            "problems": [{"stream": problem.stream, **problem_json(problem)} for problem in one.problems],
+        }
+        for one in found
+    ]
+    more = {
+        "chain": [{"backup": gap.backup, "key": gap.key, "problem": gap.problem} for gap in gaps],
+        "repository": [{"key": flaw.key, "problem": flaw.problem} for flaw in flaws],
+        "coverage": None if coverage is None else _coverage_json(coverage),
+    }
+
+    def text() -> None:
+        if not documents:
+            output.line("there are no backups")
+        for document, one in zip(documents, found, strict=True):
+            output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
+            for problem in one.problems:
+                output.line(f"  {problem.stream}: {problem.problem}{lost_text(problem)}")
+        for gap in gaps:
+            output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
+        for flaw in flaws:
+            output.line(f"repository: {flaw.problem}")
+        if coverage is not None and coverage.objects:
+            output.line(_coverage_text(coverage))
+
+    output.result({**documents[0], **more} if alone else {"backups": documents, **more}, text)
+    return IntegrityError.exit_code if gaps or flaws or any(one.problems for one in found) else 0
+
+
+def _coverage_json(coverage: Coverage) -> JsonObject:
+    from jsbackup.repository.verified import RECENT_DAYS
+
+    oldest = coverage.oldest_seconds
+    return {
+        "objects": coverage.objects,
+        "bytes": coverage.bytes,
+        "checked_objects": coverage.checked_objects,
+        "checked_bytes": coverage.checked_bytes,
+        "recent_days": RECENT_DAYS,
+        "recent_bytes": coverage.recent_bytes,
+        "never_bytes": coverage.never_bytes,
+        "oldest": None if oldest is None else format_time(oldest * 10**9),
+    }
+
+
+def _coverage_text(coverage: Coverage) -> str:
+    from jsbackup.repository.verified import RECENT_DAYS
+
+    checked = f"{format_count(coverage.checked_objects)} of {format_count(coverage.objects, 'object')} checked"
+    sizes = f"{format_bytes(coverage.checked_bytes)} of {format_bytes(coverage.bytes)}"
+    # Rounded down: 100 % are all of it.
+    percent = math.floor(1000 * coverage.recent_bytes / coverage.bytes) / 10 if coverage.bytes else 100.0
+    text = f"{checked} ({sizes}); {percent:g} % verified within {RECENT_DAYS} days"
+    if coverage.never_bytes:
+        text += f", {format_bytes(coverage.never_bytes)} never or damaged"
+    if coverage.oldest_seconds is not None:
+        text += f", the oldest at {format_time(coverage.oldest_seconds * 10**9)}"
+    return text
+
+
+COMMANDS = {"verify": verify}
