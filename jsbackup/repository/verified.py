@@ -139,14 +139,14 @@ class Percent:
 
 
 def choose(stock: Mapping[bytes, Stocked], findings: Findings, level: Level, portion: Portion) -> frozenset[bytes]:
-    """What to check now: what was found damaged, what was never verified, then what was verified longest ago.
+    """What to check now: what was never verified, then what was verified longest ago. The same for the same findings.
 
-    The same for the same stock and findings. Damaged objects are checked even if they are too much.
+    What was found damaged comes on top, and does not keep the run from the rest, however much it is.
     """
     there = {name: stocked for name, stocked in stock.items() if stocked.modified_seconds is not None}
     total = sum(stocked.size for stocked in there.values())
     chosen = {name for name in there if findings.is_damaged(name)}
-    taken = sum(there[name].size for name in chosen)
+    taken = 0
     order = sorted(
         (findings.verified_seconds(name, stocked, level) or 0, name)
         for name, stocked in there.items()

@@ -183,6 +183,8 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.hold_key("20261121T014500Z-1a2b3c") + ".age": Kind.HOLD,
         layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=300)): Kind.LEASE,
         layout.mark_key("1a2b"): Kind.MARKS,
+        layout.verified_key("1a2b"): Kind.VERIFIED,
+        layout.verified_key("1a2b") + ".age": Kind.VERIFIED,
         layout.probe_key("1a2b"): Kind.PROBE,
         layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": Kind.MANIFEST,
         layout.writer_key(DIGEST): Kind.WRITER,
