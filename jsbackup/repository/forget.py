@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.holds import Hold, find_hold, held_backups, is_held
-from jsbackup.repository.inventory import UnreadableBackup, settle_catalog, write_catalog
+from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Decisions, Grouping, Kept, Policy, Removed, apply_policy
 
@@ -56,13 +56,14 @@ def plan_by_policy(repository: Repository, policy: Policy, grouping: Grouping, *
 
 
 def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
-    """Remove exactly these backups; `backups` are ids.
+    """Remove exactly these backups; `backups` are ids. One whose manifest is lost is taken off the record.
 
     Raises:
         UsageError: one of them is not there.
         JsBackupError: one of them is held.
     """
-    there = repository.backups()
+    catalog, warnings = newest_catalog(repository.documents)
+    there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
     named = set(backups)
     for backup in sorted(named.difference(there)):
         raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
@@ -72,7 +73,8 @@ def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
         Decisions(
             kept=tuple(Kept(backup, "", ("not named",)) for backup in there if backup not in named),
             removed=tuple(Removed(backup, "", "named") for backup in there if backup in named),
-        )
+        ),
+        warnings=warnings,
     )
 
 

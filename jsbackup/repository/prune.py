@@ -10,9 +10,9 @@ lives nobody has an exclusive one, and when it has ended its manifest is among t
 protects what a restore reads of a backup that is forgotten meanwhile. The grace period is for writers that hold no
 lease, and for second thoughts; it counts from the later of mark and put, since an object may have come back.
 
-On doubt nothing is deleted: a manifest that is damaged, of a newer format, listed and not there, or not of the kind
-that this repository has, ends it. Foreign objects are never touched. Killed anywhere, it has deleted only what the next
-run would have deleted too.
+On doubt nothing is deleted. What ends it is a manifest that is damaged, of a newer format, listed and not there, not of
+the kind that this repository has, exchanged, or removed by something else than `forget` (`chain.py`). Foreign objects
+are never touched. Killed anywhere, it has deleted only what the next run would have deleted too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from jsbackup.errors import FormatError, IntegrityError, JsBackupError, ObjectLo
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.layout import Kind
 from jsbackup.repository.leases import Lease, Mode, list_leases
 from jsbackup.repository.manifest import Manifest
@@ -110,7 +111,8 @@ def prune(
 
     Raises:
         RepositoryLocked: others are at work, so nothing was deleted; marks were put, and count.
-        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read; nothing was deleted.
+        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read, or is not there although nobody has
+            forgotten it; nothing was deleted.
         StoreError: the store fails.
     """
     store = repository.store
@@ -122,6 +124,7 @@ def prune(
         leftovers = _remove_leftovers(store, survey, holds)
     if not survey.due(grace_seconds, survey.now_seconds):
         return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
+    _refuse_gaps(repository)
     with take(Mode.EXCLUSIVE) as lease:
         deleted = _delete_due(repository, lease, survey, grace_seconds, threads)
         if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
@@ -228,6 +231,17 @@ def _read(repository: Repository, backup: str) -> list[str] | None:
         return list(objects_named(repository.manifest(backup)))
     except UsageError:
         return None
+
+
+def _refuse_gaps(repository: Repository) -> None:
+    """What a backup named that somebody has taken away is all that is left of it."""
+    for gap in find_gaps(repository.documents, wanted=()):
+        if gap.backup:
+            raise IntegrityError(
+                f"backup {gap.backup}: {gap.problem}",
+                hint="Nothing was deleted. Bring its manifest back from a copy, or give it up with "
+                f"'jsbackup forget {gap.backup}'.",
+            )
 
 
 # --- marking ---

@@ -20,6 +20,8 @@ from jsbackup.errors import (
 )
 from jsbackup.repository import layout
 from jsbackup.repository.document import encode_document
+from jsbackup.repository.forget import carry_out, plan_by_ids
+from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.layout import Kind, LeaseKey
 from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
 from jsbackup.repository.manifest_json import encode_manifest
@@ -238,6 +240,21 @@ def test_a_manifest_that_is_listed_and_not_there_stops_it(bench: Bench) -> None:
     with pytest.raises(IntegrityError, match=f"{SECOND}.* is listed, but not there"):
         bench.prune(store=Ghosts(bench.store))
     assert bench.content() == bench.needed | bench.orphans
+
+
+def test_a_backup_that_was_taken_away_stops_it_until_it_is_given_up(bench: Bench) -> None:
+    write_catalog(bench.repository.documents)
+    (lost, *_) = bench.repository.backups()
+    bench.store.delete(layout.manifest_key(lost))
+    before = bench.content()
+    with pytest.raises(IntegrityError, match=f"backup {lost}: it was removed, and not by jsbackup") as caught:
+        bench.prune()
+    assert caught.value.hint and f"jsbackup forget {lost}" in caught.value.hint
+    assert bench.content() == before
+    done = carry_out(bench.repository, plan_by_ids(bench.repository, [lost]).decisions)
+    assert [one.backup for one in done.removed] == [lost]
+    bench.prune()
+    assert bench.content() < before
 
 
 def test_a_backup_forgotten_while_it_looks_is_none(bench: Bench) -> None:
