@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.repository.manifest import (
@@ -34,6 +35,7 @@ def make_repository(store: Store, repository_id: str = "00ff") -> Repository:
     return Repository.create(store, repository_id=repository_id, created=CREATED, tool="jsbackup tests")
 
 
+@cache
 def large_state() -> ConsumerState:
     count = INLINE_ENTRIES + 1
     pending = {sequence: PendingAck(sequence + 7, 10**18 + sequence) for sequence in range(1, count + 1)}

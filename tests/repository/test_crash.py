@@ -1,17 +1,28 @@
-"""Killed at every single store operation: what was committed stays, what was not is invisible, a rerun succeeds."""
+"""Stopped at every single store operation: what was committed stays, what was not is invisible, a rerun succeeds, and
+prune removes exactly what no backup names.
+
+No sample: each command is run once for every operation it takes, and stops there in each of three ways. Afterwards
+comes what a user does: look, run it again, prune.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import FormatError, RepositoryNotFound, StoreError
-from jsbackup.repository import layout
+from jsbackup.errors import FormatError, RepositoryLocked, RepositoryNotFound, StoreError
+from jsbackup.repository import inventory, layout
+from jsbackup.repository.holds import Hold, put_hold
+from jsbackup.repository.layout import Kind
+from jsbackup.repository.leases import Mode
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
@@ -20,26 +31,254 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.stores.retry import RetryingStore
-from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
+from tests.harness.backups import CREATED, SECOND, make_repository, store_backup
+from tests.harness.history import KINDS, Scene, back_up, copy, forget, initialise, initialise_and_back_up, prune_now
 from tests.harness.stores import Fault, FaultStore, Killed
 
 ROOT = Path(__file__).parents[2]
+DAY = 86_400.0
 
-KILLS = [Fault.KILL_BEFORE, Fault.KILL_AFTER]
+Command = Callable[[Scene, Store], object]
+
+# Killed before operation n is killed after operation n - 1, as far as the store can tell.
+STOPS = [Fault.KILL_AFTER, Fault.FAIL, Fault.LOSE_ANSWER]
+ONCE = [Fault.FAIL, Fault.LOSE_ANSWER]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog is due with every other backup; and one thread, so that the n-th operation is always the same."""
+    monkeypatch.setattr(inventory, "_MOST_UNCOVERED", 1)
+    monkeypatch.setattr(inventory, "_THREADS", 1)
+
+
+@cache
+def with_backups(kind: str) -> Scene:
+    """Four backups, the second of them held. A catalog covers most."""
+    scene = Scene(kind)
+    for span in ((0, 40), (4, 60), (10, 60), (10, 70)):
+        initialise_and_back_up(scene, scene.store, span)
+        scene.now += 60
+    repository = scene.open()
+    put_hold(repository, Hold(repository.backups()[1], CREATED))
+    return scene
+
+
+@cache
+def with_orphans(kind: str) -> Scene:
+    """The same after a `forget`, and after a backup that was killed when it was to commit."""
+    scene = with_backups(kind).copy()
+    forget(scene, scene.store, 2)
+    forgotten = scene.content() - scene.named()
+
+    def kill(operation: str, key: str) -> None:
+        if operation == "put" and key.startswith(layout.BACKUPS):
+            raise Killed
+
+    with pytest.raises(Killed):
+        back_up(scene, FaultStore(scene.store, before=kill), (15, 90))
+    scene.outlive_leases()
+    assert forgotten and scene.content() - scene.named() > forgotten
+    return scene
+
+
+@cache
+def with_marks(kind: str) -> Scene:
+    """The same, with marks of a prune whose grace period is over."""
+    scene = with_orphans(kind).copy()
+    prune_now(scene, scene.store, DAY)
+    scene.now += DAY + 1
+    return scene
+
+
+COMMANDS: dict[str, tuple[Callable[[str], Scene], Command]] = {
+    "first backup": (Scene, partial(initialise_and_back_up, span=(0, 40))),
+    "backup": (with_backups, partial(back_up, span=(15, 90))),
+    "forget": (with_backups, partial(forget, last=2)),
+    "prune": (with_orphans, partial(prune_now)),
+    "prune, marking": (with_orphans, partial(prune_now, grace_seconds=DAY)),
+    "prune, deleting what is marked": (with_marks, partial(prune_now, grace_seconds=DAY)),
+}
+
+
+def operations(scene: Scene, command: Command) -> int:
+    watched = FaultStore(scene.store)
+    command(scene, watched)
+    return watched.operations
+
+
+def backups_in(scene: Scene) -> set[str]:
+    try:
+        return set(scene.assert_sound())
+    except RepositoryNotFound:
+        return set()
+
+
+def assert_prunes_exactly(scene: Scene) -> None:
+    """Not before the leases of the dead have ended; and then all that nobody names."""
+    before, named = scene.content(), scene.named()
+    if scene.live_leases() and before > named:
+        with pytest.raises(RepositoryLocked):
+            prune_now(scene, scene.store)
+        assert scene.content() == before
+    scene.now += DAY + 1  # ends leases, and makes what is left of an `init` old
+    report = prune_now(scene, scene.store)
+    assert scene.content() == named <= before
+    assert report.deleted_objects == len(before - named)
+    assert not {layout.kind_of(info.key) for info in scene.store.list()} & {Kind.LEASE, Kind.MARKS, Kind.PROBE}
+
+
+def again(scene: Scene, command: Command, *, deletes: bool) -> None:
+    """At once, whatever leases are left: only what deletes has to wait for all of them, and all for what deletes."""
+    leases = scene.live_leases()
+    try:
+        command(scene, scene.store)
+    except RepositoryLocked:
+        assert Mode.EXCLUSIVE in leases or (leases and deletes)
+        scene.outlive_leases()
+        command(scene, scene.store)
+
+
+def cases(kinds: dict[str, list[Fault]]) -> list[tuple[str, Fault]]:
+    return [(kind, fault) for kind, faults in kinds.items() for fault in faults]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("kind", "fault"), cases({"plain": STOPS, "signed": STOPS[:1], "encrypted": STOPS[:1]}))
+@pytest.mark.parametrize("name", COMMANDS)
+def test_stopped_at_any_operation_it_harms_nothing_and_a_rerun_succeeds(name: str, kind: str, fault: Fault) -> None:
+    make, command = COMMANDS[name]
+    before, whole = make(kind).copy(), make(kind).copy()
+    number = operations(whole, command)
+    was, becomes = backups_in(before), backups_in(whole)
+    for at in range(1, number + 1):
+        scene = before.copy()
+        # `RepositoryLocked`: its own first lease could not be given up.
+        stopped = pytest.raises(Killed) if fault is Fault.KILL_AFTER else suppress(StoreError, RepositoryLocked)
+        with stopped:
+            command(scene, FaultStore(scene.store, fault, at=at))
+        there = backups_in(scene)
+        assert was & becomes <= there <= was | becomes
+        again(scene, command, deletes=name.startswith("prune"))
+        assert backups_in(scene) >= becomes
+        if there == was and kind != "encrypted":  # there, nobody can tell what the one that was killed has stored
+            assert scene.content() == whole.content()
+        assert_prunes_exactly(scene)
+        backups_in(scene)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("kind", "fault"), cases({"plain": ONCE, "encrypted": ONCE[1:]}))
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_fails_once_at_any_operation_is_tried_again_and_makes_no_difference(
+    name: str, kind: str, fault: Fault
+) -> None:
+    make, command = COMMANDS[name]
+    whole = make(kind).copy()
+    number = operations(whole, command)
+    becomes = backups_in(whole)
+    for at in range(1, number + 1):
+        scene = make(kind).copy()
+        command(scene, RetryingStore(FaultStore(scene.store, fault, at=at), sleep=lambda seconds: None))
+        assert backups_in(scene) == becomes
+        assert sorted(map(layout.replaced_key, scene.content())) == sorted(map(layout.replaced_key, whole.content()))
+        assert scene.live_leases() == []
+
+
+# --- copies: two repositories, and either store may be the one that goes wrong ---
+
+REPLICA = "replica"
+COPIES = [
+    ("plain", "plain"),
+    ("signed", REPLICA),
+    ("encrypted", REPLICA),
+    ("plain", "encrypted"),
+    ("encrypted", "signed"),
+]
+
+
+@cache
+def target_of(kind: str, of: str) -> Scene:
+    """A repository that has got the first backup before."""
+    source = with_backups(of).copy()
+    scene = Scene(of if kind == REPLICA else kind, "7a")
+    if kind == REPLICA:
+        scene.founding = source.founding
+        Repository.create_replica(scene.store, source.open(), probe_id="7a", created=CREATED, tool="tests")
+    else:
+        initialise(scene, scene.store)
+    copy(source, source.store, scene, scene.store, count=1)
+    return scene
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize(("of", "to"), COPIES)
+def test_a_copy_stopped_at_any_operation_leaves_whole_backups_and_is_finished_by_a_rerun(
+    of: str, to: str, side: str
+) -> None:
+    made, becomes = with_backups(of).copy(), set(with_backups(of).open().backups()[:3])
+
+    def run(source: Scene, target: Scene, fault: Fault | None = None, at: int = 0) -> int:
+        bad = FaultStore((source if side == "source" else target).store, fault, at=at)
+        stores = (bad, target.store) if side == "source" else (source.store, bad)
+        copy(source, stores[0], target, stores[1], count=3)
+        return bad.operations
+
+    whole = target_of(to, of).copy()
+    number = run(made.copy(), whole)
+    was = backups_in(target_of(to, of))
+    assert len(was) == 1 and backups_in(whole) == becomes
+    for fault in STOPS if (of, to) == ("plain", "plain") else STOPS[:1]:
+        for at in range(1, number + 1):
+            source, target = made.copy(), target_of(to, of).copy()
+            with pytest.raises(Killed) if fault is Fault.KILL_AFTER else suppress(StoreError):
+                run(source, target, fault, at)
+            assert was <= backups_in(target) <= becomes
+            assert backups_in(source) > becomes
+            run(source, target)
+            assert backups_in(target) == becomes
+            assert_prunes_exactly(target)
+            assert_prunes_exactly(source)
+            assert backups_in(target) == becomes
+
+
+# --- one after the other, and all of them at any time ---
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_stopped_whenever_and_however_often(kind: str) -> None:
+    """A random history, in which the rerun is stopped too. Always the same one, but for `JSBACKUP_TEST_CRASHES`."""
+    steps = int(os.environ.get("JSBACKUP_TEST_CRASHES", "40"))
+    chance = random.Random(f"{kind} {steps}")
+    scene, end = with_backups(kind).copy(), 70
+    for _ in range(steps):
+        commands: dict[str, Command] = {
+            "backup": partial(back_up, span=(max(0, end - chance.randrange(30, 80)), end)),
+            "forget": partial(forget, last=2),
+            "prune": partial(prune_now, grace_seconds=chance.choice([0, DAY])),
+        }
+        name = chance.choice(list(commands))
+        bad = FaultStore(scene.store, chance.choice([None, *STOPS]), at=chance.randrange(1, 80))
+        was = backups_in(scene)
+        with suppress(Killed, StoreError, RepositoryLocked):
+            commands[name](scene, bad)
+        assert name == "forget" or was <= backups_in(scene)
+        end += chance.randrange(0, 5)
+        scene.now += chance.choice([1, 60, DAY + 1])
+    scene.outlive_leases()
+    back_up(scene, scene.store, (end - 30, end))
+    assert_prunes_exactly(scene)
+    backups_in(scene)
+
+
+# --- other ways to go wrong ---
 
 
 def second_backup(store: Store) -> Manifest:
     """More messages than the first: some segments are shared, the last of the first is not."""
     return store_backup(Repository.open(store), SECOND, count=60)
-
-
-def whole_run(store: Store, repository_id: str = "0001") -> Manifest:
-    """What `backup` does at an empty location."""
-    try:
-        repository = Repository.open(store)
-    except RepositoryNotFound:
-        repository = make_repository(store, repository_id)
-    return store_backup(repository)
 
 
 def prepared() -> MemoryStore:
@@ -48,74 +287,9 @@ def prepared() -> MemoryStore:
     return store
 
 
-def operations_of(run: Callable[[Store], object], store: MemoryStore) -> int:
-    watched = FaultStore(store)
-    run(watched)
-    return watched.operations
-
-
-def assert_sound(store: Store, backup: str) -> Manifest:
+def assert_sound(store: Store, backup: str) -> None:
     manifest = Repository.open(store).manifest(backup)
     assert list(verify_backup(Objects(store), manifest, Level.DATA)) == []
-    return manifest
-
-
-@pytest.mark.parametrize("fault", KILLS)
-def test_a_first_backup_killed_anywhere_is_whole_or_invisible(fault: Fault) -> None:
-    for at in range(1, operations_of(whole_run, MemoryStore()) + 1):
-        store = MemoryStore()
-        with pytest.raises(Killed):
-            whole_run(FaultStore(store, fault, at=at))
-        try:
-            backups = Repository.open(store).backups()
-        except RepositoryNotFound:
-            backups = []
-        for backup in backups:
-            assert_sound(store, backup)
-        if not backups:
-            whole_run(store, "0002")
-        assert_sound(store, FIRST)
-
-
-@pytest.mark.parametrize("fault", KILLS)
-def test_a_killed_backup_harms_no_other_and_a_rerun_uses_what_it_stored(fault: Fault) -> None:
-    complete = prepared()
-    manifest = second_backup(complete)
-    whole = {info.key: complete.get(info.key) for info in complete.list()}
-    for at in range(1, operations_of(second_backup, prepared()) + 1):
-        store = prepared()
-        with pytest.raises(Killed):
-            second_backup(FaultStore(store, fault, at=at))
-        repository = Repository.open(store)
-        assert_sound(store, FIRST)
-        committed = repository.backups() == [FIRST, SECOND]
-        # Every object that was stored is one of those that a run without the kill stores: nothing is left over.
-        assert {info.key: store.get(info.key) for info in store.list()}.items() <= whole.items()
-        if not committed:
-            assert repository.backups() == [FIRST]
-            assert second_backup(store) == manifest
-        assert_sound(store, FIRST)
-        assert_sound(store, SECOND)
-        assert {info.key: store.get(info.key) for info in store.list()} == whole
-
-
-@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER])
-def test_an_operation_that_fails_once_is_an_error_without_retries_and_nothing_with_them(fault: Fault) -> None:
-    watched = FaultStore(prepared())
-    second_backup(watched)
-    committed = watched.log.index(("put", layout.manifest_key(SECOND))) + 1
-    for at in range(1, watched.operations + 1):
-        store = prepared()
-        if at <= committed:
-            with pytest.raises(StoreError):
-                second_backup(FaultStore(store, fault, at=at))
-        else:  # the catalog can wait
-            second_backup(FaultStore(store, fault, at=at))
-            assert_sound(store, SECOND)
-        assert_sound(store, FIRST)
-        store = prepared()
-        second_backup(RetryingStore(FaultStore(store, fault, at=at), sleep=lambda seconds: None))
-        assert_sound(store, SECOND)
 
 
 def test_objects_stored_short_are_found() -> None:

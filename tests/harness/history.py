@@ -1,0 +1,251 @@
+"""What commands do in a repository, on a store in memory and without a server: histories that can be stopped anywhere.
+
+Each function here does the store operations of one command, with its leases, in the same order at every run. A `Scene`
+is cheap to copy, so that every one of them can be the one at which something goes wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+
+from jsbackup.errors import StoreError
+from jsbackup.model import StreamState
+from jsbackup.progress import NullProgress
+from jsbackup.repository import age, layout
+from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.copying import CopyReport, copy_backups
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.evidence import find_gaps
+from jsbackup.repository.forget import carry_out, plan_by_policy
+from jsbackup.repository.founding import Founding, found
+from jsbackup.repository.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
+from jsbackup.repository.manifest import Captured, Manifest, total_of
+from jsbackup.repository.previous import previous_streams
+from jsbackup.repository.prune import PruneReport, objects_named, prune
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.retention import Grouping, Policy
+from jsbackup.repository.reuse import stored_segments
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.verify import Level, verify_backup
+from jsbackup.stores.base import Store
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.times import format_time
+from tests.harness.backups import CREATED, INCARNATION, SEGMENT_BYTES, make_manifest
+from tests.harness.batches import batch_of, some_messages
+
+KINDS = ("plain", "signed", "encrypted")
+IDENTITY = age.identity_of(b"a reader's key, of 32 bytes all in"[:32])
+
+BEGIN_SECONDS = 1_795_225_500.0  # 2026-11-21
+
+# Which messages of the stream there are, by their places, when a backup is made: some come, and those in front go.
+Span = tuple[int, int]
+
+
+@cache
+def founding_of(kind: str, repository_id: str) -> Founding | None:
+    if kind == "plain":
+        return None
+    assert IDENTITY.recipient is not None
+    numbers = itertools.count()
+
+    def random(count: int) -> bytes:
+        return hashlib.sha256(f"{repository_id} {next(numbers)}".encode()).digest()[:count]
+
+    return found(repository_id, [IDENTITY.recipient] if kind == "encrypted" else [], None, random)
+
+
+class Scene:
+    """A place for a repository of one kind, and the store's clock. It is empty at first."""
+
+    def __init__(self, kind: str, repository_id: str = "00ff") -> None:
+        self.kind = kind
+        self.id = repository_id
+        self.founding = founding_of(kind, repository_id)
+        self.now = BEGIN_SECONDS
+        self.store = MemoryStore(lambda: self.now)
+        self._drawn = 0
+
+    def copy(self) -> Scene:
+        other = Scene(self.kind, self.id)
+        other.founding = self.founding
+        for info in self.store.list():
+            other.now = info.modified_seconds
+            other.store.put(info.key, self.store.get(info.key))
+        other.now, other._drawn = self.now, self._drawn
+        return other
+
+    def random(self, count: int) -> bytes:
+        self._drawn += 1
+        return self._drawn.to_bytes(8, "big")[-count:]
+
+    @contextmanager
+    def lease(self, store: Store, mode: Mode, purpose: str) -> Iterator[Lease]:
+        """As commands hold one: whether it can be given up is nobody's concern."""
+        terms = Terms(mode, purpose, "jsbackup tests", "tests", CREATED)
+        lease = acquire(
+            store, terms, wait_seconds=0, clock=lambda: self.now, sleep=lambda seconds: None, random=self.random
+        )
+        try:
+            yield lease
+        finally:
+            with suppress(StoreError):
+                lease.release()
+
+    def open(self, store: Store | None = None) -> Repository:
+        """As a backup host has it."""
+        keys = GivenKeys(self.founding.writer_key) if self.founding else NO_KEYS
+        return Repository.open(store or self.store, keys)
+
+    def open_to_read(self, store: Store | None = None) -> Repository:
+        """With the key that reads messages."""
+        keys = GivenKeys(identities=(IDENTITY,)) if self.kind == "encrypted" else NO_KEYS
+        return Repository.open(store or self.store, keys)
+
+    # --- what there is ---
+
+    def content(self) -> set[str]:
+        return {info.key for info in self.store.list(layout.SEGMENTS)}
+
+    def named(self) -> set[str]:
+        repository = self.open()
+        return {key for backup in repository.backups() for key in _seen(repository, backup).named}
+
+    def live_leases(self) -> list[Mode]:
+        live = [seen.key for seen in list_leases(self.store) if seen.is_live(self.now)]
+        return [Mode.EXCLUSIVE if key.exclusive else Mode.SHARED for key in live]
+
+    def outlive_leases(self) -> None:
+        self.now += DURATION_SECONDS + 1
+
+    def assert_sound(self) -> list[str]:
+        """Every backup verifies, all ways to look at them agree, and none seems to be taken away. Gives their ids."""
+        repository = self.open_to_read()
+        backups = repository.backups()
+        for backup in backups:
+            _assert_whole(repository, backup)
+        inventory = repository.inventory()
+        assert inventory.entries == tuple(_seen(repository, backup).entry for backup in backups)
+        assert (inventory.unreadable, inventory.warnings) == ((), ())
+        if backups:
+            assert repository.resolve("latest") == backups[-1]
+        if self.founding is not None:
+            assert find_gaps(repository.documents) == []
+        return backups
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a manifest says, by the bytes that are stored: they are the same again and again."""
+
+    manifest: Manifest
+    entry: CatalogEntry
+    named: tuple[str, ...]
+
+
+_seen_manifests: dict[bytes, _Seen] = {}
+_whole: set[bytes] = set()
+
+
+def _seen(repository: Repository, backup: str) -> _Seen:
+    key = layout.manifest_key(backup)
+    stored = repository.store.get(repository.documents.stored_key(key))
+    if stored not in _seen_manifests:
+        manifest = repository.manifest(backup)
+        entry = entry_of(manifest, repository.documents.fetch(key, MAX_DOCUMENT_BYTES))
+        _seen_manifests[stored] = _Seen(manifest, entry, tuple(objects_named(manifest)))
+    return _seen_manifests[stored]
+
+
+def _assert_whole(repository: Repository, backup: str) -> None:
+    """It verifies, message by message. What was found so is not read again as long as every byte is the same."""
+    seen = _seen(repository, backup)
+    digest = hashlib.sha256(seen.entry.sha256.encode())
+    for key in seen.named:
+        digest.update(hashlib.sha256(repository.store.get(key)).digest())
+    if digest.digest() not in _whole:
+        assert list(verify_backup(repository.objects, seen.manifest, Level.DATA)) == []
+        _whole.add(digest.digest())
+
+
+# --- what commands do: `store` is the scene's, or one around it in which something goes wrong ---
+
+
+def initialise(scene: Scene, store: Store) -> None:
+    """`init`. Each attempt makes an id and keys of its own."""
+    scene.id = f"{int(scene.id, 16) + 1:04x}"
+    scene.founding = founding_of(scene.kind, scene.id)
+    Repository.create(store, repository_id=scene.id, created=CREATED, tool="tests", founding=scene.founding)
+
+
+def initialise_and_back_up(scene: Scene, store: Store, span: Span) -> None:
+    """What `backup` does where it may find nothing."""
+    if not list(store.list(layout.DESCRIPTOR)):
+        initialise(scene, store)
+    back_up(scene, store, span)
+
+
+def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
+    """One stream of messages that builds on its last backup, one that is kept verbatim, and consumers of both."""
+    repository = scene.open(store)
+    with scene.lease(store, Mode.SHARED, "backup") as lease:
+        earlier = previous_streams(repository, {"orders": INCARNATION}).get("orders")
+        previous = next(reversed(repository.backups()), None)
+        number = 1 if previous is None else int(previous[-6:]) + 1
+        backup = f"20261121T01{number:02}00Z-{number:06}"
+        objects = repository.objects
+        folder = objects.sealing.folder("orders", INCARNATION)
+        reusable = stored_segments(store, folder, earlier.segments) if earlier else []
+        writer = SegmentWriter(objects, folder, reusable, segment_bytes=SEGMENT_BYTES)
+        writer.add(batch_of(some_messages(span[1], 100)[span[0] :]))
+        segments = writer.finish()
+        total = total_of(segments)
+        model = make_manifest(repository, backup, count=0)
+        orders = replace(
+            model.streams[0],
+            state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
+            captured=Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+            digest=total.digest,
+            segments=tuple(segments),
+        )
+        manifest = replace(
+            model, created=format_time(int(scene.now * 1e9)), streams=(orders, *model.streams[1:]), previous=previous
+        )
+        commit(repository, manifest, lease)
+    return manifest
+
+
+def forget(scene: Scene, store: Store, last: int) -> None:
+    repository = scene.open(store)
+    plan = plan_by_policy(repository, Policy(last=last), Grouping.SELECTION, now_ns=int(scene.now * 1e9))
+    carry_out(repository, plan.decisions)
+
+
+def prune_now(scene: Scene, store: Store, grace_seconds: float = 0) -> PruneReport:
+    def take(mode: Mode) -> AbstractContextManager[Lease]:
+        return scene.lease(store, mode, "prune")
+
+    repository = scene.open(store)
+    return prune(repository, take, grace_seconds=grace_seconds, tool="tests", random=scene.random, threads=1)
+
+
+def copy(source: Scene, of: Store, target: Scene, to: Store, *, count: int = 100) -> CopyReport:
+    """The first so many backups; `of` is the source's store and `to` the target's."""
+    here, there = source.open_to_read(of), target.open(to)
+    with _reading(source, of), target.lease(to, Mode.SHARED, "copy") as lease:
+        return copy_backups(here, there, here.backups()[:count], lease, NullProgress(), jobs=1)
+
+
+@contextmanager
+def _reading(scene: Scene, store: Store) -> Iterator[None]:
+    """A lease where one can be had."""
+    with ExitStack() as stack:
+        with suppress(StoreError):
+            stack.enter_context(scene.lease(store, Mode.SHARED, "copy"))
+        yield
