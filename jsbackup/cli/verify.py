@@ -260,7 +260,8 @@ def _tell(
         for document, one in zip(documents, found, strict=True):
             output.line(f"{document['backup']}  {level}  {'ok' if document['ok'] else 'DAMAGED'}")
             for problem in one.problems:
-                output.line(f"  {problem.stream}: {problem.problem}{lost_text(problem)}")
+                stream = f"{problem.stream}: " if problem.stream else ""
+                output.line(f"  {stream}{problem.problem}{lost_text(problem)}")
         for gap in gaps:
             output.line(f"backup {gap.backup}: {gap.problem}" if gap.backup else f"catalog of backups: {gap.problem}")
         for flaw in flaws:

@@ -68,7 +68,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 def decode_descriptor(data: Data) -> Descriptor:
     """Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
-    fields = decode_document(data, "repository descriptor")
+    fields = decode_document(data, "repository descriptor jsbackup.json")
     fields.version(FORMAT_VERSION, KNOWN_FEATURES)
     features = set(fields.texts("required_features"))
     signatures = _feature(fields, SIGNATURES, "ed25519", features)

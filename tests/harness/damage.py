@@ -35,7 +35,7 @@ def flip(data: bytes) -> bytes:
 DAMAGES: Mapping[str, Callable[[bytes], bytes | None]] = {
     "missing": lambda data: None,
     "empty": lambda data: b"",
-    "truncated": lambda data: data[:-1],
+    "truncated": lambda data: data[:-2],  # more than the newline that ends a document
     "longer": lambda data: data + b"\0",
     "flipped": flip,
     "zeroed": lambda data: bytes(len(data)),

@@ -190,7 +190,7 @@ def test_nights_add_up_to_everything_and_damage_stays_reported(store: MemoryStor
     assert last.oldest_seconds is not None and last.oldest_seconds > NOW  # it has come round more than once
     # Repaired, it is verified like everything else.
     put_instead(store, key, flip(store.get(key)))
-    problems, coverage = run(repository, manifests, NOW + 40 * DAY, AtMost(1))
+    problems, coverage = run(repository, manifests, NOW + 60 * DAY, AtMost(1))
     assert problems == [] and coverage.never_bytes == 0
     assert 0 < coverage.recent_bytes < coverage.bytes  # some are older than RECENT_DAYS by now
     assert RECENT_DAYS == 31
