@@ -27,6 +27,7 @@ from click import Option
 from jsbackup import __version__
 from jsbackup.cli.command import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.main import COMMANDS, EXIT_CODES
+from jsbackup.repository import age
 from jsbackup.repository.layout import is_backup_id
 from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
@@ -38,6 +39,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 SOURCE, TARGET = "nats://127.0.0.1:4222", "nats://127.0.0.1:4223"
 S3_STORE = "http://127.0.0.1:8333"
+RECIPIENT = "age1j04r9l2ccxhnp53yku0fc4m9nk62kzt2s62scve3t3hhnpk73ugsm85926"
 FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the README has it
 
 
@@ -163,6 +165,9 @@ class Session:
 @pytest.fixture(scope="module")
 def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("readme")
+    operator = age.random_identity()
+    assert operator.recipient is not None
+    (folder / "operator.key").write_text(f"{operator.text}\n")
     shell = Shell(folder)
     with NatsServer(NEWEST) as source, NatsServer(NEWEST) as target:
         asyncio.run(demo.fill(source.url))
@@ -170,7 +175,7 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_serve
         first_id = ""
         for step in STEPS:
             command = step.command.replace(SOURCE, source.url).replace(TARGET, target.url)
-            command = command.replace(S3_STORE, s3_server.url)
+            command = command.replace(S3_STORE, s3_server.url).replace(RECIPIENT, operator.recipient.label)
             results.append(shell.type(command.replace(FIRST_ID, first_id)))
             ids = [word for line in results[-1][1] for word in line.split() if is_backup_id(word)]
             first_id = first_id or next(iter(ids), "")
