@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jsbackup.repository.manifest import Manifest, Result, Selection
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
 
 __all__ = ["BackupSummary", "summary_of"]
 
@@ -15,7 +15,8 @@ class BackupSummary:
     """One backup. `created` is RFC 3339, `bytes` are those of the messages (see `manifest.py`).
 
     `cluster`, `account` and `domain` say where it comes from, as `Source` does; an import has none of them, and
-    `imported` is the kind of folder it took in. Where nothing was selected, `selection` names all streams.
+    `imported` is the kind of folder it took in. Where nothing was selected, `selection` names all streams, and tells
+    whether there are only configurations of them.
     """
 
     id: str
@@ -34,6 +35,7 @@ class BackupSummary:
 
 def summary_of(manifest: Manifest) -> BackupSummary:
     names = {stream.name for stream in manifest.streams} | {skipped.name for skipped in manifest.skipped}
+    without_messages = all(stream.archive_format is ArchiveFormat.CONFIG for stream in manifest.streams)
     return BackupSummary(
         id=manifest.id,
         created=manifest.created,
@@ -46,7 +48,8 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         account=manifest.source.account,
         domain=manifest.source.domain,
         imported=_imported(manifest.source.extra.get("imported")),
-        selection=manifest.selection or Selection(tuple(sorted(names))),
+        selection=manifest.selection
+        or Selection(tuple(sorted(names)), config_only=bool(manifest.streams) and without_messages),
     )
 
 

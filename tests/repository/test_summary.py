@@ -6,7 +6,7 @@ import pytest
 
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, decode_catalog, encode_catalog
-from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, Source
 from jsbackup.repository.summary import BackupSummary, summary_of
 from tests.harness.backups import CREATED, FIRST
 from tests.harness.many import some_stream
@@ -42,6 +42,13 @@ def test_a_summary_says_what_was_asked_for_and_what_there_is() -> None:
 
 def test_where_nothing_was_selected_all_streams_stand_for_it_also_those_that_are_missing() -> None:
     assert summary_of(replace(MANIFEST, selection=None)).selection == Selection(("A", "B", "C"))
+
+
+def test_an_import_of_configurations_is_known_to_hold_no_messages() -> None:
+    streams = tuple(replace(stream, archive_format=ArchiveFormat.CONFIG) for stream in MANIFEST.streams)
+    some = replace(MANIFEST, selection=None, streams=(streams[0], *MANIFEST.streams[1:]))
+    assert not summary_of(some).selection.config_only
+    assert summary_of(replace(some, streams=streams)).selection.config_only
 
 
 @pytest.mark.parametrize(
