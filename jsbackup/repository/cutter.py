@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow.compute as pc
@@ -31,15 +31,17 @@ __all__ = ["SegmentCutter", "checked_batches"]
 
 
 class SegmentCutter:
-    """Stores messages below `folder`. `refs` are the segments so far, in order, `reused` of them there already.
+    """Stores messages below `folder`, and tells `note` of each segment that is stored now. `refs` are the segments so
+    far, in order, `reused` of them there already.
 
     Holds one compressed segment and a few MiB of messages.
     """
 
-    def __init__(self, objects: Objects, folder: str, segment_bytes: int) -> None:
+    def __init__(self, objects: Objects, folder: str, segment_bytes: int, note: Callable[[SegmentRef], None]) -> None:
         self._objects = objects
         self._folder = folder
         self._segment_bytes = segment_bytes
+        self._note = note
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
         self.refs: list[SegmentRef] = []
@@ -92,6 +94,7 @@ class SegmentCutter:
             # An Arrow buffer counts its bytes as signed.
             data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
             self.refs.append(self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data))
+            self._note(self.refs[-1])
             if len(self._sizes) > 1:
                 self._sizes.popleft()
 

@@ -13,6 +13,7 @@
     holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when
+    receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
     verified/<id>.json          what was verified, and when, see `verified.py`
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
@@ -56,11 +57,13 @@ __all__ = [
     "LOCKS",
     "MARKS",
     "PROBES",
+    "RECEIPTS",
     "SEGMENTS",
     "VERIFIED",
     "WRITERS",
     "Kind",
     "LeaseKey",
+    "ReceiptKey",
     "SegmentKey",
     "StreamFolder",
     "backup_id",
@@ -81,10 +84,12 @@ __all__ = [
     "mark_key",
     "opaque_key",
     "parse_lease_key",
+    "parse_receipt_key",
     "parse_segment_key",
     "parse_stream_folder",
     "pending_key",
     "probe_key",
+    "receipt_key",
     "replaced_key",
     "replacement_key",
     "resolve_backup",
@@ -101,6 +106,7 @@ CATALOGS = "catalog/"
 HOLDS = "holds/"
 LOCKS = "locks/"
 MARKS = "pruning/"
+RECEIPTS = "receipts/"
 VERIFIED = "verified/"
 PROBES = "probe/"
 KEYS = "keys/"
@@ -120,6 +126,7 @@ _REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst)(?:\.age)?$)")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
+_RECEIPT = re.compile(r"receipts/([0-9a-f]{16})-([0-9]{8})\.json")
 _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 _WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
@@ -140,6 +147,7 @@ class Kind(Enum):
     HOLD = "hold"
     LEASE = "lease"
     MARKS = "list of unused objects"
+    RECEIPT = "receipt"
     VERIFIED = "record of what was verified"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
@@ -174,6 +182,14 @@ class LeaseKey:
     generation: int
     exclusive: bool
     duration_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptKey:
+    """A receipt's key taken apart: the run, by the id of its lease, and its how-manieth object this is."""
+
+    run: str
+    generation: int
 
 
 # --- streams ---
@@ -356,6 +372,20 @@ def mark_key(mark_id: str) -> str:
     return f"{MARKS}{mark_id}.json"
 
 
+def receipt_key(receipt: ReceiptKey) -> str:
+    """Generations of a receipt follow each other in a listing. `FormatError` unless these are the parts of a key."""
+    key = f"{RECEIPTS}{receipt.run}-{receipt.generation:08}.json"
+    if parse_receipt_key(key) != receipt:
+        raise FormatError(f"not a receipt's key: {key[:300]!r}")
+    return key
+
+
+def parse_receipt_key(key: str) -> ReceiptKey | None:
+    """The opposite of `receipt_key`; None for a foreign key among the receipts."""
+    match = _RECEIPT.fullmatch(key)
+    return None if match is None else ReceiptKey(match[1], int(match[2]))
+
+
 def verified_key(record_id: str) -> str:
     return f"{VERIFIED}{record_id}.json"
 
@@ -394,6 +424,8 @@ def kind_of(key: str) -> Kind:
             return kind
     if parse_lease_key(key) is not None:
         return Kind.LEASE
+    if parse_receipt_key(key.removesuffix(".age")) is not None:
+        return Kind.RECEIPT
     for prefix, suffix, kind in (
         (MARKS, ".json", Kind.MARKS),
         (VERIFIED, ".json", Kind.VERIFIED),

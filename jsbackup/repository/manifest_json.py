@@ -38,7 +38,15 @@ from jsbackup.repository.manifest import (
 from jsbackup.stores.base import Data
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["FORMAT_VERSION", "decode_manifest", "encode_manifest", "selection_from_json", "selection_to_json"]
+__all__ = [
+    "FORMAT_VERSION",
+    "decode_manifest",
+    "encode_manifest",
+    "segment_from_json",
+    "segment_to_json",
+    "selection_from_json",
+    "selection_to_json",
+]
 
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
@@ -185,7 +193,7 @@ def _stream_to_json(stream: StreamBackup) -> JsonObject:
         },
         "archive_format": stream.archive_format,
         "digest": stream.digest.hex,
-        "segments": [_segment_to_json(ref) for ref in stream.segments],
+        "segments": [segment_to_json(ref) for ref in stream.segments],
         "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
@@ -208,7 +216,7 @@ def _stream(fields: Fields) -> StreamBackup:
         captured=_captured(fields.fields("captured")),
         archive_format=fields.choice("archive_format", ArchiveFormat),
         digest=StreamDigest.from_hex(fields.hex256("digest")),
-        segments=tuple(_segment(ref, folder) for ref in fields.each("segments")),
+        segments=tuple(segment_from_json(ref, folder) for ref in fields.each("segments")),
         consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
@@ -247,7 +255,7 @@ def _captured(fields: Fields) -> Captured:
 # --- objects ---
 
 
-def _segment_to_json(ref: SegmentRef) -> JsonObject:
+def segment_to_json(ref: SegmentRef) -> JsonObject:
     return {
         **_object_to_json(ref),
         "first_seq": ref.first_seq,
@@ -261,7 +269,8 @@ def _segment_to_json(ref: SegmentRef) -> JsonObject:
     }
 
 
-def _segment(fields: Fields, folder: str) -> SegmentRef:
+def segment_from_json(fields: Fields, folder: str) -> SegmentRef:
+    """A segment of the stream whose folder `folder` is. `FormatError` for anything else."""
     key = fields.text("key")
     first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
     parts = _parsed_segment_key(fields, key)

@@ -39,6 +39,7 @@ compressed, 205 MiB against 270 with JSON.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -131,17 +132,31 @@ class Cuts:
         return [*[piece] * (size // piece - 1), self.segment_bytes]
 
 
-def stored_segments(store: Store, folder: str, refs: Iterable[SegmentRef]) -> list[SegmentRef]:
-    """Those of an earlier backup's segments that are in the store with the size they should have. One listing.
+def stored_segments(store: Store, folder: str, *lists: Iterable[SegmentRef]) -> list[SegmentRef]:
+    """Those of a stream's segments that are in the store with the size they should have. One listing, if any.
 
-    They come in order, do not overlap, and fit into memory, whatever the manifest says. Raises `StoreError`.
+    Each of `lists` has those of one earlier backup, or of a run that did not finish; where segments of two overlap,
+    the list that comes first counts. The result is in order, does not overlap, and each fits into memory, whatever
+    manifests and receipts say. Raises `StoreError`.
     """
-    sizes = {info.key: info.size for info in store.list(f"{folder}/")}
-    there = (ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES)
-    found = sorted(there, key=lambda ref: ref.first_seq)
-    if any(after.first_seq <= before.last_seq for before, after in pairwise(found)):
-        return []
-    return [ref for ref in found if ref.first_seq <= ref.last_seq]
+    named = [list(refs) for refs in lists]
+    sizes = {info.key: info.size for info in store.list(f"{folder}/")} if any(named) else {}
+    found: list[SegmentRef] = []
+    for refs in named:
+        there = [ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES]
+        there.sort(key=lambda ref: ref.first_seq)
+        if all(before.last_seq < after.first_seq for before, after in pairwise(there)):
+            found += list(_beside(found, there))
+            found.sort(key=lambda ref: ref.first_seq)
+    return found
+
+
+def _beside(found: Sequence[SegmentRef], more: Iterable[SegmentRef]) -> Iterator[SegmentRef]:
+    """Those of `more` that overlap none that was found; of which none overlap, in order."""
+    for ref in more:
+        at = bisect_left(found, ref.first_seq, key=lambda one: one.last_seq)
+        if ref.first_seq <= ref.last_seq and (at == len(found) or ref.last_seq < found[at].first_seq):
+            yield ref
 
 
 def untouched(refs: Iterable[SegmentRef], sequences: SequenceSet) -> Iterator[SegmentRef]:

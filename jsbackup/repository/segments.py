@@ -1,8 +1,8 @@
 """Batches ⇄ stored segments.
 
-Where segments are cut depends on the messages and on the segments of the last backup alone (`reuse.py`, `cutter.py`),
+Where segments are cut depends on the messages and on the segments that are known to be there (`reuse.py`, `cutter.py`),
 not on the batches they come in. So a run that is repeated makes the same segments with the same keys, and finds those
-that are there already.
+that are there already, if it does not know of them (`receipts.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jsbackup.errors import FormatError
@@ -33,10 +33,16 @@ SEGMENT_BYTES = 64 << 20
 _MAX_SEQUENCE = (1 << 63) - 1
 
 
+def _nobody(_ref: SegmentRef) -> None:
+    """Wants to know of a segment."""
+
+
 class SegmentWriter:
     """Stores a stream's messages below `folder`, all but those runs that are a segment of `previous` still.
 
-    `previous` are segments of an earlier backup of the stream that are known to be in the store, in order. The messages
+    `note` is told of each segment when it is stored, from the thread that stores.
+
+    `previous` are segments of the stream that are known to be in the store, in order. The messages
     of such a segment are held back, packed, until their digest tells whether they are stored, and short ones until it
     is known whether they are joined (`reuse.py`): at most `segment_bytes` of them, raw, beside one compressed segment.
     """
@@ -47,11 +53,13 @@ class SegmentWriter:
         folder: str,
         previous: Sequence[SegmentRef] = (),
         *,
+        note: Callable[[SegmentRef], None] = _nobody,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._objects = objects
         self._folder = folder
-        self._cutter = SegmentCutter(objects, folder, segment_bytes)
+        self._note = note
+        self._cutter = SegmentCutter(objects, folder, segment_bytes, note)
         self._cuts = Cuts(sum(ref.bytes for ref in previous), segment_bytes)
         self._ahead = deque(previous)
         self._run: _Run | None = None  # what came of `_ahead[0]` so far
@@ -126,7 +134,7 @@ class SegmentWriter:
             if not unwanted:
                 kept.append(ref)
                 continue
-            cutter = SegmentCutter(self._objects, self._folder, self._cuts.segment_bytes)
+            cutter = SegmentCutter(self._objects, self._folder, self._cuts.segment_bytes, self._note)
             for batch in reader.read(ref):
                 for part in split_batch(drop_sequences(batch, unwanted)):
                     cutter.add(part)
