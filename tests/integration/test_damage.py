@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from jsbackup.repository import age
+from jsbackup.repository.founding import found
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.writer_key import encode_writer_key
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import connected
-from tests.harness.backups import FIRST, make_repository
+from tests.harness.backups import CREATED, FIRST, make_repository
 from tests.harness.batches import messages_of
 from tests.harness.commands import jsbackup
-from tests.harness.damage import FLOOR, flip, put_instead, store_restorable
+from tests.harness.damage import FLOOR, MESSAGES, flip, put_instead, store_restorable
 from tests.harness.oracle import ObservedStream, observe
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 
@@ -93,3 +98,38 @@ def test_what_is_left_is_restored_and_what_is_lost_is_named(
     assert len(seen["QUEUE"].messages) == remaining
     waiting = seen["QUEUE"].consumers["busy"]
     assert (waiting["num_ack_pending"], waiting["num_pending"]) == (remaining, 0)
+
+
+@pytest.mark.nats
+def test_an_encrypted_backup_is_restored_in_part_by_who_can_read_it(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    me, repo = age.identity_of(bytes(range(32))), tmp_path / "repo"
+    assert me.recipient is not None
+    founding = found("00ff", [me.recipient], None, os.urandom)
+    store = LocalStore(repo)
+    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    manifest = store_restorable(repository, FIRST)
+    lost = manifest.streams[1].segments[1]
+    put_instead(store, lost.key, flip(store.get(lost.key)))
+    (writer := tmp_path / "writer.key").write_text(encode_writer_key(founding.writer_key))
+    writer.chmod(0o600)
+    (identity := tmp_path / "my.key").write_text(f"{me.text}\n")
+
+    server = nats_server(NEWEST)
+    line: list[str | Path] = ["restore", FIRST, "ORDERS", "OTHER", "-r", repo, "-s", server.url, "--partial"]
+    keys: list[list[str | Path]] = [[], ["--writer-key", writer]]
+    for key in keys:  # what cannot be read is not lost
+        refused = jsbackup(*line, *key)
+        assert refused.code == 12, refused
+        assert _observe(server) == {}
+    done = jsbackup(*line, "--identity", identity)
+    assert done.code == 3, done
+    (orders, other) = done.document["streams"]
+    assert [one["key"] for one in orders["lost"]] == [lost.key] and other["lost"] == []
+    assert orders["verified"] and orders["messages"] == len(MESSAGES) - lost.messages
+    again = jsbackup(*line, "--identity", identity, "--if-exists", "replace")
+    assert again.code == 3 and all(one["verified"] for one in again.document["streams"]), again
+    whole = jsbackup(*line[:2], "OTHER", *line[4:-1], "--identity", identity, "--if-exists", "replace").ok()
+    assert whole.document["streams"][0]["lost"] == []
+    assert sorted(_observe(server)) == ["ORDERS", "OTHER"]
