@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jsbackup.errors import JsBackupError, ObjectNotFound
+from jsbackup.errors import IntegrityError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.repository import layout
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.holds import find_hold
@@ -55,7 +55,7 @@ class Flaw:
 def check_own_documents(repository: Repository) -> list[Flaw]:
     """Everything that is wrong. What is taken away meanwhile is not.
 
-    Raises `StoreError` if the store does not answer.
+    Raises `StoreError` if the store cannot be listed.
     """
     return [*_keys(repository), *_holds(repository), *_manifests(repository)]
 
@@ -70,7 +70,9 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
                     decode_writer(document.data, info.key)
                 except ObjectNotFound:
                     continue
-                except JsBackupError as error:
+                except StoreError as error:
+                    yield Flaw(info.key, error.message)
+                except (IntegrityError, UnsupportedError) as error:
                     yield Flaw(info.key, f"{error.message}; nothing that this writer has signed can be read")
                 else:
                     if document.signer != descriptor.authority:
@@ -79,6 +81,9 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
         try:
             data = store.get_range(identity.key, 0, _MAX_IDENTITY_BYTES)
         except ObjectNotFound:
+            continue
+        except StoreError as error:
+            yield Flaw(identity.key, error.message)
             continue
         if not _is_for(identity.whom, data):
             yield Flaw(identity.key, f"{identity.key} is damaged, and opens nothing any more")
@@ -94,7 +99,11 @@ def _is_for(whom: str, data: bytes) -> bool:
 def _holds(repository: Repository) -> Iterator[Flaw]:
     for info in list(repository.store.list(layout.HOLDS)):
         backup = layout.held_backup_of(info.key)
-        hold = None if backup is None else find_hold(repository, backup)
+        try:
+            hold = None if backup is None else find_hold(repository, backup)
+        except StoreError as error:
+            yield Flaw(info.key, error.message)
+            continue
         if hold is not None and hold.created is None:
             yield Flaw(info.key, f"{hold.reason}; it holds backup {backup} all the same")
 
