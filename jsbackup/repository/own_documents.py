@@ -6,8 +6,8 @@
     backups/    no manifest is stored in another form than this repository has, which nobody would read
 
 The descriptor was judged when the repository was opened, catalogs are by `evidence.py`. Nobody judges leases here
-(`jsbackup unlock` does), lists of unused objects and records of what was verified: damage to those only makes somebody
-wait, or check something again.
+(`jsbackup unlock` does), lists of unused objects, receipts and records of what was verified: damage to those only makes
+somebody wait, or store or check something again.
 """
 
 from __future__ import annotations

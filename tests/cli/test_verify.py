@@ -13,7 +13,7 @@ from jsbackup.repository import age, layout
 from jsbackup.repository.founding import found
 from jsbackup.repository.holds import Hold, put_hold
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.layout import Kind
+from jsbackup.repository.layout import Kind, ReceiptKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verified import remember
@@ -67,6 +67,7 @@ def _make(kind: str) -> Made:
     remember(repository.documents, verifier, everything=True, now_seconds=10**9, tool="t", random=_random())
     held(store)
     store.put(layout.mark_key("1a2b"), b'{"format":1}')
+    store.put(layout.receipt_key(ReceiptKey("00112233445566ff", 1)), b'{"format":1}')
     store.put(layout.probe_key("1a2b"), b"probe")
     objects = {info.key: store.get(info.key) for info in store.list()}
     return Made(objects, repository.manifest(FIRST), repository.manifest(SECOND), writer)
@@ -115,7 +116,7 @@ def on_disk(made: dict[str, Made], tmp_path: Path) -> Callable[[str], OnDisk]:
 
 CONTENT = (Kind.SEGMENT, Kind.PENDING, Kind.OPAQUE)
 # Nothing is lost with these: leases are judged by `unlock`, the others are made anew.
-HARMLESS = (Kind.LEASE, Kind.MARKS, Kind.VERIFIED, Kind.PROBE)
+HARMLESS = (Kind.LEASE, Kind.MARKS, Kind.VERIFIED, Kind.RECEIPT, Kind.PROBE)
 # Nobody can know that there was one; what a catalog told is read from the manifests.
 MISSED_BY_NOBODY = (Kind.CATALOG, Kind.HOLD)
 JUDGED = tuple(kind for kind in Kind if kind is not Kind.FOREIGN)
