@@ -71,6 +71,11 @@ class PruneReport:
     leftovers: int = 0
 
 
+def _ns(seconds: float) -> int:
+    """What moments are compared as: seconds made of nanoseconds again may come to a little more than they were."""
+    return int(seconds * 1e9)
+
+
 @dataclass(frozen=True, slots=True)
 class _Unused:
     """An object that no manifest names, and since when that is known, by the store's clock."""
@@ -78,8 +83,8 @@ class _Unused:
     info: ObjectInfo
     seen_ns: int
 
-    def due_seconds(self, grace_seconds: float) -> float:
-        return max(self.seen_ns / 1e9, self.info.modified_seconds) + grace_seconds
+    def due_ns(self, grace_seconds: float) -> int:
+        return max(self.seen_ns, _ns(self.info.modified_seconds)) + _ns(grace_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class _Survey:
     now_seconds: float
 
     def due(self, grace_seconds: float, now_seconds: float) -> list[_Unused]:
-        return [one for one in self.unused if one.due_seconds(grace_seconds) <= now_seconds]
+        return [one for one in self.unused if one.due_ns(grace_seconds) <= _ns(now_seconds)]
 
 
 def prune(
@@ -178,7 +183,7 @@ def _look(
         if info.key not in named and layout.kind_of(info.key) in _CONTENT
     ]
     now = lease.renew()  # after the listing, so that no mark is older than what it tells
-    now_ns = int(now * 1e9)
+    now_ns = _ns(now)
     return _Survey(backups, named, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
 
 
@@ -320,14 +325,14 @@ def _delete_due(repository: Repository, lease: Lease, survey: _Survey, grace_sec
     # Manifests never change: those that were read need not be read again.
     named = _named_by(repository, _all_backups(repository) - survey.backups, threads)
     unused = [one for one in survey.unused if one.info.key not in named]
-    now = lease.renew()
-    due = [one.info for one in unused if one.due_seconds(grace_seconds) <= now]
+    now_ns = _ns(lease.renew())
+    due = [one.info for one in unused if one.due_ns(grace_seconds) <= now_ns]
     deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
     gone = list(in_order(deletes, threads))
     return _Deleted(
         deleted=tuple(info for info, is_gone in zip(due, gone, strict=True) if is_gone),
         kept=tuple(info for info, is_gone in zip(due, gone, strict=True) if not is_gone),
-        waiting=tuple(one for one in unused if one.due_seconds(grace_seconds) > now),
+        waiting=tuple(one for one in unused if one.due_ns(grace_seconds) > now_ns),
     )
 
 
@@ -352,7 +357,7 @@ def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: floa
         report,
         marked_objects=len(unused),
         marked_bytes=sum(one.info.size for one in unused),
-        due_seconds=min((one.due_seconds(grace_seconds) for one in unused), default=None),
+        due_seconds=min((one.due_ns(grace_seconds) / 1e9 for one in unused), default=None),
     )
 
 

@@ -127,6 +127,14 @@ def test_without_grace_exactly_the_unused_goes_at_once(bench: Bench) -> None:
     assert bench.prune() == PruneReport()
 
 
+def test_without_grace_it_goes_at_once_whatever_the_time_comes_to_in_nanoseconds(bench: Bench) -> None:
+    bench.now = 1_795_225_500.1
+    while int(bench.now * 1e9) / 1e9 <= bench.now:
+        bench.now += 0.001
+    report = bench.prune()
+    assert (report.deleted_objects, report.marked_objects) == (len(bench.orphans), 0)
+
+
 def test_what_is_unused_is_marked_and_goes_when_its_time_has_come(bench: Bench) -> None:
     report = bench.prune(DAY)
     assert (report.deleted_objects, report.marked_objects) == (0, len(bench.orphans))
