@@ -135,10 +135,12 @@ class Verifier:
         """Read no other objects than these. Those that are missing or have a wrong size are found all the same."""
         self._only = chosen
 
-    def take_stock(self, manifest: Manifest) -> None:
-        """Look at what a backup names, and read none of it. Raises `StoreError` if the store cannot be listed."""
-        for stream in manifest.streams:
-            self._look_up(_refs_of(stream))
+    def take_stock(self, manifest: Manifest) -> frozenset[bytes]:
+        """Look at what a backup names, and read none of it. Gives the objects that no backup before it has named.
+
+        Raises `StoreError` if the store cannot be listed.
+        """
+        return frozenset(name for stream in manifest.streams for name in self._look_up(_refs_of(stream)))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Check one backup and give its problems, in the order of the manifest.
@@ -181,11 +183,11 @@ class Verifier:
             return False
         return self._only is None or name in self._only
 
-    def _look_up(self, refs: dict[bytes, AnyRef]) -> None:
-        """Put what is new into stock, and tell what is not there."""
-        for name, ref in refs.items():
-            if name in self.stock:
-                continue
+    def _look_up(self, refs: dict[bytes, AnyRef]) -> list[bytes]:
+        """Put what is new into stock, with a flaw if it is not there."""
+        new = [name for name in refs if name not in self.stock]
+        for name in new:
+            ref = refs[name]
             info = self._listed(ref.key.rpartition("/")[0]).get(ref.key)
             right = info is not None and info.size == ref.size
             self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
@@ -194,6 +196,7 @@ class Verifier:
             elif not right:
                 text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
                 self._flaws[name] = _Flaw(ProblemKind.DAMAGED, text)
+        return new
 
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
         """A folder as it was when the run first came across it: what its backups name was there before."""

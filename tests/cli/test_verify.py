@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.errors import StoreError
 from jsbackup.repository import age, layout
 from jsbackup.repository.founding import found
 from jsbackup.repository.holds import Hold, put_hold
@@ -17,7 +18,7 @@ from jsbackup.repository.layout import Kind, ReceiptKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verified import remember
-from jsbackup.repository.verify import Level, Verifier
+from jsbackup.repository.verify import Level, Problem, Verifier
 from jsbackup.repository.writer_key import encode_writer_key
 from jsbackup.stores.memory import MemoryStore
 from tests.cli.typed import Typed
@@ -310,3 +311,60 @@ def test_level_manifest_has_no_coverage_and_leaves_no_record(on_disk: Callable[.
     assert sorted(place.folder.glob("verified/*")) == before
     one = json.loads(typed("verify", FIRST, *place.line, "--json").out)
     assert one["coverage"]["objects"] > 0 and one["repository"] == [] and one["backup"] == FIRST
+
+
+def test_damage_of_a_shared_object_is_told_for_every_backup_also_in_parts(
+    on_disk: Callable[..., OnDisk], typed: Type
+) -> None:
+    place = on_disk("plain")
+    shared = {ref.key for ref in place.made.first.streams[1].opaque} & {
+        ref.key for ref in place.made.second.streams[1].opaque
+    }
+    key = min(shared)
+    for name in ("flipped", "missing"):
+        place.change(key, DAMAGES[name](place.made.objects[key]))
+        whole = typed("verify", *place.line, "--json").document["backups"]
+        part = typed("verify", *place.line, "--sample", "1", "--json").document["backups"]
+        assert [[p["key"] for p in one["problems"]] for one in whole] == [[key], [key]]
+        assert part == whole
+
+
+# --- while others are at work ---
+
+
+def test_a_backup_that_is_forgotten_meanwhile_is_passed_over(
+    on_disk: Callable[..., OnDisk], typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = on_disk("plain")
+    read = Repository.manifest
+
+    def forgotten(repository: Repository, backup: str) -> Manifest:
+        if backup == FIRST:
+            place.change(layout.manifest_key(FIRST), None)
+        return read(repository, backup)
+
+    monkeypatch.setattr(Repository, "manifest", forgotten)
+    done = typed("verify", *place.line, "--json")
+    assert done.code == 0 and [one["backup"] for one in done.document["backups"]] == [SECOND]
+
+
+@pytest.mark.parametrize("stopped_by", [KeyboardInterrupt(), StoreError("the store is gone")])
+def test_what_was_verified_before_it_was_stopped_is_remembered(
+    stopped_by: BaseException, on_disk: Callable[..., OnDisk], typed: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = on_disk("plain")
+    for path in place.folder.glob("verified/*"):
+        path.unlink()
+    check = Verifier.check
+
+    def stopped(verifier: Verifier, manifest: Manifest) -> Iterator[Problem]:
+        if manifest.id == SECOND:
+            raise stopped_by
+        return check(verifier, manifest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Verifier, "check", stopped)
+        assert typed("verify", *place.line).code == (130 if isinstance(stopped_by, KeyboardInterrupt) else 21)
+    coverage = typed("verify", *place.line, "--max-bytes", "1", "--json").document["coverage"]
+    first = sum(ref.size for ref in place.made.first.streams[0].segments)
+    assert first < coverage["recent_bytes"] < coverage["bytes"]
