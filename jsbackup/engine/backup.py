@@ -32,12 +32,15 @@ from jsbackup.repository import layout, leases
 from jsbackup.repository.locking import LockRequest, open_lock
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
 from jsbackup.repository.previous import previous_streams
+from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
 __all__ = ["BackupOptions", "BackupReport", "Failure", "connect_jetstream", "run_backup"]
 
 _log = logging.getLogger(__name__)
+
+_TOOL = f"jsbackup {__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,13 @@ async def run_backup(
         incarnations = {
             info.name: layout.incarnation(source.cluster, source.account, info.name, info.created) for info in streams
         }
-        earlier = {} if options.config_only else await asyncio.to_thread(previous_streams, repository, incarnations)
+        receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), _TOOL)
+        earlier: Mapping[str, StreamBackup] = {}
+        if not options.config_only:
+            earlier = await asyncio.to_thread(previous_streams, repository, incarnations)
+            await asyncio.to_thread(receipts.read_earlier)
         results, failed = await _run_workers(
-            connection, repository, options, progress, source, streams, earlier, clock_ns
+            connection, repository, options, progress, source, streams, earlier, receipts, clock_ns
         )
     failures += failed
     if failures and not results:
@@ -129,7 +136,7 @@ async def run_backup(
     manifest = Manifest(
         id=layout.backup_id(begun_ns, random(3), previous),
         created=format_time(begun_ns),
-        tool=f"jsbackup {__version__}",
+        tool=_TOOL,
         source=source,
         result=Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
         streams=tuple(result.stream for result in results),
@@ -141,6 +148,8 @@ async def run_backup(
     if lock is not None:
         manifest = await asyncio.to_thread(lock.lock_content, manifest)
     await asyncio.to_thread(leases.commit, repository, manifest, lease)
+    folders = {repository.objects.sealing.folder(stream.name, stream.incarnation) for stream in manifest.streams}
+    await asyncio.to_thread(receipts.settle, folders)
     if lock is not None:
         await asyncio.to_thread(lock.lock_manifest, manifest)
     return BackupReport(manifest, tuple(results), tuple(failures))
@@ -184,6 +193,7 @@ async def _run_workers(
     source: Source,
     streams: list[StreamInfo],
     earlier: Mapping[str, StreamBackup],
+    receipts: Receipts,
     clock_ns: Callable[[], int],
 ) -> tuple[list[StreamResult], list[Failure]]:
     """All streams, `jobs` at a time; results in order of names."""
@@ -196,7 +206,7 @@ async def _run_workers(
         began = time.monotonic()
         try:
             stream = await back_up_stream(
-                js, repository, info, options, progress, source, earlier.get(info.name), clock_ns
+                js, repository, info, options, progress, source, earlier.get(info.name), receipts, clock_ns
             )
         except JsBackupError as error:
             _log.warning("stream %s failed: %s", info.name, error.message)

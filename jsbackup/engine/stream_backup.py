@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,7 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.opaque import OpaqueWriter
 from jsbackup.repository.pending import store_consumer
+from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.reuse import stored_segments, untouched
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -108,9 +109,10 @@ async def back_up_stream(
     progress: Progress,
     source: Source,
     previous: StreamBackup | None,
+    receipts: Receipts,
     clock_ns: Callable[[], int],
 ) -> StreamResult:
-    """Store one stream, whose last backup is `previous`.
+    """Store one stream, whose last backup is `previous`; `receipts` know of what was stored since, and are kept.
 
     Raises what makes it impossible; what was put into the store by then is nobody's."""
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
@@ -120,7 +122,7 @@ async def back_up_stream(
     if options.config_only:
         stored = _Stored(ArchiveFormat.CONFIG, info.state)
     else:
-        run = _Run(js, repository, folder, options, progress, info.name, previous)
+        run = _Run(js, repository, folder, options, progress, info.name, previous, receipts)
         done = await run.increment()
         if isinstance(done, Whole) and done.lost:
             said = (f"the server has lost some of it since the last backup: {done.why}",)
@@ -195,6 +197,7 @@ class _Run:
         progress: Progress,
         name: str,
         previous: StreamBackup | None,
+        receipts: Receipts,
     ) -> None:
         self.js = js
         self.objects = repository.objects
@@ -203,19 +206,31 @@ class _Run:
         self.progress = progress
         self.name = name
         self.previous = previous
-        self._reusable: list[SegmentRef] | None = None
+        self.receipts = receipts
+        self._shunned: set[str] = set()  # segments that hold what has to go, and cannot be read
+        self._writers_bytes = 0  # stored by all attempts but the last
+        self._last_writer: SegmentWriter | None = None
 
     def advance(self, byte_count: int, messages: int) -> None:
         self.progress.advance(self.name, byte_count, messages)
 
+    async def _stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
+        found = await asyncio.to_thread(stored_segments, self.objects.store, self.folder, *lists)
+        return [ref for ref in found if ref.key not in self._shunned]
+
     async def reusable(self) -> list[SegmentRef]:
-        """The segments of the previous backup that are in the store; looked up once."""
-        if self._reusable is None:
-            refs = self.previous.segments if self.previous else ()
-            self._reusable = (
-                await asyncio.to_thread(stored_segments, self.objects.store, self.folder, refs) if refs else []
-            )
-        return self._reusable
+        """The segments that are in the store: of the previous backup, and of what runs and attempts have left since."""
+        return await self._stored(*self.receipts.candidates(self.folder, self.previous))
+
+    def _writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
+        self._writers_bytes = self.stored_bytes
+        self._last_writer = SegmentWriter(self.objects, self.folder, reusable, note=self.receipts.note)
+        return self._last_writer
+
+    @property
+    def stored_bytes(self) -> int:
+        """What was added to the store in all attempts; each goes on with the segments of the one before."""
+        return self._writers_bytes + (self._last_writer.stored_bytes if self._last_writer else 0)
 
     async def increment(self) -> _Stored | Whole:
         """What is new since the previous backup, or why the stream has to be read whole."""
@@ -225,13 +240,16 @@ class _Run:
             return Whole("the server checks its store when it makes a snapshot")
         if self.previous is None:
             return Whole("there is no earlier backup of it")
-        reusable = await self.reusable()
+        # A receipt proves nothing: what is kept unread has to be of the previous backup. The rest spares storing.
+        kept = await self._stored(self.previous.segments)
+        since = self.receipts.candidates(self.folder, None)
+        reusable = await self._stored(kept, *since) if since else kept
         joined = await take_increment(
             self.js,
             self.options.incremental,
             self.previous,
-            reusable,
-            lambda: SegmentWriter(self.objects, self.folder, reusable),
+            kept,
+            lambda: self._writer(reusable),
             lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
             self.advance,
             consumers=self.options.consumers,
@@ -246,7 +264,7 @@ class _Run:
             joined.consumers,
             segments=joined.segments,
             reused=joined.reused,
-            stored_bytes=joined.stored_bytes,
+            stored_bytes=self.stored_bytes,
         )
 
     async def snapshot(self, limits: CaptureLimits, why: str) -> _Stored:
@@ -254,7 +272,7 @@ class _Run:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         deleted = await self._deleted(info)
         reusable = await self.reusable()
-        writer = SegmentWriter(self.objects, self.folder, reusable)
+        writer = self._writer(reusable)
         capture = await capture_snapshot(
             self.js,
             self.name,
@@ -270,14 +288,16 @@ class _Run:
 
         segments = await asyncio.to_thread(writer.finish)
         reader = SegmentReader(self.objects)
-        remove = await asyncio.to_thread(messages_to_remove, end, capture.config, segments, reader)
+        touched = {ref.key for ref in reusable}
         try:
+            remove = await asyncio.to_thread(messages_to_remove, end, capture.config, segments, reader)
+            touched -= {ref.key for ref in untouched(reusable, remove)}
             segments = await asyncio.to_thread(writer.without, segments, remove)
-        except KeyUnavailable as error:
-            # Of an earlier backup, and encrypted. Those that hold what has to go are not to be built on.
-            self._reusable = list(untouched(reusable, remove))
-            if len(self._reusable) == len(reusable):
+        except (KeyUnavailable, IntegrityError) as error:
+            # Of an earlier run, and encrypted or not what it should be. What had to be read is not to be built on.
+            if not touched:
                 raise
+            self._shunned |= touched
             _log.info("stream %s: %s; once more without it", self.name, error.message)
             return await self.snapshot(limits, why)
         await self._check_count(capture, total_of(segments).messages)
@@ -289,7 +309,7 @@ class _Run:
             archived=tuple(capture.consumers),
             segments=tuple(segments),
             reused=writer.reused,
-            stored_bytes=writer.stored_bytes,
+            stored_bytes=self.stored_bytes,
         )
 
     async def _deleted(self, info: StreamInfo) -> SequenceSet:
@@ -319,7 +339,7 @@ class _Run:
 
     async def messages(self, info: StreamInfo, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
-        writer = SegmentWriter(self.objects, self.folder, await self.reusable())
+        writer = self._writer(await self.reusable())
         async for batch in read_messages(self.js, info, self.advance):
             await asyncio.to_thread(writer.add, batch)
         segments = await asyncio.to_thread(writer.finish)
@@ -330,7 +350,7 @@ class _Run:
             Reading(ReadAs.MESSAGES, why),
             segments=tuple(segments),
             reused=writer.reused,
-            stored_bytes=writer.stored_bytes,
+            stored_bytes=self.stored_bytes,
             warnings=(note,),
         )
 

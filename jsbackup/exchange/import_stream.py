@@ -20,10 +20,10 @@ When a v2 stream was created is not known: Go's zero time stands for it, which s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from jsbackup.errors import FormatError, KeyUnavailable
+from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
 from jsbackup.exchange.archive_file import ArchiveFile
 from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
@@ -48,7 +48,8 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import store_consumer
-from jsbackup.repository.reuse import stored_segments
+from jsbackup.repository.receipts import Receipts
+from jsbackup.repository.reuse import stored_segments, untouched
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.settle import messages_to_remove
 from jsbackup.times import format_time, parse_time
@@ -78,12 +79,14 @@ def import_stream(
     found: FoundStream,
     objects: Objects,
     earlier: Mapping[tuple[str, str], StreamBackup],
+    receipts: Receipts,
     advance: Callable[[int, int], None],
     clock_ns: Callable[[], int],
 ) -> ImportedStream:
     """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
 
-    `earlier` are streams that were imported before, by name and incarnation: what is still the same is not stored.
+    `earlier` are streams that were imported before, by name and incarnation, and `receipts` know of what runs that did
+    not finish have stored: what is still the same is not stored.
 
     Raises:
         FormatError: the archive is damaged, or not that of its `backup.json`.
@@ -91,12 +94,15 @@ def import_stream(
         StoreError: it cannot be read, or its segments cannot be stored.
     """
     begun_ns = clock_ns()
-    intake = _Intake(objects, found.meta, earlier)
+    intake = _Intake(objects, found.meta, earlier, receipts)
     end = _read(folder, found, intake, advance)
     try:
         segments = intake.finish(end)
-    except KeyUnavailable:  # something has to go out of a segment that is encrypted, of an earlier import
-        intake = _Intake(objects, found.meta, {})
+    except (KeyUnavailable, IntegrityError):
+        # Something has to go out of a segment of an earlier run, which is encrypted or not what it should be.
+        if not intake.touched:
+            raise
+        intake = _Intake(objects, found.meta, earlier, receipts, intake.touched)
         end = _read(folder, found, intake, advance)
         segments = intake.finish(end)
     totals = total_of(segments)
@@ -152,9 +158,19 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
 class _Intake:
     """What comes out of an archive, stored as it comes."""
 
-    def __init__(self, objects: Objects, meta: StreamMetaFile, earlier: Mapping[tuple[str, str], StreamBackup]) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        meta: StreamMetaFile,
+        earlier: Mapping[tuple[str, str], StreamBackup],
+        receipts: Receipts,
+        shunned: Collection[str] = (),
+    ) -> None:
         self._objects = objects
         self._earlier = earlier
+        self._receipts = receipts
+        self._shunned = shunned
+        self.touched: set[str] = set()  # segments of earlier runs from which something has to go
         self._meta = meta
         self.config = meta.config
         self.state = meta.state
@@ -167,8 +183,11 @@ class _Intake:
         self.incarnation = layout.incarnation("", "", self._meta.name, self.created)
         self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
         before = self._earlier.get((self._meta.name, self.incarnation))
-        stored = stored_segments(self._objects.store, self._folder, before.segments) if before else []
-        self.writer = SegmentWriter(self._objects, self._folder, stored)
+        candidates = self._receipts.candidates(self._folder, before)
+        stored = stored_segments(self._objects.store, self._folder, *candidates)
+        stored = [ref for ref in stored if ref.key not in self._shunned]
+        self.touched = {ref.key for ref in stored}
+        self.writer = SegmentWriter(self._objects, self._folder, stored, note=self._receipts.note)
 
     def take(self, item: ArchiveItem) -> int:
         """Deal with an item; the number of messages in it."""
@@ -204,6 +223,7 @@ class _Intake:
         """The segments, without what was deleted while the server read them, as far as newer messages explain it."""
         segments = self.writer.finish()
         remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
+        self.touched -= {ref.key for ref in untouched(segments, remove)}
         return self.writer.without(segments, remove)
 
     def stored_consumers(self, end: ArchiveEnd, last_seq: int) -> Iterator[ConsumerBackup]:

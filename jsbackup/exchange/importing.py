@@ -23,6 +23,7 @@ from jsbackup.repository import layout, leases, manifest
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.previous import imported_streams
+from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
@@ -61,12 +62,16 @@ def run_import(
     begun_ns = clock_ns()
     streams = [ImportedStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
     failures = list(source.failures)
-    earlier = imported_streams(repository) if source.streams else {}
+    earlier: Mapping[tuple[str, str], StreamBackup] = {}
+    receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), tool)
+    if source.streams:
+        earlier = imported_streams(repository)
+        receipts.read_earlier()
     for found in source.streams:
         name = found.meta.name
         progress.start(name, found.size, found.meta.state.messages)
         try:
-            streams.append(_import(source.root, found, repository.objects, earlier, progress, clock_ns))
+            streams.append(_import(source.root, found, repository.objects, earlier, receipts, progress, clock_ns))
         except JsBackupError as error:
             failures.append(NotImported(name, error))
         finally:
@@ -88,6 +93,7 @@ def run_import(
         previous=previous,
     )
     leases.commit(repository, document, lease)
+    receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in document.streams})
     return ImportReport(document, tuple(streams), tuple(failures))
 
 
@@ -96,6 +102,7 @@ def _import(
     found: FoundStream,
     objects: Objects,
     earlier: Mapping[tuple[str, str], StreamBackup],
+    receipts: Receipts,
     progress: Progress,
     clock_ns: Callable[[], int],
 ) -> ImportedStream:
@@ -103,9 +110,9 @@ def _import(
         progress.advance(found.meta.name, byte_count, messages)
 
     if not found.folder:
-        return import_stream(root, found, objects, earlier, advance, clock_ns)
+        return import_stream(root, found, objects, earlier, receipts, advance, clock_ns)
     with root.folder(found.folder) as folder:
-        return import_stream(folder, found, objects, earlier, advance, clock_ns)
+        return import_stream(folder, found, objects, earlier, receipts, advance, clock_ns)
 
 
 def _origin(source: Source) -> JsonObject:

@@ -10,6 +10,9 @@ lives nobody has an exclusive one, and when it has ended its manifest is among t
 protects what a restore reads of a backup that is forgotten meanwhile. The grace period is for writers that hold no
 lease, and for second thoughts; it counts from the later of mark and put, since an object may have come back.
 
+What receipts list (`receipts.py`) is named by no manifest: they protect nothing, and go when they are as old as that
+and their run has ended.
+
 On doubt nothing is deleted. What ends it is a manifest that is damaged, of a newer format, listed and not there, not of
 the kind that this repository has, exchanged, or removed by something else than `forget` (`chain.py`). Foreign objects
 are never touched. Killed anywhere, it has deleted only what the next run would have deleted too.
@@ -58,7 +61,8 @@ class PruneReport:
 
     *Marked* objects wait for their grace period; the first of them may go at `due_seconds` (Unix time, by the store's
     clock; None if there is none). *Kept* ones are due, and the store keeps them locked. `leftovers` are expired leases,
-    holds of backups that are gone, traces of an interrupted `init`, and unfinished uploads.
+    receipts of runs that have ended, holds of backups that are gone, traces of an interrupted `init`, and unfinished
+    uploads.
     """
 
     deleted_objects: int = 0
@@ -126,7 +130,7 @@ def prune(
         marks = _read_marks(store)
         survey = _look(repository, lease, marks.seen_ns, frozenset(), threads)
         marks = _put_marks(store, marks, survey.unused, tool, random)
-        leftovers = _remove_leftovers(store, survey, holds)
+        leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
     if not survey.due(grace_seconds, survey.now_seconds):
         return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
     _refuse_gaps(repository)
@@ -364,7 +368,7 @@ def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: floa
 # --- what else lies around ---
 
 
-def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]) -> int:
+def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo], grace_seconds: float) -> int:
     """How many there were."""
 
     def is_old(info: ObjectInfo) -> bool:
@@ -374,9 +378,17 @@ def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo]
         backup = layout.held_backup_of(info.key)
         return backup is not None and backup not in survey.backups
 
-    expired = [key for seen in list_leases(store) if not seen.is_live(survey.now_seconds) for key in seen.keys]
+    def is_spent(info: ObjectInfo) -> bool:
+        receipt = layout.parse_receipt_key(info.key.removesuffix(".age"))
+        age_seconds = survey.now_seconds - info.modified_seconds
+        return receipt is not None and receipt.run not in live and age_seconds >= grace_seconds
+
+    leases = list_leases(store)
+    live = {seen.key.id for seen in leases if seen.is_live(survey.now_seconds)}
+    expired = [key for seen in leases if seen.key.id not in live for key in seen.keys]
+    receipts = [info.key for info in store.list(layout.RECEIPTS) if is_spent(info)]
     probes = [info for info in store.list(layout.PROBES) if layout.kind_of(info.key) is Kind.PROBE]
     old = [info.key for info in [*probes, *filter(is_of_no_backup, holds)] if is_old(info)]
-    deleted = sum([_is_deleted(store, key) for key in [*expired, *old]])
+    deleted = sum([_is_deleted(store, key) for key in [*expired, *receipts, *old]])
     uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS) if isinstance(store, StaleUploads) else 0
     return deleted + uploads
