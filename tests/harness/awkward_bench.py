@@ -134,6 +134,12 @@ class Bench:
             for subject in made.get("subjects") or ():
                 probe = subject.replace("*", "probe").replace(">", "probe")
                 await until(lambda probe=probe: self._listens(probe, made))  # type: ignore[misc]
+            # A leader that steps down at once, as on a busy machine, would let the first messages go unheard.
+            await until(self._settled)
+
+    async def _settled(self) -> bool:
+        cluster = (await self.call(f"STREAM.INFO.{self.name}"))["cluster"]
+        return bool(cluster.get("leader")) and all(replica["current"] for replica in cluster.get("replicas") or ())
 
     async def _listens(self, subject: str, config: JSON) -> bool:
         # In a cluster the stream's leader may not be known yet to the server that is published to. The header makes
