@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("jsbackup.cli.backup", "Back streams up: all of the account, or those named."),
     "list": ("jsbackup.cli.repo", "List the backups of a repository."),
     "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
+    "diff": ("jsbackup.cli.diff", "Compare two backups, or a backup and a server."),
     "verify": ("jsbackup.cli.verify", "Check stored backups: names and sizes, digests, every message."),
     "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),
     "hold": ("jsbackup.cli.forget", "Hold backups, so that none of them is forgotten."),

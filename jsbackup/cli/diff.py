@@ -1,0 +1,279 @@
+"""`jsbackup diff`. What reads backups and servers is imported when it is called: `--help` and completion load this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import lock_timeout_option, reading
+from jsbackup.cli.log import start_log
+from jsbackup.cli.output import format_count
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.config import Glob, parse_glob
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.config_diff import ConsumerChange, FieldChange
+    from jsbackup.repository.diff import DiffReport, StreamDiff
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.message_diff import Example, Range
+
+__all__ = ["COMMANDS"]
+
+LIVE = "live"
+_SHOWN_RANGES = 5
+_SIGNS = {"added": "+", "removed": "-", "changed": "!"}
+
+
+def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    live = [CompletionItem(LIVE)] if LIVE.startswith(incomplete) else []
+    return live + complete_backup(ctx, param, incomplete)
+
+
+@click.command(cls=Command, needs_server=True)
+@click.argument("a", shell_complete=_complete_side)
+@click.argument("b", shell_complete=_complete_side)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
+@click.option(
+    "--messages",
+    "name",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Name so many added, removed and changed messages of each stream.",
+)
+@lock_timeout_option
+def diff(
+    shared: Shared, a: str, b: str, streams: tuple[str, ...], exclude: tuple[str, ...], name: int, lock_timeout: str
+) -> int:
+    """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
+
+    A and B are ids of backups, their starts, or `latest`; one of them may be `live`. Streams of equal digests are
+    equal; of others only those segments are read that differ. A live stream is read whole, up to where it ends then.
+
+    The exit code is 0 if all is equal and 1 if something differs. If a stream could not be compared, it is that of the
+    reason, or 3 if there are several.
+    """
+    from jsbackup.repository.diff import Side, diff_backups
+
+    start_log(shared)
+    globs, excluded = [parse_glob(text) for text in streams], [parse_glob(text) for text in exclude]
+    if a == b == LIVE:
+        raise UsageError("both sides are live", hint="Name a backup on one side.")
+    if LIVE not in (a, b) and shared.server:
+        raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
+    connection = connection_of(shared) if LIVE in (a, b) else None
+    repository = open_repository(shared)
+    with reading(shared, repository, "diff", lock_timeout), make_progress("diff", wanted=shared.progress) as progress:
+        sides = [None if text == LIVE else repository.manifest(repository.resolve(text)) for text in (a, b)]
+        manifests = [manifest for manifest in sides if manifest is not None]
+        chosen = _Chosen(globs, excluded, manifests)
+        consumers = all(m.selection is None or m.selection.consumers for m in manifests)
+        if connection is None:
+            old, new = manifests
+            report = diff_backups(repository.objects, old, new, chosen.wanted, progress, consumers=consumers, name=name)
+        else:
+            from jsbackup.engine.diff_live import diff_live
+
+            side = Side.A if sides[0] is not None else Side.B
+            report = run_async(
+                diff_live(
+                    connection,
+                    repository.objects,
+                    manifests[0],
+                    side,
+                    chosen.wanted,
+                    progress,
+                    consumers=consumers,
+                    name=name,
+                )
+            )
+    chosen.ensure_found(report)
+    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, chosen.skipped)
+
+
+class _Chosen:
+    """Which streams are compared: those asked for that each backup was asked for too. `skipped` are the others."""
+
+    def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
+        self._globs = globs
+        self._excluded = excluded
+        self._manifests = manifests
+        self.skipped: dict[str, str] = {}
+
+    def wanted(self, stream: str) -> bool:
+        if not _is_chosen(stream, self._globs, self._excluded):
+            return False
+        for manifest in self._manifests:
+            asked = manifest.selection
+            if asked is not None and not _is_chosen(
+                stream, [Glob(text) for text in asked.streams], [Glob(text) for text in asked.exclude]
+            ):
+                self.skipped[stream] = f"backup {manifest.id} was made without it on purpose"
+                return False
+        return True
+
+    def ensure_found(self, report: DiffReport) -> None:
+        names = {*(s.name for s in report.streams), *(f.name for f in report.failures), *self.skipped}
+        for glob in self._globs:
+            if not any(glob.matches(name) for name in names):
+                raise UsageError(f"no stream on either side matches {glob.pattern}")
+
+
+def _is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
+    from jsbackup.engine.plan import is_chosen
+
+    return is_chosen(name, streams, exclude)
+
+
+# --- what it prints ---
+
+
+def _tell(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
+    output = shared.output
+    equal = not report.failures and all(stream.equal for stream in report.streams)
+    failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
+    document = {
+        "a": sides[0],
+        "b": sides[1],
+        "equal": equal,
+        "streams": [_stream_json(stream) for stream in report.streams],
+        "failed": failed,
+        "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
+    }
+
+    def text() -> None:
+        different = [stream for stream in report.streams if not stream.equal]
+        if different:
+            output.table(
+                ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
+                [
+                    (
+                        s.name,
+                        format_count(s.messages.added),
+                        format_count(s.messages.removed),
+                        format_count(s.messages.changed),
+                        str(len(s.config)) if s.only_in is None else f"only in {s.only_in.upper()}",
+                        str(len(s.consumers)),
+                    )
+                    for s in different
+                ],
+            )
+        for stream in report.streams:
+            for line in _details(stream):
+                output.line(f"{stream.name}: {line}")
+        for failure in report.failures:
+            output.line(f"failed: {failure.name}: {failure.error.message}")
+            if failure.error.hint:
+                output.line(f"hint: {failure.error.hint}")
+        for name, reason in sorted(skipped.items()):
+            output.line(f"skipped: {name}: {reason}")
+        same = format_count(len(report.streams) - len(different), "stream")
+        lacking = f", {len(failed)} not compared" if failed else ""
+        output.line(f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}")
+
+    output.result(document, text)
+    codes = {failure.error.exit_code for failure in report.failures}
+    if codes:
+        return codes.pop() if len(codes) == 1 else IncompleteError.exit_code
+    return 0 if equal else JsBackupError.exit_code
+
+
+def _details(stream: StreamDiff) -> Iterator[str]:
+    messages = stream.messages
+    if stream.recreated:
+        a, b = stream.created
+        yield f"another stream of that name: created {a}, then {b}" if a != b else "the stream of that name elsewhere"
+    for one in messages.ranges[:_SHOWN_RANGES]:
+        yield _range_text(one)
+    if more := max(len(messages.ranges) - _SHOWN_RANGES, 0) + messages.ranges_left_out:
+        yield f"… and {format_count(more, 'more range')}"
+    for example in messages.examples:
+        yield _example_text(example)
+    for change in stream.config:
+        yield f"config {_change_text(change)}"
+    for consumer in stream.consumers:
+        yield from _consumer_text(consumer)
+    for note in stream.notes:
+        yield f"note: {note}"
+
+
+def _range_text(one: Range) -> str:
+    sequences = str(one.first_seq) if one.messages == 1 else f"{one.first_seq} to {one.last_seq}"
+    return f"{one.change} {sequences} ({format_count(one.messages, 'message')})"
+
+
+def _example_text(example: Example) -> str:
+    what = f"  ({', '.join(example.what)})" if example.what else ""
+    return f"{_SIGNS[example.change]} {example.sequence}  {format_time(example.timestamp_ns)}  {example.subject}{what}"
+
+
+def _change_text(change: FieldChange) -> str:
+    old, new = ("-" if value is None else json.dumps(value, ensure_ascii=False) for value in (change.old, change.new))
+    return f"{change.field}: {old} -> {new}"
+
+
+def _consumer_text(consumer: ConsumerChange) -> Iterator[str]:
+    if not consumer.config and not consumer.state:
+        yield f"consumer {consumer.name}: {consumer.change}"
+    for kind, changes in (("config", consumer.config), ("state", consumer.state)):
+        for change in changes:
+            yield f"consumer {consumer.name}: {kind} {_change_text(change)}"
+
+
+def _stream_json(stream: StreamDiff) -> JsonObject:
+    messages = stream.messages
+    return {
+        "stream": stream.name,
+        "equal": stream.equal,
+        "only_in": stream.only_in,
+        "added": messages.added,
+        "removed": messages.removed,
+        "changed": messages.changed,
+        "ranges": [
+            {"change": r.change, "first_seq": r.first_seq, "last_seq": r.last_seq, "messages": r.messages}
+            for r in messages.ranges
+        ],
+        "ranges_left_out": messages.ranges_left_out,
+        "messages": [
+            {
+                "change": e.change,
+                "sequence": e.sequence,
+                "time": format_time(e.timestamp_ns),
+                "subject": e.subject,
+                "what": list(e.what),
+            }
+            for e in messages.examples
+        ],
+        "config_changes": _changes_json(stream.config),
+        "consumer_changes": [
+            {
+                "consumer": c.name,
+                "change": c.change,
+                "config_changes": _changes_json(c.config),
+                "state_changes": _changes_json(c.state),
+            }
+            for c in stream.consumers
+        ],
+        "recreated": stream.recreated,
+        "created": {"a": stream.created[0], "b": stream.created[1]},
+        "notes": list(stream.notes),
+    }
+
+
+def _changes_json(changes: Sequence[FieldChange]) -> list[JsonObject]:
+    return [{"field": change.field, "from": change.old, "to": change.new} for change in changes]
+
+
+COMMANDS = {"diff": diff}

@@ -1,0 +1,205 @@
+"""A backup beside the streams of a server as they are now.
+
+A stream is read whole, from a snapshot, or message by message where none can be had: nothing less proves that what is
+there is what was stored. It is read up to where it ended when its turn came; what arrives after that is not looked at.
+What goes meanwhile may still be counted as there. Of the backup those segments are read that differ.
+
+Nothing is changed at the server, and a stream that others write to or consume from is not disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+from jsbackup.config import Connection
+from jsbackup.engine.backup import connect_jetstream
+from jsbackup.engine.capture import Capture, capture_snapshot
+from jsbackup.engine.consume import read_messages
+from jsbackup.engine.consumers import merge_consumers
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.join import describe_stream
+from jsbackup.engine.watch import advisories
+from jsbackup.errors import (
+    JsBackupError,
+    NatsError,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.archive import late_deletions
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.progress import Progress
+from jsbackup.protocol.info import StreamInfo, stored_config
+from jsbackup.repository import layout
+from jsbackup.repository.diff import (
+    AlongSegments,
+    Described,
+    DiffReport,
+    NotCompared,
+    Side,
+    StreamDiff,
+    compare_described,
+    described,
+    has_messages,
+    left_out,
+    one_sided,
+    stored_only,
+)
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+from jsbackup.repository.message_diff import EQUAL
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["diff_live"]
+
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.5
+
+
+async def diff_live(
+    connection: Connection,
+    objects: Objects,
+    manifest: Manifest,
+    side: Side,
+    wanted: Callable[[str], bool],
+    progress: Progress,
+    *,
+    consumers: bool,
+    name: int,
+) -> DiffReport:
+    """Compare the streams that are `wanted`; `side` is that of the backup. `name` messages of each kind are named.
+
+    Raises NatsError if the server cannot be asked. What goes wrong with one stream does not stop the others.
+    """
+    diffs: list[StreamDiff] = []
+    failures: list[NotCompared] = []
+    stored = {stream.name: stream for stream in manifest.streams if wanted(stream.name)}
+    async with connect_jetstream(connection) as js, advisories(js.link):
+        cluster = js.link.cluster_name or js.link.server_name or ""
+        account = await js.link.account() or ""
+        listing = await js.streams()
+        silent = dict.fromkeys(listing.missing, "it did not answer")
+        silent.update({stream: f"it is offline: {reason}" for stream, reason in listing.offline.items()})
+        live = {stream: info for stream, info in listing.entries.items() if wanted(stream)}
+        progress.expect({stream: info.state.bytes for stream, info in live.items() if stream in stored})
+        lost = {one.name: one for one in left_out(manifest, wanted)}
+        for stream in sorted({*stored, *live, *lost, *filter(wanted, silent)}):
+            if stream in lost:
+                failures.append(lost[stream])
+                continue
+            try:
+                if stream in silent:
+                    raise NatsError(f"stream {stream} cannot be read: {silent[stream]}")
+                if stream not in live:
+                    diffs.append(stored_only(stored[stream], side))
+                elif stream not in stored:
+                    diffs.append(_live_only(live[stream], side))
+                else:
+                    run = _Stream(js, objects, stored[stream], side, progress, consumers=consumers, name=name)
+                    diffs.append(await run.compare(cluster, account))
+            except JsBackupError as error:
+                failures.append(NotCompared(stream, error))
+            finally:
+                progress.finish(stream)
+    return DiffReport(tuple(diffs), tuple(failures))
+
+
+def _live_only(info: StreamInfo, side: Side) -> StreamDiff:
+    other = Side.B if side is Side.A else Side.A
+    state = info.state
+    return one_sided(info.name, other, info.created, state.messages, state.first_seq, state.last_seq)
+
+
+class _Stream:
+    """One stream that is on both sides."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        objects: Objects,
+        stored: StreamBackup,
+        side: Side,
+        progress: Progress,
+        *,
+        consumers: bool,
+        name: int,
+    ) -> None:
+        self._js = js
+        self._objects = objects
+        self._stored = stored
+        self._side = side
+        self._progress = progress
+        self._consumers = consumers
+        self._name = name
+
+    async def compare(self, cluster: str, account: str) -> StreamDiff:
+        stored = self._stored
+        if stored.opaque:
+            raise UnsupportedError(
+                f"stream {stored.name} is kept as it came, undecoded, so its messages cannot be compared"
+            )
+        info = await describe_stream(self._js, stored.name)
+        messages, capture, notes = EQUAL, None, ["messages are not compared: the backup has the configuration only"]
+        if has_messages(stored):
+            sink, capture = await self._read(info)
+            messages = await asyncio.to_thread(sink.finish)
+            notes = sink.notes
+        live = Described(
+            layout.incarnation(cluster, account, info.name, info.created),
+            info.created,
+            stored_config(info.config),
+            await self._live_consumers(capture, info) if self._consumers else None,
+        )
+        ours = described(stored, consumers=self._consumers)
+        a, b = (ours, live) if self._side is Side.A else (live, ours)
+        return await asyncio.to_thread(compare_described, self._objects, stored.name, a, b, messages, notes)
+
+    async def _live_consumers(self, capture: Capture | None, info: StreamInfo) -> tuple[ConsumerBackup, ...]:
+        inventory = await self._js.consumers(info.name)
+        archived = capture.consumers if capture is not None else ()
+        return tuple(
+            ConsumerBackup(k.consumer.name, k.consumer.config, k.consumer.created, k.fidelity, k.consumer.state)
+            for k in merge_consumers(archived, inventory, info.state.last_seq)
+        )
+
+    async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
+        """The stream into a fresh sink, again until a reading comes out whole."""
+        deleted, known = SequenceSet(info.deleted or ()), info.deleted is not None
+        for attempt in range(1, _ATTEMPTS + 1):
+            sink = self._sink(info)
+            try:
+                capture = await capture_snapshot(
+                    self._js, info.name, sink, deleted=deleted, consumers=self._consumers, advance=self._advance
+                )
+            except UnsupportedError:
+                return await self._read_messages(info), None
+            except (SnapshotBusy, TransferError, NatsTimeout):
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                assert capture.end is not None
+                late = late_deletions(capture.end)
+                if known or not (late.certain or late.doubtful):
+                    return sink, capture
+                # More were deleted than can be asked for: what the archive says of them is known from now on.
+                deleted, known = deleted | late.certain | late.doubtful, True
+            await asyncio.sleep(_PAUSE_SECONDS * attempt)
+        raise TransferError(f"stream {info.name} changes faster than it can be read")
+
+    async def _read_messages(self, info: StreamInfo) -> AlongSegments:
+        sink = self._sink(info)
+        async with aclosing(read_messages(self._js, info, self._advance)) as batches:
+            async for batch in batches:
+                await asyncio.to_thread(sink.add, batch)
+        return sink
+
+    def _sink(self, info: StreamInfo) -> AlongSegments:
+        self._progress.start(info.name, info.state.bytes, info.state.messages)
+        reader = SegmentReader(self._objects)
+        return AlongSegments(reader, self._stored.segments, info.state.last_seq, self._side, self._name)
+
+    def _advance(self, byte_count: int, messages: int) -> None:
+        self._progress.advance(self._stored.name, byte_count, messages)

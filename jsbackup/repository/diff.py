@@ -1,0 +1,368 @@
+"""What differs between two backups of a repository, or between a backup and messages that are read elsewhere.
+
+By digest first: streams whose digests are equal are not read. Where they differ, segments are set side by side: those
+that overlap make a group, and a group that adds up to the same digest on both sides is not read either, however it is
+cut there. A group that one side has alone is counted by its manifest. Only what is left is read and compared message
+by message. So what differs is told without a key that reads messages, as long as it is whole segments.
+
+A stream digest is a fingerprint, not protection against an attacker who writes manifests (`formats/digest.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jsbackup.errors import FormatError, IncompleteError, JsBackupError, KeyUnavailable, UnsupportedError
+from jsbackup.formats.digest import Digester, MessageBatch
+from jsbackup.formats.packed import PackedBatch
+from jsbackup.model import JsonObject
+from jsbackup.progress import Progress
+from jsbackup.repository.config_diff import ConsumerChange, FieldChange, diff_configs, diff_consumers
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.message_diff import EQUAL, Change, Merger, MessageDiff, Range, Tally, cut_at, example_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = [
+    "AlongSegments",
+    "Described",
+    "DiffReport",
+    "NotCompared",
+    "Side",
+    "StreamDiff",
+    "compare_described",
+    "described",
+    "diff_backups",
+    "diff_stream",
+    "has_messages",
+    "left_out",
+    "one_sided",
+    "stored_only",
+]
+
+
+class Side(StrEnum):
+    A = "a"
+    B = "b"
+
+    @property
+    def alone(self) -> Change:
+        """What it means that this side alone has something."""
+        return Change.REMOVED if self is Side.A else Change.ADDED
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of a stream but its messages. `consumers` is None where nobody asked for them."""
+
+    incarnation: str
+    created: str
+    config: JsonObject
+    consumers: tuple[ConsumerBackup, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDiff:
+    """What differs in a stream. `only_in` is the side that has it alone: nothing else is compared then.
+
+    `created` is that of A and of B. `recreated`: these are two streams of one name, at different times or places;
+    their contents are compared all the same, and that alone makes no difference.
+    """
+
+    name: str
+    messages: MessageDiff = EQUAL
+    config: tuple[FieldChange, ...] = ()
+    consumers: tuple[ConsumerChange, ...] = ()
+    only_in: Side | None = None
+    recreated: bool = False
+    created: tuple[str | None, str | None] = (None, None)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return self.only_in is None and self.messages.equal and not self.config and not self.consumers
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A stream that could not be compared, and why."""
+
+    name: str
+    error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """All streams that were compared, and those that could not be, in order of names."""
+
+    streams: tuple[StreamDiff, ...]
+    failures: tuple[NotCompared, ...]
+
+
+def diff_backups(
+    objects: Objects,
+    a: Manifest,
+    b: Manifest,
+    wanted: Callable[[str], bool],
+    progress: Progress,
+    *,
+    consumers: bool,
+    name: int,
+) -> DiffReport:
+    """Compare the streams of two backups that are `wanted`. `name` messages of each kind are named.
+
+    What goes wrong with one stream does not stop the others.
+    """
+    ours, theirs = ({s.name: s for s in one.streams if wanted(s.name)} for one in (a, b))
+    failures = {one.name: one for manifest in (a, b) for one in left_out(manifest, wanted)}
+    diffs = []
+    for stream in sorted((ours.keys() | theirs.keys()) - failures.keys()):
+        try:
+            if stream not in theirs:
+                diffs.append(stored_only(ours[stream], Side.A))
+            elif stream not in ours:
+                diffs.append(stored_only(theirs[stream], Side.B))
+            else:
+                diffs.append(
+                    diff_stream(objects, ours[stream], theirs[stream], progress, consumers=consumers, name=name)
+                )
+        except JsBackupError as error:
+            failures[stream] = NotCompared(stream, error)
+    return DiffReport(tuple(diffs), tuple(failures[stream] for stream in sorted(failures)))
+
+
+def left_out(manifest: Manifest, wanted: Callable[[str], bool]) -> list[NotCompared]:
+    """Streams that should be in a backup and are not: what they would differ in is not known."""
+    return [
+        NotCompared(s.name, IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}"))
+        for s in manifest.skipped
+        if wanted(s.name)
+    ]
+
+
+def stored_only(stream: StreamBackup, side: Side) -> StreamDiff:
+    """A stream of the backup on that side, which the other side has not."""
+    captured = stream.captured
+    return one_sided(stream.name, side, stream.created, captured.messages, captured.first_seq, captured.last_seq)
+
+
+def described(stream: StreamBackup, *, consumers: bool) -> Described:
+    return Described(stream.incarnation, stream.created, stream.config, stream.consumers if consumers else None)
+
+
+def has_messages(stream: StreamBackup) -> bool:
+    """Whether the backup has the stream's messages, and not its configuration alone."""
+    return stream.archive_format is not ArchiveFormat.CONFIG
+
+
+def one_sided(name: str, side: Side, created: str, messages: int, first_seq: int, last_seq: int) -> StreamDiff:
+    """A stream that one side has alone."""
+    ranges = (Range(side.alone, first_seq, last_seq, messages),) if messages else ()
+    added, removed = (0, messages) if side is Side.A else (messages, 0)
+    times = (created, None) if side is Side.A else (None, created)
+    return StreamDiff(name, MessageDiff(added, removed, ranges=ranges), only_in=side, created=times)
+
+
+def compare_described(
+    objects: Objects, name: str, a: Described, b: Described, messages: MessageDiff, notes: Iterable[str]
+) -> StreamDiff:
+    """The whole difference, once that of the messages is known. Raises as `diff_consumers`."""
+    said = list(notes)
+    consumers: tuple[ConsumerChange, ...] = ()
+    if a.consumers is None or b.consumers is None:
+        said.append("consumers are not compared: a backup was made without them")
+    else:
+        consumers = diff_consumers(objects, a.consumers, b.consumers)
+    return StreamDiff(
+        name,
+        messages,
+        diff_configs(a.config, b.config),
+        consumers,
+        recreated=a.incarnation != b.incarnation,
+        created=(a.created, b.created),
+        notes=tuple(said),
+    )
+
+
+def diff_stream(
+    objects: Objects, a: StreamBackup, b: StreamBackup, progress: Progress, *, consumers: bool, name: int
+) -> StreamDiff:
+    """Two backups of a stream. `name` messages of each kind are named.
+
+    Raises:
+        UnsupportedError: it is kept as it came in one of them, undecoded, and not the same.
+        KeyUnavailable: segments have to be read that are encrypted, and no key that opens them was given.
+        IntegrityError: a segment is missing or damaged.
+        StoreError: it cannot be read.
+    """
+    messages = EQUAL
+    notes: list[str] = []
+    if not has_messages(a) or not has_messages(b):
+        if has_messages(a) or has_messages(b):
+            notes.append("messages are not compared: a backup has the configuration only")
+    elif a.opaque or b.opaque:
+        if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
+            raise UnsupportedError(f"stream {a.name} is kept as it came, undecoded, so its messages cannot be compared")
+    elif a.digest != b.digest or a.captured.messages != b.captured.messages:
+        messages = _Comparison(SegmentReader(objects), progress, a.name, name, notes).run(a.segments, b.segments)
+    return compare_described(
+        objects, a.name, described(a, consumers=consumers), described(b, consumers=consumers), messages, notes
+    )
+
+
+class _Comparison:
+    """Two rows of segments."""
+
+    def __init__(self, reader: SegmentReader, progress: Progress, stream: str, name: int, notes: list[str]) -> None:
+        self._reader = reader
+        self._progress = progress
+        self._stream = stream
+        self._tally = Tally(name)
+        self._notes = notes
+
+    def run(self, a: Sequence[SegmentRef], b: Sequence[SegmentRef]) -> MessageDiff:
+        groups = list(_groups(a, b))
+        read = [
+            ref for ours, theirs in groups if ours and theirs and not _add_up(ours, theirs) for ref in ours + theirs
+        ]
+        self._progress.start(self._stream, sum(ref.bytes for ref in read), sum(ref.messages for ref in read))
+        try:
+            for ours, theirs in groups:
+                self._compare(ours, theirs)
+        finally:
+            self._progress.finish(self._stream)
+        return self._tally.result()
+
+    def _compare(self, ours: list[SegmentRef], theirs: list[SegmentRef]) -> None:
+        if not ours or not theirs:
+            side = Side.A if ours else Side.B
+            for ref in ours or theirs:
+                count_whole(self._reader, ref, self._tally, side.alone, self._notes)
+        elif _add_up(ours, theirs):
+            self._tally.same()
+        else:
+            merger = Merger(self._read(ours), self._tally, Side.A.alone)
+            for batch in self._read(theirs):
+                merger.add(batch)
+            merger.finish()
+
+    def _read(self, refs: Iterable[SegmentRef]) -> Iterator[MessageBatch]:
+        for ref in refs:
+            for batch in self._reader.read(ref):
+                self._progress.advance(self._stream, batch.nbytes, batch.num_rows)
+                yield batch
+
+
+def count_whole(reader: SegmentReader, ref: SegmentRef, tally: Tally, change: Change, notes: list[str]) -> None:
+    """A segment that one side has alone. It is read only to name messages, and left at that without a key for it."""
+    if tally.wants(change) > 0:
+        try:
+            for batch in reader.read(ref):
+                for row in range(min(tally.wants(change), batch.num_rows)):
+                    tally.show(example_of(change, batch.slice(row, 1)))
+                if tally.wants(change) <= 0:
+                    break
+        except KeyUnavailable:
+            note = "without a key that reads messages, those within whole segments are counted, not named"
+            if note not in notes:
+                notes.append(note)
+    tally.note(change, ref.first_seq, ref.last_seq, ref.messages)
+
+
+def _groups(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[tuple[list[SegmentRef], list[SegmentRef]]]:
+    """Segments of both sides in order, those that overlap together."""
+    ours: list[SegmentRef] = []
+    theirs: list[SegmentRef] = []
+    last = 0
+    both = [(ref.first_seq, ref.last_seq, ours_too, ref) for refs, ours_too in ((a, True), (b, False)) for ref in refs]
+    for first_seq, last_seq, is_ours, ref in sorted(both, key=lambda one: one[:3]):
+        if first_seq > last and (ours or theirs):
+            yield ours, theirs
+            ours, theirs = [], []
+        (ours if is_ours else theirs).append(ref)
+        last = max(last, last_seq)
+    if ours or theirs:
+        yield ours, theirs
+
+
+def _add_up(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> bool:
+    ours, theirs = total_of(a), total_of(b)
+    return (ours.digest, ours.messages, ours.bytes) == (theirs.digest, theirs.messages, theirs.bytes)
+
+
+class AlongSegments:
+    """A sink for messages that are read elsewhere: compares them with a backup's, of which it reads what differs.
+
+    The messages within the bounds of a segment are held back, packed, until their digest tells whether they are those
+    of the segment; at most as many bytes as it has. What comes beyond `last_seq` is not looked at. `side` is that of
+    the backup. Call `finish` at the end.
+    """
+
+    def __init__(self, reader: SegmentReader, refs: Sequence[SegmentRef], last_seq: int, side: Side, name: int) -> None:
+        self.notes: list[str] = []
+        self._reader = reader
+        self._refs = list(reversed(refs))  # those that have not been dealt with; the next one is the last
+        self._last_seq = last_seq
+        self._side = side
+        self._tally = Tally(name)
+        self._digester = Digester()
+        self._held: list[PackedBatch] = []
+        self._merger: Merger | None = None
+        self._last = 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Messages, in order. Raises FormatError, and what reading a segment raises (see `diff_stream`)."""
+        batch, _beyond = cut_at(batch, self._last_seq)
+        while batch.num_rows:
+            first = batch.column("sequence")[0].as_py()
+            if first <= self._last:
+                raise FormatError(f"sequence {first} after {self._last}")
+            while self._refs and self._refs[-1].last_seq < first:
+                self._leave()
+            if self._refs and self._refs[-1].first_seq <= first:
+                part, batch = cut_at(batch, self._refs[-1].last_seq)
+                self._take(part)
+            else:
+                part, batch = cut_at(batch, self._refs[-1].first_seq - 1 if self._refs else self._last_seq)
+                Merger((), self._tally, self._side.alone).add(part)
+            self._last = part.column("sequence")[-1].as_py()
+
+    def finish(self) -> MessageDiff:
+        """There are no more."""
+        while self._refs:
+            self._leave()
+        return self._tally.result()
+
+    def _take(self, batch: MessageBatch) -> None:
+        if self._merger is not None:
+            self._merger.add(batch)
+            return
+        self._digester.update(batch)
+        self._held.append(PackedBatch(batch))
+        ref = self._refs[-1]
+        if self._digester.messages > ref.messages or self._digester.raw_bytes > ref.bytes:
+            self._merge()
+
+    def _merge(self) -> Merger:
+        """Compare message by message from here on."""
+        merger = self._merger = Merger(self._reader.read(self._refs[-1]), self._tally, self._side.alone)
+        held, self._held = self._held, []
+        for packed in held:
+            merger.add(packed.unpack())
+        return merger
+
+    def _leave(self) -> None:
+        """All within the next segment has come."""
+        ref = self._refs[-1]
+        if self._merger is not None:
+            self._merger.finish()
+        elif not self._digester.messages:
+            count_whole(self._reader, ref, self._tally, self._side.alone, self.notes)
+        elif self._digester.segment_digest == ref.digest:
+            self._tally.same()
+        else:
+            self._merge().finish()
+        self._refs.pop()
+        self._digester, self._held, self._merger = Digester(), [], None
