@@ -23,7 +23,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_time
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
-from jsbackup.cli.session import open_repository
+from jsbackup.cli.session import open_with_keys
 from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
 from jsbackup.model import JsonObject
@@ -78,16 +78,19 @@ def verify(
     the longest time. A nightly `--sample 4` comes round to everything in 25 nights.
     """
     from jsbackup.repository.evidence import find_gaps
+    from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.own_documents import check_own_documents
 
     start_log(shared)
     if expect is not None:
         _check_id(expect)
     portion = _portion(level, sample, max_bytes)
-    repository = open_repository(shared)
+    repository, keys = open_with_keys(shared)
+    signed = repository.descriptor.authority is not None
+    if signed and keys == NO_KEYS:
+        shared.output.note("signatures are held against a key that the repository itself names; see --expect-signer")
     with reading(shared, repository, "verify", lock_timeout):
         chosen = [repository.resolve(text) for text in backups] or repository.backups()
-        signed = repository.descriptor.authority is not None
         gaps: list[Gap] = []
         if signed or expect or not backups:
             # Only signatures link manifests: elsewhere those that the catalog covers need not be read for it.
