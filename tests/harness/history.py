@@ -28,6 +28,7 @@ from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acq
 from jsbackup.repository.manifest import Captured, Manifest, total_of
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.prune import PruneReport, objects_named, prune
+from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping, Policy
 from jsbackup.repository.reuse import stored_segments
@@ -201,8 +202,10 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
         backup = f"20261121T01{number:02}00Z-{number:06}"
         objects = repository.objects
         folder = objects.sealing.folder("orders", INCARNATION)
-        reusable = stored_segments(store, folder, earlier.segments) if earlier else []
-        writer = SegmentWriter(objects, folder, reusable, segment_bytes=SEGMENT_BYTES)
+        receipts = Receipts(repository.documents, lease.id, format_time(int(scene.now * 1e9)), "tests")
+        receipts.read_earlier()
+        reusable = stored_segments(store, folder, *receipts.candidates(folder, earlier))
+        writer = SegmentWriter(objects, folder, reusable, note=receipts.note, segment_bytes=SEGMENT_BYTES)
         writer.add(batch_of(some_messages(span[1], 100)[span[0] :]))
         segments = writer.finish()
         total = total_of(segments)
@@ -218,6 +221,7 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
             model, created=format_time(int(scene.now * 1e9)), streams=(orders, *model.streams[1:]), previous=previous
         )
         commit(repository, manifest, lease)
+        receipts.settle({objects.sealing.folder(one.name, one.incarnation) for one in manifest.streams})
     return manifest
 
 

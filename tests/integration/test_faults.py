@@ -7,12 +7,11 @@ succeeds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import resource
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 
 from tests.harness.api import call, connected
 from tests.harness.commands import Ran, command_line, environment, jsbackup
+from tests.harness.disks import small_disk
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import NatsServer
 from tests.integration.large import MESSAGES, MIDDLE_BYTES, NAME, WHOLE, backups_in, make_large, standing
@@ -200,19 +200,6 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_restore_leaves_nothing(
 
 
 # ------------------------------------------------------------------------------------------------------- full disks
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of that size, where this user may mount one; the test is skipped elsewhere."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root may mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_repository_on_a_full_disk_holds_no_half_of_a_backup(nats_server: Starter, tmp_path: Path) -> None:
