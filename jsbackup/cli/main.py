@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("jsbackup.cli.prune", "Delete what no backup needs any more."),
     "unlock": ("jsbackup.cli.prune", "Show who is at work in a repository, and remove expired leases."),
     "copy": ("jsbackup.cli.copy", "Copy backups into another repository."),
+    "plan": ("jsbackup.cli.plan", "Say what a restore would do, and what stands against it."),
     "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
     "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, or config files."),
     "export": ("jsbackup.cli.exchange", "Write a backup out for the nats CLI, or its configs as files."),

@@ -3,59 +3,37 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from jsbackup.cli.command import Command, Shared
-from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_seconds
+from jsbackup.cli.planning import Asked, planning_options, refuse_beside_plan
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.session import connection_of, open_repository, run_async
-from jsbackup.config import parse_glob, parse_size
+from jsbackup.config import parse_size
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.engine.restore import RestoredStream, RestoreReport
 
-__all__ = ["COMMANDS", "CONSUMERS", "IF_EXISTS", "WIRES"]
-
-# As `engine/plan.py` has them; of the ways to send only those that one can ask for.
-IF_EXISTS = ("fail", "skip", "replace")
-CONSUMERS = ("all", "config", "none")
-WIRES = ("auto", "v1", "v2")
+__all__ = ["COMMANDS"]
 
 
 @click.command(cls=Command, needs_server=True)
-@click.argument("backup", shell_complete=complete_backup)
-@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
-@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
+@planning_options
 @click.option(
-    "--if-exists",
-    type=click.Choice(IF_EXISTS),
-    default="fail",
-    show_default=True,
-    help="What to do about a stream that is there; replace keeps it until the new one is proved.",
-)
-@click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target.")
-@click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target.")
-@click.option(
-    "--consumers",
-    type=click.Choice(CONSUMERS),
-    default="all",
-    show_default=True,
-    help="all: with their state; config: starting anew; none: without.",
-)
-@click.option(
-    "--wire",
-    type=click.Choice(WIRES),
-    default="auto",
-    show_default=True,
-    help="Archive format to send; auto takes the faster one that the target can take.",
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
 )
 @click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
@@ -64,14 +42,8 @@ WIRES = ("auto", "v1", "v2")
 @lock_timeout_option
 def restore(
     shared: Shared,
-    backup: str,
-    streams: tuple[str, ...],
-    exclude: tuple[str, ...],
-    if_exists: str,
-    replicas: int | None,
-    storage: str | None,
-    consumers: str,
-    wire: str,
+    asked: Asked,
+    plan_file: Path | None,
     window: str,
     partial: bool,
     no_verify: bool,
@@ -80,22 +52,19 @@ def restore(
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
-    Nothing is changed unless everything asked for can be restored. With --partial messages that are lost are missing
-    from a stream as if they had been deleted; the output says which, and the exit code is 3.
+    Nothing is changed unless everything asked for can be restored; 'jsbackup plan' tells before. With --partial
+    messages that are lost are missing from a stream as if they had been deleted; the output says which, and the exit
+    code is 3.
     """
-    from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, Wire
+    from jsbackup.engine.plan_file import read_plan
     from jsbackup.engine.restore import RestoreSettings, run_restore
 
     start_log(shared)
-    options = RestoreOptions(
-        streams=tuple(map(parse_glob, streams)),
-        exclude=tuple(map(parse_glob, exclude)),
-        if_exists=IfExists(if_exists),
-        wire=Wire(wire),
-        consumers=Consumers(consumers),
-        replicas=replicas,
-        storage=storage,
-    )
+    saved = None
+    if plan_file is not None:
+        refuse_beside_plan(click.get_current_context(), "partial")
+        saved = read_plan(plan_file)
+    options = asked.options() if saved is None else saved.options
     settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial)
     connection = connection_of(shared)
     repository = open_repository(shared)
@@ -103,9 +72,11 @@ def restore(
         reading(shared, repository, "restore", lock_timeout),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
-        manifest = repository.manifest(repository.resolve(backup))
+        manifest = repository.manifest(repository.resolve(asked.backup) if saved is None else saved.backup)
+        if saved is not None:
+            saved.refuse_other(manifest)
         report = run_async(
-            run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom)
+            run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom, saved=saved)
         )
     return _tell(shared, report)
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from jsbackup.model import JsonObject
 
-__all__ = ["origins_first"]
+__all__ = ["origins_first", "origins_of"]
 
 
 def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
     """Names in stages: those of a stage do not wait for each other. Circles, and what hangs on them, come last."""
-    left = {name: _origins(config) - {name} for name, config in configs.items()}
+    left = {name: origins_of(config) - {name} for name, config in configs.items()}
     stages: list[list[str]] = []
     while left:
         ready = [name for name, origins in left.items() if not origins & left.keys()] or list(left)
@@ -24,7 +24,7 @@ def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
     return stages
 
 
-def _origins(config: JsonObject) -> set[str]:
+def origins_of(config: JsonObject) -> set[str]:
     """Streams of the same account that this one copies from."""
     origins = [config.get("mirror"), *(config.get("sources") or [])]
     return {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jsbackup.engine.capture import Advance
-from jsbackup.engine.plan import Action, PlannedConsumer, Wire
+from jsbackup.engine.planned import Action, PlannedConsumer, Wire
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.repository.archiving import archive_stream, state_to_restore

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from dataclasses import replace
 
 from jsbackup.config import Glob
 from jsbackup.engine.features import (
@@ -20,34 +18,34 @@ from jsbackup.engine.features import (
     lacking_for_consumer,
     lacking_for_stream,
 )
-from jsbackup.engine.origins import origins_first
+from jsbackup.engine.forecast import expiring
+from jsbackup.engine.limits import against_limits
+from jsbackup.engine.origins import origins_first, origins_of
+from jsbackup.engine.planned import (
+    Action,
+    ConfigChange,
+    Consumers,
+    IfExists,
+    PlannedConsumer,
+    Refusal,
+    RestoreOptions,
+    RestorePlan,
+    Target,
+    Wire,
+)
 from jsbackup.engine.subjects import first_overlap
 from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
-from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, ObjectRef, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
-__all__ = [
-    "Action",
-    "ConfigChange",
-    "Consumers",
-    "IfExists",
-    "PlannedConsumer",
-    "Refusal",
-    "RestoreOptions",
-    "RestorePlan",
-    "Target",
-    "Wire",
-    "is_chosen",
-    "plan_restore",
-    "staging_prefix",
-]
+__all__ = ["is_chosen", "plan_restore", "staging_prefix"]
 
 V2_SINCE: Version = (2, 15)
 
 _SHAPES: Mapping[str, type] = {
     "first_seq": int,
     "max_age": int,
+    "max_bytes": int,
     "metadata": dict,
     "mirror": dict,
     "num_replicas": int,
@@ -56,113 +54,6 @@ _SHAPES: Mapping[str, type] = {
     "storage": str,
     "subjects": list,
 }
-
-
-class IfExists(StrEnum):
-    """What to do about a stream that the target has already."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    REPLACE = "replace"
-
-
-class Wire(StrEnum):
-    """How a stream goes to the target."""
-
-    AUTO = "auto"
-    V1 = "v1"
-    V2 = "v2"
-    API = "api"  # config only: created by the API, without messages
-    OPAQUE = "opaque"  # the snapshot as it came
-
-
-class Consumers(StrEnum):
-    """What to restore of consumers."""
-
-    ALL = "all"
-    CONFIG = "config"
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreOptions:
-    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
-
-    streams: tuple[Glob, ...] = ()
-    exclude: tuple[Glob, ...] = ()
-    if_exists: IfExists = IfExists.FAIL
-    wire: Wire = Wire.AUTO
-    consumers: Consumers = Consumers.ALL
-    replicas: int | None = None
-    storage: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The target as it was when looked at. `clustered` is None where that cannot be known."""
-
-    version: Version
-    clustered: bool | None
-    streams: Mapping[str, StreamInfo]
-    leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
-    unborn: frozenset[str] = frozenset()  # names that a restore has taken which runs still, or failed
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """One field that the target gets otherwise than the backup has it."""
-
-    field: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedConsumer:
-    """A consumer as it is to be restored. `consumer.state` is None where it starts anew."""
-
-    consumer: ArchivedConsumer
-    fidelity: Fidelity
-    note: str = ""
-    pending: ObjectRef | None = None  # where the pending messages are, if there are too many for the manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One stream to restore."""
-
-    entry: StreamBackup
-    name: str  # at the target
-    wire: Wire
-    config: JsonObject
-    replaces: bool
-    leftover: bool = False  # what is there is left over from an interrupted restore
-    changes: tuple[ConfigChange, ...] = ()
-    consumers: tuple[PlannedConsumer, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a stream cannot be restored as asked. `code` is the exit code that belongs to it."""
-
-    stream: str
-    code: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """Actions in stages: those of a stage may run side by side, origins come before their mirrors."""
-
-    backup: str
-    stages: tuple[tuple[Action, ...], ...]
-    refusals: tuple[Refusal, ...] = ()
-    skipped: tuple[Refusal, ...] = field(default=())
-
-    @property
-    def actions(self) -> list[Action]:
-        return [action for stage in self.stages for action in stage]
 
 
 def staging_prefix(name: str) -> str:
@@ -191,6 +82,8 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
         refusals += reasons
         actions.append(action)
     refusals += _overlaps(actions, target)
+    refusals += against_limits(actions, target)
+    actions = [replace(action, notes=(*action.notes, *_absent_origins(action, actions, target))) for action in actions]
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
@@ -243,7 +136,7 @@ def _plan_stream(
         refuse(f"has {replicas} replicas, the target is a single server; use --replicas 1")
     if replicas > 1 and config.get("persist_mode") == "async":
         refuse(f"has persist_mode async, which is for one replica, not {replicas}; use --replicas 1")
-    wire, problem = _wire(entry, config, source, target, options)
+    wire, why, problem = _wire(entry, config, source, target, options)
     if problem:
         refuse(problem)
     consumers: list[PlannedConsumer] = []
@@ -264,12 +157,13 @@ def _plan_stream(
             entry=entry,
             name=entry.name,
             wire=wire,
+            wire_reason=why,
             config=config,
             replaces=exists,
             leftover=entry.name in target.leftovers | target.unborn,
             changes=changes,
             consumers=tuple(consumers),
-            notes=(*notes, *_notes(entry, config, wire, consumers), *_staged_before(entry.name, target)),
+            notes=(*notes, *_notes(entry, config, wire, consumers, target), *_staged_before(entry.name, target)),
         ),
         refusals,
     )
@@ -287,31 +181,32 @@ def _check_shapes(what: str, config: JsonObject) -> None:
 
 def _wire(
     entry: StreamBackup, config: JsonObject, source: Source, target: Target, options: RestoreOptions
-) -> tuple[Wire, str]:
-    """The way to the target, and what stands against it ("" if nothing)."""
+) -> tuple[Wire, str, str]:
+    """The way to the target, why that one, and what stands against it ("" if nothing)."""
     new = target.version[:2] >= V2_SINCE
     memory = config.get("storage") == "memory"
+    against = ""
     if entry.archive_format is ArchiveFormat.CONFIG:
         held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
-        return Wire.API, f"is backed up without messages, and would replace one that has {held}" if held else ""
+        if held:
+            against = f"is backed up without messages, and would replace one that has {held}; choose another backup"
+        return Wire.API, "is backed up without messages", against
     if entry.archive_format is ArchiveFormat.OPAQUE:
-        return Wire.OPAQUE, _against_opaque(entry.name, source, target, options)
-    if options.wire is Wire.V2 and not new:
-        return Wire.V2, f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}"
-    if options.wire is Wire.V1 and memory:
-        return Wire.V1, "--wire v1 cannot restore a stream kept in memory"
+        return Wire.OPAQUE, "was kept as it came", _against_opaque(entry.name, source, target, options)
     if options.wire is not Wire.AUTO:
-        return options.wire, ""
+        if options.wire is Wire.V2 and not new:
+            against = f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}; use --wire v1"
+        if options.wire is Wire.V1 and memory:
+            against = "--wire v1 cannot restore a stream kept in memory; leave it out, or use --storage file"
+        return options.wire, "asked for", against
     if memory:
-        if new:
-            return Wire.V2, ""
-        return Wire.V2, (
-            f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can); use --storage file"
-        )
+        if not new:
+            against = f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can); use --storage file"
+        return Wire.V2, "the stream is kept in memory", against
     if new and options.consumers is Consumers.ALL and any(map(_kept_in_memory, entry.consumers)):
-        return Wire.V2, ""  # a v1 restore loses the state of consumers kept in memory
+        return Wire.V2, "brings the state of consumers kept in memory", ""
     # M: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
-    return Wire.V1, ""
+    return Wire.V1, "the faster one into a file stream" if new else f"all that {_text(target.version)} takes", ""
 
 
 def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> str:
@@ -359,16 +254,31 @@ def _plan_consumer(
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
-def _notes(entry: StreamBackup, config: JsonObject, wire: Wire, consumers: Sequence[PlannedConsumer]) -> Iterable[str]:
+def _notes(
+    entry: StreamBackup, config: JsonObject, wire: Wire, consumers: Sequence[PlannedConsumer], target: Target
+) -> Iterable[str]:
     if config.get("max_age"):
-        yield "has max_age: messages older than that are removed by the target"
+        yield expiring(entry, config["max_age"], target.now_ns)
+    if config.get("allow_msg_ttl"):
+        yield "messages whose own TTL has passed meanwhile are removed by the target"
     if wire is Wire.V2 and entry.state.last_seq > entry.captured.last_seq:
         yield "its last message was deleted; the time of it has no place in an archive v2"
     if config.get("mirror") or config.get("sources"):
         yield "goes on copying from its origins as soon as it is restored"
+    if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
+        yield f"has {replicas} replicas, and the target tells of {target.known_servers} servers; see --replicas"
     floors = [planned.consumer.name for planned in consumers if planned.fidelity is Fidelity.FLOOR]
     if floors:
         yield f"messages come again to consumers known by their ack floor only: {', '.join(floors)}"
+
+
+def _absent_origins(action: Action, actions: Sequence[Action], target: Target) -> Iterable[str]:
+    """What it copies from and will not find."""
+    there = {*target.streams, *(other.name for other in actions)}
+    if absent := sorted(origins_of(action.config) - there):
+        yield f"copies from {', '.join(absent)}, which neither the target has nor this restore brings"
+    if action.name in origins_of(action.config):
+        yield "copies from itself"
 
 
 def _staged_before(name: str, target: Target) -> Iterable[str]:

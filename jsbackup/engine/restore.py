@@ -27,16 +27,9 @@ from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.deliver import deliver
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.outgoing import archive_of, load_consumers
-from jsbackup.engine.plan import (
-    Action,
-    PlannedConsumer,
-    RestoreOptions,
-    RestorePlan,
-    Target,
-    Wire,
-    plan_restore,
-    staging_prefix,
-)
+from jsbackup.engine.plan import plan_restore, staging_prefix
+from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
+from jsbackup.engine.planned import Action, PlannedConsumer, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.engine.prove import Expected, Proof, prove_stream
 from jsbackup.engine.settle import RestoredConsumer, configure, creatable, letting_go_of_nothing, settle
 from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused
@@ -129,12 +122,17 @@ async def run_restore(
     *,
     random: Callable[[int], bytes],
     now_ns: Callable[[], int] = time.time_ns,
+    saved: SavedPlan | None = None,
 ) -> RestoreReport:
-    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then."""
+    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then.
+
+    So does one that is no longer the plan that was `saved`, whose options are to be given.
+    """
     async with connect_jetstream(connection) as js, advisories(js.link):
-        await js.account()
-        target = await look_at(js)
+        target = await look_at(js, now_ns())
         plan = plan_restore(manifest, target, options)
+        if saved is not None:
+            refuse_if_changed(saved, plan, target)
         refuse_if_refused(plan)
         await check_allowed(js, plan)
         sound = PartialPlan(plan, {}, ())

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.plan import PlannedConsumer
+from jsbackup.engine.planned import PlannedConsumer
 from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup import Failure
-from jsbackup.engine.plan import RestorePlan
+from jsbackup.engine.planned import RestorePlan
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.salvage import find_lost, salvage
 from jsbackup.repository.verify import Level, Problem, verify_backup
 
-__all__ = ["PartialPlan", "check_objects", "plan_what_is_left", "refuse_if_refused"]
+__all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused"]
 
 
 def refuse_if_refused(plan: RestorePlan) -> None:
@@ -38,6 +38,11 @@ def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> No
             hint="See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
             "--partial restores what is left of the others, too.",
         )
+
+
+def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> list[Problem]:
+    """What is missing or has another size, without reading anything. Raises StoreError."""
+    return list(verify_backup(objects, _chosen(manifest, plan), Level.MANIFEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from jsbackup.engine.abandon import is_marked
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.plan import RestorePlan, Target, Wire, staging_prefix
+from jsbackup.engine.plan import staging_prefix
+from jsbackup.engine.planned import RestorePlan, Target, Wire
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol.responses import ErrCode
 
@@ -17,8 +18,9 @@ __all__ = ["check_allowed", "look_at", "may_update"]
 _NOWHERE = "jsbackup-probe"
 
 
-async def look_at(js: JetStream) -> Target:
-    """The target as it is now."""
+async def look_at(js: JetStream, now_ns: int) -> Target:
+    """The target as it is now, which is `now_ns`. Raises ApiError where the account has no JetStream."""
+    account = await js.account()
     listing = await js.streams()
     streams = dict(listing.entries)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
@@ -33,7 +35,23 @@ async def look_at(js: JetStream) -> Target:
                 f"stream {name} at the target does not answer", hint="Restore when all streams have a leader."
             )
     version, clustered = await js.serving()
-    return Target(version, clustered, streams, frozenset(leftovers), frozenset(unborn))
+    return Target(
+        version,
+        clustered,
+        streams,
+        frozenset(leftovers),
+        frozenset(unborn),
+        account,
+        cluster=js.link.cluster_name or "",
+        known_servers=_known_servers(js) if clustered else 0,
+        now_ns=now_ns,
+    )
+
+
+def _known_servers(js: JetStream) -> int:
+    """How many servers of its cluster ours tells of; 0 if none, or if it runs no JetStream itself."""
+    told = js.link.server_info.get("connect_urls")
+    return len(told) if js.link.jetstream and isinstance(told, list) else 0
 
 
 async def _is_unborn(js: JetStream, name: str) -> bool:

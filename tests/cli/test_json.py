@@ -37,6 +37,15 @@ PROMISED = {
         "streams failed streams[].name streams[].as streams[].messages streams[].bytes streams[].digest "
         "streams[].verified streams[].seconds streams[].consumers[].name streams[].consumers[].fidelity"
     ),
+    "plan": (
+        "backup target actions[].stream actions[].as actions[].messages actions[].bytes actions[].first_seq "
+        "actions[].last_seq actions[].wire actions[].config_changes actions[].consumers actions[].notes "
+        "refusals[].stream refusals[].code refusals[].reason"
+    ),
+    "diff": (
+        "equal streams streams[].stream streams[].added streams[].removed streams[].changed "
+        "streams[].config_changes streams[].consumer_changes"
+    ),
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
     "copy": "copied_objects copied_bytes skipped_objects",
     "export": "files rows bytes",
@@ -153,10 +162,14 @@ def test_every_command_prints_what_the_schema_says(
 
     target = nats_server(NEWEST)
     line: list[str | Path] = ["restore", first["backup"], "-r", repo, "-s", target.url, "--json"]
+    planned = check("plan", typed("plan", *line[1:], "-o", tmp_path / "plan.json"))
+    assert [action["stream"] for action in planned["actions"]] == names and planned["refusals"] == []
     restored = check("restore", typed(*line))
     assert restored["failed"] == [], restored
     assert [(one["name"], one["verified"]) for one in restored["streams"]] == [(name, True) for name in names]
     assert restored["failed"] == restored["skipped"] == []
+    in_the_way = typed("plan", *line[1:])
+    assert [one["stream"] for one in check("plan", in_the_way)["refusals"]] == names and in_the_way.code == 16
     skipped = check("restore", typed(*line, "--if-exists", "skip"))
     assert [one["name"] for one in skipped["skipped"]] == names and skipped["streams"] == []
     replaced = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--consumers", "config"))

@@ -9,10 +9,10 @@ import click
 import pytest
 
 from jsbackup import errors
-from jsbackup.cli import restore, verify
+from jsbackup.cli import planning, verify
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Command
 from jsbackup.cli.main import COMMANDS, EXIT_CODES, cli
-from jsbackup.engine.plan import Consumers, IfExists, Wire
+from jsbackup.engine.planned import Consumers, IfExists, Wire
 from jsbackup.repository.verify import Level
 from tests.cli.typed import Typed
 
@@ -186,6 +186,6 @@ def test_help_fits_a_terminal_of_eighty_columns(typed: Type, line: str) -> None:
 
 def test_choices_are_those_of_the_engine() -> None:
     assert list(verify.LEVELS) == [str(level) for level in Level]
-    assert list(restore.IF_EXISTS) == [str(choice) for choice in IfExists]
-    assert list(restore.CONSUMERS) == ["all", "config", "none"] and set(restore.CONSUMERS) == set(map(str, Consumers))
-    assert list(restore.WIRES) == [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]
+    assert list(planning.IF_EXISTS) == [str(choice) for choice in IfExists]
+    assert list(planning.CONSUMERS) == ["all", "config", "none"] and set(planning.CONSUMERS) == set(map(str, Consumers))
+    assert list(planning.WIRES) == [str(wire) for wire in (Wire.AUTO, Wire.V1, Wire.V2)]

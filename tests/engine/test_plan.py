@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from jsbackup.config import parse_glob
-from jsbackup.engine.plan import Consumers, IfExists, RestoreOptions, RestorePlan, Target, Wire, plan_restore
+from jsbackup.engine.plan import plan_restore
+from jsbackup.engine.planned import Consumers, IfExists, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.errors import UsageError
 from jsbackup.model import ConsumerState, Fidelity, SequencePair, StreamState
 from jsbackup.protocol.info import StreamInfo

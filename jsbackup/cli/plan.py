@@ -1,0 +1,215 @@
+"""`jsbackup plan`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.leases import lock_timeout_option, reading
+from jsbackup.cli.log import start_log
+from jsbackup.cli.output import Output, format_bytes, format_count
+from jsbackup.cli.planning import Asked, planning_options
+from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.engine.planned import Action, PlannedConsumer, Target
+    from jsbackup.engine.preview import Preview
+    from jsbackup.repository.manifest import StreamBackup
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command, needs_server=True)
+@planning_options
+@click.option(
+    "-o",
+    "--output",
+    "output_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the plan for 'restore --plan', unless something stands against it.",
+)
+@lock_timeout_option
+def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: str) -> int:
+    """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
+
+    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the first refusal.
+    """
+    from jsbackup.engine.plan_file import encode_plan, write_plan
+    from jsbackup.engine.preview import preview_restore
+
+    start_log(shared)
+    options = asked.options()
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    with reading(shared, repository, "plan", lock_timeout):
+        manifest = repository.manifest(repository.resolve(asked.backup))
+        preview = run_async(preview_restore(connection, repository, manifest, options, now_ns=time.time_ns))
+    saved = None
+    if output_file is not None and not preview.plan.refusals:
+        created = format_time(time.time_ns())
+        data = encode_plan(
+            preview.plan, preview.target, manifest, options, tool=f"jsbackup {__version__}", created=created
+        )
+        write_plan(output_file, data)
+        saved = str(output_file)
+    document = _document(preview, saved)
+    shared.output.result(document, lambda: _tell(shared.output, document))
+    if output_file is not None and saved is None:
+        shared.output.note("the plan was not saved, since it is refused")
+    return preview.plan.refusals[0].code if preview.plan.refusals else 0
+
+
+def _document(preview: Preview, saved: str | None) -> JsonObject:
+    made, target = preview.plan, preview.target
+    return {
+        "backup": made.backup,
+        "target": {
+            "version": ".".join(map(str, target.version)),
+            "clustered": target.clustered,
+            "cluster": target.cluster or None,
+        },
+        "actions": [
+            _action_json(action, order, target) for order, stage in enumerate(made.stages, start=1) for action in stage
+        ],
+        "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in made.skipped],
+        "refusals": [{"stream": r.stream, "code": r.code, "reason": r.reason} for r in made.refusals],
+        "saved": saved,
+    }
+
+
+def _action_json(action: Action, order: int, target: Target) -> JsonObject:
+    from jsbackup.engine.forecast import time_bounds
+
+    entry = action.entry
+    first_ns, last_ns, exact = time_bounds(entry)
+    return {
+        "stream": entry.name,
+        "as": action.name,
+        "action": "replace" if action.replaces else "create",
+        "order": order,
+        "messages": entry.captured.messages,
+        "bytes": entry.captured.bytes,
+        "first_seq": entry.captured.first_seq,
+        "last_seq": entry.captured.last_seq,
+        "first_time": format_time(first_ns) if first_ns else None,
+        "last_time": format_time(last_ns) if last_ns else None,
+        "times_exact": exact,
+        "wire": action.wire,
+        "wire_reason": action.wire_reason,
+        "config_changes": [{"field": c.field, "before": c.before, "after": c.after} for c in action.changes],
+        "consumers": [_consumer_json(entry, planned) for planned in action.consumers],
+        "destroys": _destroyed_json(action, target),
+        "notes": list(action.notes),
+    }
+
+
+def _consumer_json(entry: StreamBackup, planned: PlannedConsumer) -> JsonObject:
+    from jsbackup.engine.forecast import may_come_again
+
+    return {
+        "name": planned.consumer.name,
+        "fidelity": planned.fidelity,
+        "note": planned.note,
+        "may_come_again": may_come_again(entry, planned),
+    }
+
+
+def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
+    """What there is under the name, and will not be any more."""
+    there = target.streams.get(action.name)
+    if there is None:
+        return None
+    return {
+        "messages": there.state.messages,
+        "bytes": there.state.bytes,
+        "last_seq": there.state.last_seq,
+        "created": there.created,
+        "leftover": action.leftover,
+    }
+
+
+def _tell(output: Output, document: JsonObject) -> None:
+    """The document of `plan --json`, for people."""
+    actions, refusals = document["actions"], document["refusals"]
+    if actions:
+        output.table(
+            ["STREAM", "AS", "ACTION", ">ORDER", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", "SENT AS"],
+            [
+                (
+                    a["stream"],
+                    a["as"],
+                    a["action"],
+                    str(a["order"]),
+                    format_count(a["messages"]),
+                    format_bytes(a["bytes"]),
+                    str(a["first_seq"]),
+                    str(a["last_seq"]),
+                    str(len(a["consumers"])),
+                    a["wire"],
+                )
+                for a in actions
+            ],
+        )
+    for action in actions:
+        for line in _details(action):
+            output.line(line)
+    for item in document["skipped"]:
+        output.line(f"skipped: {item['name']}: {item['reason']}")
+    for refusal in refusals:
+        output.line(f"refused ({refusal['code']}): {refusal['stream'] or 'all'}: {refusal['reason']}")
+    target = document["target"]
+    where = f"nats-server {target['version']}" + (f", cluster {target['cluster']}" if target["cluster"] else "")
+    streams = format_count(len(actions), "stream")
+    if refusals:
+        output.line(f"nothing can be restored from {document['backup']} into {where}: refused")
+    else:
+        output.line(f"{streams} can be restored from {document['backup']} into {where}; nothing was changed")
+    if document["saved"]:
+        output.line(f"saved: {document['saved']}")
+
+
+def _details(action: JsonObject) -> Iterator[str]:
+    name = action["as"]
+    if action["first_time"]:
+        about = "" if action["times_exact"] else "about "
+        yield f"times: {name}: {about}{action['first_time']} to {action['last_time']}"
+    yield f"sent as {action['wire']}: {name}: {action['wire_reason']}"
+    for change in action["config_changes"]:
+        yield f"changed: {name}: {change['field']}: {_value(change['before'])} → {_value(change['after'])}"
+    for consumer in action["consumers"]:
+        yield f"consumer: {name}: {consumer['name']}: {_consumer_text(consumer)}"
+    if gone := action["destroys"]:
+        what = "a leftover of an interrupted restore" if gone["leftover"] else "the stream that is there"
+        messages = format_count(gone["messages"], "message")
+        yield f"destroyed: {name}: {what}, {messages} up to sequence {gone['last_seq']}, created {gone['created']}"
+    for note in action["notes"]:
+        yield f"note: {name}: {note}"
+
+
+def _consumer_text(consumer: JsonObject) -> str:
+    count = consumer["may_come_again"]
+    again = (
+        "nobody knows how many messages come again"
+        if count is None
+        else f"{format_count(count, 'message')} at most come again"
+    )
+    if count == 0:
+        again = "nothing comes again"
+    return f"{consumer['fidelity']}; {again}" + (f"; {consumer['note']}" if consumer["note"] else "")
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+COMMANDS = {"plan": plan}

@@ -1,0 +1,120 @@
+"""What says which streams to restore and how: arguments and options that `plan` and `restore` share.
+
+The engine is imported when it is called: `--help` and completion load this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.completion import complete_backup
+from jsbackup.config import parse_glob
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.engine.planned import RestoreOptions
+
+__all__ = ["CONSUMERS", "IF_EXISTS", "WIRES", "Asked", "planning_options", "refuse_beside_plan"]
+
+# As `engine/planned.py` has them; of the ways to send only those that one can ask for.
+IF_EXISTS = ("fail", "skip", "replace")
+CONSUMERS = ("all", "config", "none")
+WIRES = ("auto", "v1", "v2")
+
+_PARAMETERS = (
+    # Not required by click: a saved plan stands in for it.
+    click.argument("backup", required=False, shell_complete=complete_backup),
+    click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]..."),
+    click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out."),
+    click.option(
+        "--if-exists",
+        type=click.Choice(IF_EXISTS),
+        default="fail",
+        show_default=True,
+        help="What to do about a stream that is there; replace keeps it until the new one is proved.",
+    ),
+    click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target."),
+    click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
+    click.option(
+        "--consumers",
+        type=click.Choice(CONSUMERS),
+        default="all",
+        show_default=True,
+        help="all: with their state; config: starting anew; none: without.",
+    ),
+    click.option(
+        "--wire",
+        type=click.Choice(WIRES),
+        default="auto",
+        show_default=True,
+        help="Archive format to send; auto takes the faster one that the target can take.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parameters as they were typed. `backup` is "" where a saved plan names it."""
+
+    backup: str
+    streams: tuple[str, ...]
+    exclude: tuple[str, ...]
+    if_exists: str
+    replicas: int | None
+    storage: str | None
+    consumers: str
+    wire: str
+
+    def options(self) -> RestoreOptions:
+        """What they come to. Raises UsageError, and click's own error if no backup is named."""
+        from jsbackup.engine.planned import Consumers, IfExists, RestoreOptions, Wire
+
+        if not self.backup:
+            ctx = click.get_current_context()
+            raise click.MissingParameter(ctx=ctx, param=next(p for p in ctx.command.params if p.name == "backup"))
+        return RestoreOptions(
+            streams=tuple(map(parse_glob, self.streams)),
+            exclude=tuple(map(parse_glob, self.exclude)),
+            if_exists=IfExists(self.if_exists),
+            wire=Wire(self.wire),
+            consumers=Consumers(self.consumers),
+            replicas=self.replicas,
+            storage=self.storage,
+        )
+
+
+_NAMES = [field.name for field in fields(Asked)]
+
+
+def planning_options(command: Callable[..., int]) -> Callable[..., int]:
+    """BACKUP, streams and options, given to the command as `asked`."""
+
+    @wraps(command)
+    def collected(**values: Any) -> int:
+        asked = {name: values.pop(name) for name in _NAMES}
+        return command(asked=Asked(**asked | {"backup": asked["backup"] or ""}), **values)
+
+    for parameter in reversed(_PARAMETERS):
+        parameter(collected)
+    return collected
+
+
+def refuse_beside_plan(ctx: click.Context, *others: str) -> None:
+    """Raise UsageError if anything was given that a saved plan says already, or one of the `others`."""
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name in (*_NAMES, *others) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            # An argument that may be left out counts as typed where it is empty.
+            if ctx.params[name] in (None, ()):
+                continue
+            typed = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise UsageError(
+                f"{typed} makes no sense with --plan, which says it already",
+                hint="Leave it out, or make another plan.",
+            )

@@ -1,0 +1,149 @@
+"""What a plan of a restore is made of: the options, the picture of the target, and what is to be done with each stream.
+
+Values only: `plan.py` decides, `limits.py` and `forecast.py` say what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from jsbackup.config import Glob
+from jsbackup.engine.features import Version
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.protocol.info import AccountInfo, StreamInfo
+from jsbackup.repository.manifest import ObjectRef, StreamBackup
+
+__all__ = [
+    "Action",
+    "ConfigChange",
+    "Consumers",
+    "IfExists",
+    "PlannedConsumer",
+    "Refusal",
+    "RestoreOptions",
+    "RestorePlan",
+    "Target",
+    "Wire",
+]
+
+
+class IfExists(StrEnum):
+    """What to do about a stream that the target has already."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    REPLACE = "replace"
+
+
+class Wire(StrEnum):
+    """How a stream goes to the target."""
+
+    AUTO = "auto"
+    V1 = "v1"
+    V2 = "v2"
+    API = "api"  # config only: created by the API, without messages
+    OPAQUE = "opaque"  # the snapshot as it came
+
+
+class Consumers(StrEnum):
+    """What to restore of consumers."""
+
+    ALL = "all"
+    CONFIG = "config"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
+
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    if_exists: IfExists = IfExists.FAIL
+    wire: Wire = Wire.AUTO
+    consumers: Consumers = Consumers.ALL
+    replicas: int | None = None
+    storage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The target as it was when looked at. `clustered` is None where that cannot be known, so with `account`.
+
+    `known_servers` are those of the cluster that it told of, 0 where it told nothing; there may be more. `now_ns` is
+    the time, 0 where nobody asked for it.
+    """
+
+    version: Version
+    clustered: bool | None
+    streams: Mapping[str, StreamInfo]
+    leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
+    unborn: frozenset[str] = frozenset()  # names that a restore has taken which runs still, or failed
+    account: AccountInfo | None = None
+    cluster: str = ""  # its name, "" for none
+    known_servers: int = 0
+    now_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One field that the target gets otherwise than the backup has it."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedConsumer:
+    """A consumer as it is to be restored. `consumer.state` is None where it starts anew."""
+
+    consumer: ArchivedConsumer
+    fidelity: Fidelity
+    note: str = ""
+    pending: ObjectRef | None = None  # where the pending messages are, if there are too many for the manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One stream to restore."""
+
+    entry: StreamBackup
+    name: str  # at the target
+    wire: Wire
+    config: JsonObject
+    replaces: bool
+    wire_reason: str = ""
+    leftover: bool = False  # what is there is left over from an interrupted restore
+    changes: tuple[ConfigChange, ...] = ()
+    consumers: tuple[PlannedConsumer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a stream cannot be restored as asked, and behind a semicolon what to do. `code` is the exit code for it.
+
+    `stream` is "" where it is about all of them.
+    """
+
+    stream: str
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """Actions in stages: those of a stage may run side by side, origins come before their mirrors."""
+
+    backup: str
+    stages: tuple[tuple[Action, ...], ...]
+    refusals: tuple[Refusal, ...] = ()
+    skipped: tuple[Refusal, ...] = field(default=())
+
+    @property
+    def actions(self) -> list[Action]:
+        return [action for stage in self.stages for action in stage]
