@@ -1,0 +1,382 @@
+"""jsbackup and the `nats` CLI in turn on the same streams of the same server, and the ratios of their times.
+
+Each case is run in pairs, ours and then theirs, since a busy machine drifts: the ratio is taken pair by pair, and its
+median, least and most are shown. Times are of whole processes, start-up included; memory is the operating system's own
+account of the finished process. A ratio of 0.5 is half the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from scripts.bench_load import Text, fill, request
+from tests.harness.commands import command_line, environment
+from tests.harness.natscli import CACHE
+from tests.harness.servers import NEWEST, NatsServer
+
+GIB = 1 << 30
+CLI = str(CACHE / "nats")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything."""
+
+    stream_bytes: int
+    slow_link_bytes: int  # over links with a round-trip time
+    account_streams: int
+    keys: int
+    pairs: int
+    round_trips_ms: tuple[int, ...]
+
+
+LONG = Sizes(GIB, 96 << 20, 50, 1_000_000, 5, (0, 10, 50, 150))
+SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished process."""
+
+    seconds: float
+    peak_bytes: int
+    out: str
+
+
+@dataclass(slots=True)
+class Row:
+    """A line of the table. `bound` is what the ratio should be at most; `theirs` is what it is a ratio to."""
+
+    case: str
+    theirs: str
+    bound: float | None = None
+    ratios: list[float] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    note: str = ""
+
+    def add(self, ours: Run, others: Run) -> None:
+        self.ratios.append(ours.seconds / others.seconds)
+        self.ours.append(ours.seconds)
+        self.others.append(others.seconds)
+        self.peak_bytes = max(self.peak_bytes, ours.peak_bytes)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "case": self.case,
+            "against": self.theirs,
+            "ratio": round(statistics.median(self.ratios), 3),
+            "ratio_min": round(min(self.ratios), 3),
+            "ratio_max": round(max(self.ratios), 3),
+            "goal": self.bound,
+            "seconds": round(statistics.median(self.ours), 3),
+            "their_seconds": round(statistics.median(self.others), 3),
+            "peak_bytes": self.peak_bytes,
+            "note": self.note,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        told = self.document()
+        goal = "" if self.bound is None else f"{self.bound:g}"
+        ratios = [f"{told[key]:.3f}" for key in ("ratio", "ratio_min", "ratio_max")]
+        seconds = [f"{told[key]:.2f}" for key in ("seconds", "their_seconds")]
+        return (self.case, self.theirs, *ratios, goal, *seconds, f"{self.peak_bytes / 2**20:.0f}", self.note)
+
+
+HEAD = ("CASE", "AGAINST", "RATIO", "LEAST", "MOST", "GOAL", "SECONDS", "THEIRS", "MIB", "")
+_WIDTHS = (-42, -22, 7, 7, 7, 5, 8, 8, 5, -1)
+
+
+def line(cells: Sequence[str]) -> str:
+    aligned = (
+        f"{cell:<{-width}}" if width < 0 else f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)
+    )
+    return "  ".join(aligned).rstrip()
+
+
+def run(command: Sequence[str | Path]) -> Run:
+    """Runs a command to its end. RuntimeError with what it said if it fails."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment(XDG_CONFIG_HOME="/nonexistent"),
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        printed, said = (_text(file) for file in (out, err))
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed with {process.returncode}:\n{printed}{said}")
+    return Run(seconds, used.ru_maxrss * 1024, printed)
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def ours(*words: str | Path) -> Run:
+    return run([*command_line(*words), "--no-progress"])
+
+
+def theirs(url: str, *words: str | Path) -> Run:
+    return run([CLI, "--server", url, *words])
+
+
+def limit(*words: str | Path) -> Run:
+    return run([sys.executable, "-m", "scripts.bench_load", *words])
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def remove(url: str, names: Sequence[str]) -> None:
+    for name in names:
+        request(url, f"STREAM.DELETE.{name}", {})
+
+
+class Bench:
+    """The cases. Each yields rows as they are ready; what it makes lies below `folder`."""
+
+    def __init__(self, sizes: Sizes, folder: Path) -> None:
+        self.sizes = sizes
+        self.folder = folder
+        self._text = Text()
+
+    # What is measured on.
+
+    def fill_stream(self, url: str, name: str, message_bytes: int, total_bytes: int, first: int = 0) -> int:
+        """Publishes as many messages of that size as there are in `total_bytes`; makes the stream at the first."""
+        if not first:
+            request(url, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "file"})
+        payload = self._text.record_half_random if message_bytes > 100_000 else self._text.record
+        count = max(1, total_bytes // message_bytes)
+        fill(
+            url,
+            lambda number: f"{name}.{number % 1000}",
+            lambda number: payload(number, message_bytes),
+            range(first, first + count),
+        )
+        return first + count
+
+    def fresh(self, name: str) -> Path:
+        """A path below `folder` where nothing is."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    # Cases.
+
+    def backup(self) -> Iterator[Row]:
+        for kind, size in (("256 B", 256), ("4 KiB", 4096), ("256 KiB", 256 << 10)):
+            with NatsServer(NEWEST) as server:
+                self.fill_stream(server.url, "S", size, self.sizes.stream_bytes)
+                against_cli = Row(f"backup, messages of {kind}", "nats stream backup", 1.0 if size < 100_000 else None)
+                against_limit = Row(f"backup, messages of {kind}", "only receiving", 1.3)
+                for _ in range(self.sizes.pairs):
+                    repository, directory = self.fresh("repo"), self.fresh("dir")
+                    taken = ours("backup", "S", "-s", server.url, "-r", repository)
+                    against_cli.add(taken, theirs(server.url, "stream", "backup", "S", directory, "--no-progress"))
+                    against_limit.add(taken, limit("receive", server.url, "S"))
+                    share = size_of(repository) / size_of(directory)
+                    against_cli.note = f"stores {share:.2f} of its bytes"
+                yield against_cli
+                yield against_limit
+
+    def restore(self) -> Iterator[Row]:
+        for version, goal in ((NEWEST, 0.35), ("2.14.6", 0.8), ("2.12.8", 0.8)):
+            repository, directory = self.fresh("repo"), self.fresh("dir")
+            with NatsServer(version) as server:
+                self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
+                ours("backup", "S", "-s", server.url, "-r", repository)
+                theirs(server.url, "stream", "backup", "S", directory, "--no-progress")
+                proved = Row(f"restore into {version}, proved", "nats stream restore", goal)
+                unproved = Row(f"restore into {version}, --no-verify", "nats stream restore", goal)
+                for _ in range(self.sizes.pairs):
+                    self._restore_pair(server.url, repository, directory, proved, unproved)
+                yield proved
+                yield unproved
+
+    def _restore_pair(self, url: str, repository: Path, directory: Path, proved: Row, unproved: Row) -> None:
+        remove(url, ["S"])
+        other = theirs(url, "stream", "restore", directory, "--no-progress")
+        remove(url, ["S"])
+        proved.add(ours("restore", "latest", "-s", url, "-r", repository), other)
+        remove(url, ["S"])
+        unproved.add(ours("restore", "latest", "-s", url, "-r", repository, "--no-verify"), other)
+
+    def links(self) -> Iterator[Row]:
+        """Over links with a round-trip time."""
+        repository, directory = self.fresh("repo"), self.fresh("dir")
+        with NatsServer(NEWEST) as server:
+            self.fill_stream(server.url, "S", 4096, self.sizes.slow_link_bytes)
+            for milliseconds in self.sizes.round_trips_ms:
+                with delayed(server.port, milliseconds) as url:
+                    backup = Row(f"backup at {milliseconds} ms round trip", "nats stream backup")
+                    restore = Row(f"restore at {milliseconds} ms round trip, proved", "nats stream restore")
+                    unproved = Row(f"restore at {milliseconds} ms round trip, --no-verify", "nats stream restore")
+                    unproved.bound = 0.05 if milliseconds == 50 else None
+                    restore.bound = unproved.bound
+                    for _ in range(min(self.sizes.pairs, 2)):
+                        repository, directory = self.fresh("repo"), self.fresh("dir")
+                        taken = ours("backup", "S", "-s", url, "-r", repository)
+                        backup.add(taken, theirs(url, "stream", "backup", "S", directory, "--no-progress"))
+                        self._restore_pair(url, repository, directory, restore, unproved)
+                    yield from (backup, restore, unproved)
+
+    def account(self) -> Iterator[Row]:
+        with NatsServer(NEWEST) as server:
+            names = [f"S{number}" for number in range(self.sizes.account_streams)]
+            for name in names:
+                self.fill_stream(server.url, name, 1024, self.sizes.stream_bytes // len(names))
+            backup = Row(f"backup of {len(names)} streams", "nats account backup", 0.6)
+            restore = Row(f"restore of {len(names)} streams, proved", "nats account restore", 0.6)
+            for _ in range(self.sizes.pairs):
+                repository, directory = self.fresh("repo"), self.fresh("dir")
+                taken = ours("backup", "-s", server.url, "-r", repository)
+                backup.add(taken, theirs(server.url, "account", "backup", directory, "--force"))
+                remove(server.url, names)
+                other = theirs(server.url, "account", "restore", directory)
+                remove(server.url, names)
+                restore.add(ours("restore", "latest", "-s", server.url, "-r", repository), other)
+            yield backup
+            yield restore
+
+    def increment(self) -> Iterator[Row]:
+        row = Row("second backup after 1 % more", "nats stream backup", 0.15)
+        total = 2 * self.sizes.stream_bytes
+        with NatsServer(NEWEST) as server:
+            repository = self.fresh("repo")
+            at = self.fill_stream(server.url, "S", 4096, total)
+            first = json.loads(ours("backup", "S", "-s", server.url, "-r", repository, "--json").out)
+            for _ in range(self.sizes.pairs):
+                at = self.fill_stream(server.url, "S", 4096, total // 100, at)
+                taken = ours("backup", "S", "-s", server.url, "-r", repository, "--json")
+                row.add(taken, theirs(server.url, "stream", "backup", "S", self.fresh("dir"), "--no-progress"))
+                added = json.loads(taken.out)["streams"][0]["stored_bytes_added"]
+                row.note = f"stores {added / first['streams'][0]['stored_bytes_added']:.1%} of the first"
+        yield row
+
+    def keys(self) -> Iterator[Row]:
+        with NatsServer(NEWEST) as server:
+            config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_direct": True}
+            config |= {"discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "storage": "file"}
+            request(server.url, "STREAM.CREATE.KV_b", config)
+            fill(server.url, lambda n: f"$KV.b.key.{n}", lambda n: self._text.record(n, 128), range(self.sizes.keys))
+            backup = Row(f"backup of {self.sizes.keys:,} keys", "nats stream backup", 1.0)
+            restore = Row(f"restore of {self.sizes.keys:,} keys, proved", "nats stream restore")
+            for _ in range(self.sizes.pairs):
+                repository, directory = self.fresh("repo"), self.fresh("dir")
+                taken = ours("backup", "-s", server.url, "-r", repository)
+                backup.add(taken, theirs(server.url, "stream", "backup", "KV_b", directory, "--no-progress"))
+                remove(server.url, ["KV_b"])
+                other = theirs(server.url, "stream", "restore", directory, "--no-progress")
+                remove(server.url, ["KV_b"])
+                restore.add(ours("restore", "latest", "-s", server.url, "-r", repository), other)
+            yield backup
+            yield restore
+
+    def verify(self) -> Iterator[Row]:
+        row = Row("verify --level objects", "a GB read in a second", 1.0)
+        repository = self.fresh("repo")
+        with NatsServer(NEWEST) as server:
+            self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
+            ours("backup", "S", "-s", server.url, "-r", repository)
+        size = size_of(repository)
+        empty = ours("--version").seconds
+        for _ in range(self.sizes.pairs):
+            taken = ours("verify", "--level", "objects", "-r", repository)
+            row.add(Run(taken.seconds - empty, taken.peak_bytes, ""), Run(size / 1e9, 0, ""))
+        row.note = "start-up not counted"
+        yield row
+
+    def startup(self) -> Iterator[Row]:
+        row = Row("jsbackup --version", "0.15 s", 1.0)
+        for _ in range(3 * self.sizes.pairs):
+            row.add(run(command_line("--version")), Run(0.15, 0, ""))
+        yield row
+        with NatsServer(NEWEST) as server:
+            self.fill_stream(server.url, "S", 1024, 1 << 20)
+            small = Row("backup of a stream of 1 MiB", "nats stream backup")
+            for _ in range(self.sizes.pairs):
+                taken = ours("backup", "S", "-s", server.url, "-r", self.fresh("repo"))
+                small.add(taken, theirs(server.url, "stream", "backup", "S", self.fresh("dir"), "--no-progress"))
+            yield small
+
+
+CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "startup": Bench.startup,
+    "backup": Bench.backup,
+    "restore": Bench.restore,
+    "links": Bench.links,
+    "account": Bench.account,
+    "increment": Bench.increment,
+    "keys": Bench.keys,
+    "verify": Bench.verify,
+}
+
+
+@contextlib.contextmanager
+def delayed(port: int, milliseconds: int) -> Iterator[str]:
+    """The URL of a link to that port with a round-trip time, by a process of its own."""
+    command = [sys.executable, "-m", "scripts.bench_load", "delay", str(port), str(milliseconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"nats://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("cases", nargs="*", choices=[[], *CASES], help="which of them; all without")
+    parser.add_argument("--short", action="store_true", help="small streams, one pair each: under two minutes")
+    parser.add_argument("--pairs", type=int, help="runs of each side")
+    parser.add_argument("--stream-bytes", type=int, help="size of a stream")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    asked = parser.parse_args()
+    sizes = SHORT if asked.short else LONG
+    sizes = Sizes(
+        asked.stream_bytes or sizes.stream_bytes,
+        sizes.slow_link_bytes,
+        sizes.account_streams,
+        sizes.keys,
+        asked.pairs or sizes.pairs,
+        sizes.round_trips_ms,
+    )
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="jsbackup-bench-") as folder:
+        bench = Bench(sizes, Path(folder))
+        if not asked.json:
+            print(line(HEAD), flush=True)
+        for name in asked.cases or CASES:
+            for row in CASES[name](bench):
+                rows.append(row)
+                if not asked.json:
+                    print(line(row.cells()), flush=True)
+    if asked.json:
+        print(json.dumps({"rows": [row.document() for row in rows]}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
