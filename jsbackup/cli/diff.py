@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 import click
@@ -46,7 +46,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option(
     "--messages",
-    "name",
+    "named",
     type=click.IntRange(0),
     default=5,
     show_default=True,
@@ -55,7 +55,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
 )
 @lock_timeout_option
 def diff(
-    shared: Shared, a: str, b: str, streams: tuple[str, ...], exclude: tuple[str, ...], name: int, lock_timeout: str
+    shared: Shared, a: str, b: str, streams: tuple[str, ...], exclude: tuple[str, ...], named: int, lock_timeout: str
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
@@ -64,6 +64,8 @@ def diff(
 
     The exit code is 0 if all is equal and 1 if something differs. If a stream could not be compared, it is that of the
     reason, or 3 if there are several.
+
+    For example, what has become of the orders since the last backup: jsbackup diff latest live ORDERS -r ./repo
     """
     from jsbackup.repository.diff import Side, diff_backups
 
@@ -78,11 +80,13 @@ def diff(
     with reading(shared, repository, "diff", lock_timeout), make_progress("diff", wanted=shared.progress) as progress:
         sides = [None if text == LIVE else repository.manifest(repository.resolve(text)) for text in (a, b)]
         manifests = [manifest for manifest in sides if manifest is not None]
-        chosen = _Chosen(globs, excluded, manifests)
+        choice = _Choice(globs, excluded, manifests)
         consumers = all(m.selection is None or m.selection.consumers for m in manifests)
         if connection is None:
             old, new = manifests
-            report = diff_backups(repository.objects, old, new, chosen.wanted, progress, consumers=consumers, name=name)
+            report = diff_backups(
+                repository.objects, old, new, choice.choose, progress, consumers=consumers, named=named
+            )
         else:
             from jsbackup.engine.diff_live import diff_live
 
@@ -93,17 +97,16 @@ def diff(
                     repository.objects,
                     manifests[0],
                     side,
-                    chosen.wanted,
+                    choice.choose,
                     progress,
                     consumers=consumers,
-                    name=name,
+                    named=named,
                 )
             )
-    chosen.ensure_found(report)
-    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, chosen.skipped)
+    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped)
 
 
-class _Chosen:
+class _Choice:
     """Which streams are compared: those asked for that each backup was asked for too. `skipped` are the others."""
 
     def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
@@ -112,23 +115,26 @@ class _Chosen:
         self._manifests = manifests
         self.skipped: dict[str, str] = {}
 
-    def wanted(self, stream: str) -> bool:
-        if not _is_chosen(stream, self._globs, self._excluded):
-            return False
+    def choose(self, names: Set[str]) -> Set[str]:
+        """Of the names on either side. UsageError for a pattern that chooses none, or none that can be compared."""
+        wanted = {name for name in names if _is_chosen(name, self._globs, self._excluded)}
+        self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
+        for glob in self._globs:
+            found = sorted(filter(glob.matches, names))
+            if not found:
+                raise UsageError(f"no stream on either side matches {glob.pattern}")
+            if all(name in self.skipped for name in found):
+                raise UsageError(f"stream {found[0]} cannot be compared: {self.skipped[found[0]]}")
+        return wanted - self.skipped.keys()
+
+    def _reason(self, stream: str) -> str | None:
         for manifest in self._manifests:
             asked = manifest.selection
             if asked is not None and not _is_chosen(
                 stream, [Glob(text) for text in asked.streams], [Glob(text) for text in asked.exclude]
             ):
-                self.skipped[stream] = f"backup {manifest.id} was made without it on purpose"
-                return False
-        return True
-
-    def ensure_found(self, report: DiffReport) -> None:
-        names = {*(s.name for s in report.streams), *(f.name for f in report.failures), *self.skipped}
-        for glob in self._globs:
-            if not any(glob.matches(name) for name in names):
-                raise UsageError(f"no stream on either side matches {glob.pattern}")
+                return f"backup {manifest.id} was made without it on purpose"
+        return None
 
 
 def _is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,6 +38,8 @@ from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
 __all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
 
 KIB, MIB = 1024, 1024 * 1024
+
+_MIN_CHUNK_BYTES = 16 * KIB
 
 Advance = Callable[[int, int], None]
 """Told of each piece that was dealt with: bytes, messages."""
@@ -67,6 +69,14 @@ class CaptureLimits:
     check_seconds: float = 3600.0  # with `check` a server before 2.15 answers only after its scan
     idle_seconds: float = 20.0  # no chunk although credit was given
     stall_seconds: float = 300.0  # the sink takes nothing
+
+    def reduced(self) -> CaptureLimits:
+        """For another attempt after a broken transfer: slow links and slow stores need little on the way."""
+        return replace(
+            self,
+            chunk_bytes=max(_MIN_CHUNK_BYTES, self.chunk_bytes // 2),
+            window_bytes=max(4 * _MIN_CHUNK_BYTES, self.window_bytes // 4),
+        )
 
 
 @dataclass(slots=True)

@@ -10,18 +10,19 @@ Nothing is changed at the server, and a stream that others write to or consume f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
 from contextlib import aclosing
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.capture import Capture, capture_snapshot
+from jsbackup.engine.capture import Capture, CaptureLimits, capture_snapshot
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.consumers import merge_consumers
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import describe_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import (
+    FormatError,
     JsBackupError,
     NatsError,
     NatsTimeout,
@@ -36,6 +37,7 @@ from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
 from jsbackup.repository.diff import (
     AlongSegments,
+    Choose,
     Described,
     DiffReport,
     NotCompared,
@@ -57,6 +59,7 @@ __all__ = ["diff_live"]
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
+_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
 
 
 async def diff_live(
@@ -64,33 +67,34 @@ async def diff_live(
     objects: Objects,
     manifest: Manifest,
     side: Side,
-    wanted: Callable[[str], bool],
+    choose: Choose,
     progress: Progress,
     *,
     consumers: bool,
-    name: int,
+    named: int,
 ) -> DiffReport:
-    """Compare the streams that are `wanted`; `side` is that of the backup. `name` messages of each kind are named.
+    """Compare streams; `side` is that of the backup. `named` messages of each kind are named.
 
-    Raises NatsError if the server cannot be asked. What goes wrong with one stream does not stop the others.
+    Raises NatsError if the server cannot be asked, and what `choose` raises. What goes wrong with one stream does not
+    stop the others.
     """
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []
-    stored = {stream.name: stream for stream in manifest.streams if wanted(stream.name)}
+    stored = {stream.name: stream for stream in manifest.streams}
+    lost = left_out(manifest)
     async with connect_jetstream(connection) as js, advisories(js.link):
         cluster = js.link.cluster_name or js.link.server_name or ""
         account = await js.link.account() or ""
         listing = await js.streams()
         silent = dict.fromkeys(listing.missing, "it did not answer")
         silent.update({stream: f"it is offline: {reason}" for stream, reason in listing.offline.items()})
-        live = {stream: info for stream, info in listing.entries.items() if wanted(stream)}
-        progress.expect({stream: info.state.bytes for stream, info in live.items() if stream in stored})
-        lost = {one.name: one for one in left_out(manifest, wanted)}
-        for stream in sorted({*stored, *live, *lost, *filter(wanted, silent)}):
-            if stream in lost:
-                failures.append(lost[stream])
-                continue
+        live = listing.entries
+        chosen = choose({*stored, *live, *lost, *silent})
+        progress.expect({stream: live[stream].state.bytes for stream in chosen if stream in stored and stream in live})
+        for stream in sorted(chosen):
             try:
+                if stream in lost:
+                    raise lost[stream]
                 if stream in silent:
                     raise NatsError(f"stream {stream} cannot be read: {silent[stream]}")
                 if stream not in live:
@@ -98,7 +102,7 @@ async def diff_live(
                 elif stream not in stored:
                     diffs.append(_live_only(live[stream], side))
                 else:
-                    run = _Stream(js, objects, stored[stream], side, progress, consumers=consumers, name=name)
+                    run = _Stream(js, objects, stored[stream], side, progress, consumers=consumers, named=named)
                     diffs.append(await run.compare(cluster, account))
             except JsBackupError as error:
                 failures.append(NotCompared(stream, error))
@@ -125,7 +129,7 @@ class _Stream:
         progress: Progress,
         *,
         consumers: bool,
-        name: int,
+        named: int,
     ) -> None:
         self._js = js
         self._objects = objects
@@ -133,7 +137,7 @@ class _Stream:
         self._side = side
         self._progress = progress
         self._consumers = consumers
-        self._name = name
+        self._named = named
 
     async def compare(self, cluster: str, account: str) -> StreamDiff:
         stored = self._stored
@@ -160,25 +164,44 @@ class _Stream:
     async def _live_consumers(self, capture: Capture | None, info: StreamInfo) -> tuple[ConsumerBackup, ...]:
         inventory = await self._js.consumers(info.name)
         archived = capture.consumers if capture is not None else ()
+        known = merge_consumers(archived, inventory, info.state.last_seq)
+        lost = sorted({*inventory.missing, *inventory.offline} - {one.consumer.name for one in known})
+        if lost:
+            raise NatsError(f"consumer {lost[0]} of stream {info.name} did not answer")
         return tuple(
             ConsumerBackup(k.consumer.name, k.consumer.config, k.consumer.created, k.fidelity, k.consumer.state)
-            for k in merge_consumers(archived, inventory, info.state.last_seq)
+            for k in known
         )
 
     async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
         """The stream into a fresh sink, again until a reading comes out whole."""
         deleted, known = SequenceSet(info.deleted or ()), info.deleted is not None
-        for attempt in range(1, _ATTEMPTS + 1):
+        limits = CaptureLimits()
+        busy_until = time.monotonic() + _BUSY_SECONDS
+        attempt = 1
+        while attempt <= _ATTEMPTS:
             sink = self._sink(info)
             try:
                 capture = await capture_snapshot(
-                    self._js, info.name, sink, deleted=deleted, consumers=self._consumers, advance=self._advance
+                    self._js,
+                    info.name,
+                    sink,
+                    deleted=deleted,
+                    consumers=self._consumers,
+                    limits=limits,
+                    advance=self._advance,
                 )
             except UnsupportedError:
                 return await self._read_messages(info), None
-            except (SnapshotBusy, TransferError, NatsTimeout):
-                if attempt == _ATTEMPTS:
+            except SnapshotBusy:
+                if time.monotonic() > busy_until:
                     raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except (TransferError, NatsTimeout, FormatError) as error:
+                if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+                    raise
+                limits = limits.reduced()
             else:
                 assert capture.end is not None
                 late = late_deletions(capture.end)
@@ -187,6 +210,7 @@ class _Stream:
                 # More were deleted than can be asked for: what the archive says of them is known from now on.
                 deleted, known = deleted | late.certain | late.doubtful, True
             await asyncio.sleep(_PAUSE_SECONDS * attempt)
+            attempt += 1
         raise TransferError(f"stream {info.name} changes faster than it can be read")
 
     async def _read_messages(self, info: StreamInfo) -> AlongSegments:
@@ -199,7 +223,7 @@ class _Stream:
     def _sink(self, info: StreamInfo) -> AlongSegments:
         self._progress.start(info.name, info.state.bytes, info.state.messages)
         reader = SegmentReader(self._objects)
-        return AlongSegments(reader, self._stored.segments, info.state.last_seq, self._side, self._name)
+        return AlongSegments(reader, self._stored.segments, info.state.last_seq, self._side, self._named)
 
     def _advance(self, byte_count: int, messages: int) -> None:
         self._progress.advance(self._stored.name, byte_count, messages)

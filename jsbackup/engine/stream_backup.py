@@ -66,7 +66,6 @@ _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
 _BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
 _BUSY_PAUSE_SECONDS = 1.0
-_MIN_CHUNK_BYTES = 16 * 1024
 _V2_SINCE = (2, 15)
 
 
@@ -398,8 +397,4 @@ async def _store_with_attempts(run: _Run, why: str) -> _Stored:
             _log.warning("stream %s: %s; attempt %d in %.1f s", run.name, error.message, attempt + 1, pause)
             await asyncio.sleep(pause)
             attempt += 1
-            limits = replace(
-                limits,
-                chunk_bytes=max(_MIN_CHUNK_BYTES, limits.chunk_bytes // 2),
-                window_bytes=max(4 * _MIN_CHUNK_BYTES, limits.window_bytes // 4),
-            )
+            limits = limits.reduced()

@@ -10,7 +10,7 @@ A stream digest is a fingerprint, not protection against an attacker who writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +27,7 @@ from jsbackup.repository.segments import SegmentReader
 
 __all__ = [
     "AlongSegments",
+    "Choose",
     "Described",
     "DiffReport",
     "NotCompared",
@@ -41,6 +42,9 @@ __all__ = [
     "one_sided",
     "stored_only",
 ]
+
+Choose = Callable[[Set[str]], Set[str]]
+"""Given the names of all streams that either side has, those to compare. Raises UsageError if that makes no sense."""
 
 
 class Side(StrEnum):
@@ -105,41 +109,42 @@ def diff_backups(
     objects: Objects,
     a: Manifest,
     b: Manifest,
-    wanted: Callable[[str], bool],
+    choose: Choose,
     progress: Progress,
     *,
     consumers: bool,
-    name: int,
+    named: int,
 ) -> DiffReport:
-    """Compare the streams of two backups that are `wanted`. `name` messages of each kind are named.
+    """Compare the streams of two backups. `named` messages of each kind are named.
 
-    What goes wrong with one stream does not stop the others.
+    Raises what `choose` raises. What goes wrong with one stream does not stop the others.
     """
-    ours, theirs = ({s.name: s for s in one.streams if wanted(s.name)} for one in (a, b))
-    failures = {one.name: one for manifest in (a, b) for one in left_out(manifest, wanted)}
-    diffs = []
-    for stream in sorted((ours.keys() | theirs.keys()) - failures.keys()):
+    ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
+    lost = {**left_out(a), **left_out(b)}
+    diffs: list[StreamDiff] = []
+    failures: list[NotCompared] = []
+    for stream in sorted(choose({*ours, *theirs, *lost})):
         try:
+            if stream in lost:
+                raise lost[stream]
             if stream not in theirs:
                 diffs.append(stored_only(ours[stream], Side.A))
             elif stream not in ours:
                 diffs.append(stored_only(theirs[stream], Side.B))
             else:
                 diffs.append(
-                    diff_stream(objects, ours[stream], theirs[stream], progress, consumers=consumers, name=name)
+                    diff_stream(objects, ours[stream], theirs[stream], progress, consumers=consumers, named=named)
                 )
         except JsBackupError as error:
-            failures[stream] = NotCompared(stream, error)
-    return DiffReport(tuple(diffs), tuple(failures[stream] for stream in sorted(failures)))
+            failures.append(NotCompared(stream, error))
+    return DiffReport(tuple(diffs), tuple(failures))
 
 
-def left_out(manifest: Manifest, wanted: Callable[[str], bool]) -> list[NotCompared]:
-    """Streams that should be in a backup and are not: what they would differ in is not known."""
-    return [
-        NotCompared(s.name, IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}"))
-        for s in manifest.skipped
-        if wanted(s.name)
-    ]
+def left_out(manifest: Manifest) -> dict[str, IncompleteError]:
+    """Streams that should be in a backup and are not, by name: what they would differ in is not known."""
+    return {
+        s.name: IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}") for s in manifest.skipped
+    }
 
 
 def stored_only(stream: StreamBackup, side: Side) -> StreamDiff:
@@ -187,9 +192,9 @@ def compare_described(
 
 
 def diff_stream(
-    objects: Objects, a: StreamBackup, b: StreamBackup, progress: Progress, *, consumers: bool, name: int
+    objects: Objects, a: StreamBackup, b: StreamBackup, progress: Progress, *, consumers: bool, named: int
 ) -> StreamDiff:
-    """Two backups of a stream. `name` messages of each kind are named.
+    """Two backups of a stream. `named` messages of each kind are named.
 
     Raises:
         UnsupportedError: it is kept as it came in one of them, undecoded, and not the same.
@@ -206,7 +211,7 @@ def diff_stream(
         if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
             raise UnsupportedError(f"stream {a.name} is kept as it came, undecoded, so its messages cannot be compared")
     elif a.digest != b.digest or a.captured.messages != b.captured.messages:
-        messages = _Comparison(SegmentReader(objects), progress, a.name, name, notes).run(a.segments, b.segments)
+        messages = _Comparison(SegmentReader(objects), progress, a.name, named, notes).run(a.segments, b.segments)
     return compare_described(
         objects, a.name, described(a, consumers=consumers), described(b, consumers=consumers), messages, notes
     )
@@ -215,11 +220,11 @@ def diff_stream(
 class _Comparison:
     """Two rows of segments."""
 
-    def __init__(self, reader: SegmentReader, progress: Progress, stream: str, name: int, notes: list[str]) -> None:
+    def __init__(self, reader: SegmentReader, progress: Progress, stream: str, named: int, notes: list[str]) -> None:
         self._reader = reader
         self._progress = progress
         self._stream = stream
-        self._tally = Tally(name)
+        self._tally = Tally(named)
         self._notes = notes
 
     def run(self, a: Sequence[SegmentRef], b: Sequence[SegmentRef]) -> MessageDiff:
@@ -300,13 +305,15 @@ class AlongSegments:
     the backup. Call `finish` at the end.
     """
 
-    def __init__(self, reader: SegmentReader, refs: Sequence[SegmentRef], last_seq: int, side: Side, name: int) -> None:
+    def __init__(
+        self, reader: SegmentReader, refs: Sequence[SegmentRef], last_seq: int, side: Side, named: int
+    ) -> None:
         self.notes: list[str] = []
         self._reader = reader
         self._refs = list(reversed(refs))  # those that have not been dealt with; the next one is the last
         self._last_seq = last_seq
         self._side = side
-        self._tally = Tally(name)
+        self._tally = Tally(named)
         self._digester = Digester()
         self._held: list[PackedBatch] = []
         self._merger: Merger | None = None

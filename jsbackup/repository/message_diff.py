@@ -90,10 +90,10 @@ EQUAL = MessageDiff()
 
 
 class Tally:
-    """Takes differences in rising order of sequences and keeps account of them; `name` messages of each kind."""
+    """Takes differences in rising order of sequences and keeps account of them; `named` messages of each kind."""
 
-    def __init__(self, name: int) -> None:
-        self._name = name
+    def __init__(self, named: int) -> None:
+        self._named = named
         self._counts = dict.fromkeys(Change, 0)
         self._ranges: list[Range] = []
         self._left_out = 0
@@ -115,7 +115,7 @@ class Tally:
 
     def wants(self, change: Change) -> int:
         """How many more messages of the kind are to be named."""
-        return self._name - len(self._examples[change])
+        return self._named - len(self._examples[change])
 
     def show(self, example: Example) -> None:
         self._examples[example.change].append(example)

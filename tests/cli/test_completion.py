@@ -70,6 +70,8 @@ def test_bash_completes_backups(path: str, shop: Shop) -> None:
     assert _bash(path, "show", "-r", str(shop.repo), "") == ["latest", shop.backup]
     assert _bash(path, "-r", str(shop.repo), "verify", shop.backup[:4]) == [shop.backup]
     assert _bash(path, "show", "-r", "/nonexistent", "") == ["latest"]
+    assert _bash(path, "diff", "latest", "-r", str(shop.repo), "") == ["live", "latest", shop.backup]
+    assert _bash(path, "diff", "li") == ["live"]
 
 
 def test_fish_loads_the_script_and_completes(path: str) -> None:

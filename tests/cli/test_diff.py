@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 
 from jsbackup.model import ConsumerState, SequencePair
+from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.writer_key import encode_writer_key
 from jsbackup.stores.local import LocalStore
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed, in_terminal
-from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque, store_stream
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque, store_stream
 from tests.harness.batches import some_messages
+from tests.harness.history import IDENTITY, founding_of
 
 Type = Callable[..., Typed]
 
@@ -98,6 +102,52 @@ def test_what_cannot_be_compared_is_told_and_the_rest_is_compared(typed: Type, t
     repository.commit(replace(first, id=fourth, streams=(same,), selection=Selection(("S*",))))
     done = typed("diff", FIRST, fourth, "-r", repository.store.location)
     assert done.code == 0 and "skipped: OPAQUE: backup" in done.out
+    asked = typed("diff", FIRST, fourth, "OPAQUE", "-r", repository.store.location)
+    assert asked.code == 2 and f"cannot be compared: backup {fourth} was made without it on purpose" in asked.err
+
+
+def test_damage_is_14_and_the_rest_is_compared(typed: Type, repo: Path) -> None:
+    line = ("diff", FIRST, SECOND, "-r", repo)
+    for segment in repo.glob("segments/ORDERS-*/*.parquet"):
+        segment.chmod(0o600)
+        segment.write_bytes(segment.read_bytes()[:-1] + b"?")
+    done = typed(*line, "--json")
+    document = check("diff", done)
+    assert done.code == 14 and [one["name"] for one in document["failed"]] == ["ORDERS"]
+    assert {one["stream"] for one in document["streams"]} == {"OLD", "SAME"} and document["equal"] is False
+    plain = typed(*line)
+    assert plain.code == 14 and plain.out.splitlines()[-1].endswith("1 stream equal, 1 different, 1 not compared")
+    for segment in repo.glob("segments/ORDERS-*/*.parquet"):
+        segment.unlink()
+    assert "is missing" in typed(*line).out
+    (repo / "backups" / f"{SECOND}.json").write_text("{}")
+    assert typed(*line).code == 14
+
+
+def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: Path) -> None:
+    place = tmp_path / "repo"
+    founding = founding_of("encrypted", "00ff")
+    assert founding is not None
+    store = LocalStore(place)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    writer, identity = tmp_path / "writer.key", tmp_path / "identity"
+    writer.write_text(encode_writer_key(founding.writer_key))
+    identity.write_text(IDENTITY.text)
+    repository = Repository.open(store, GivenKeys(founding.writer_key))
+    messages = some_messages(40, 100)
+    first = store_backup(repository, FIRST)
+    changed = store_stream(repository.objects, "orders", [m for m in messages if m is not messages[7]])
+    repository.commit(replace(first, id=SECOND, previous=FIRST, streams=(changed, first.streams[1])))
+    line = ("diff", FIRST, SECOND, "-r", place)
+    assert typed(*line).code == 12
+    done = typed(*line, "--writer-key", writer, "--json")
+    document = check("diff", done)
+    assert done.code == 12 and [one["name"] for one in document["failed"]] == ["orders"]
+    assert typed("diff", FIRST, FIRST, "-r", place, "--writer-key", writer).code == 0
+    assert typed(*line, "verbatim", "--writer-key", writer).code == 0
+    done = typed(*line, "--identity", identity, "--json")
+    (orders, _same) = check("diff", done)["streams"]
+    assert (done.code, orders["removed"], orders["changed"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def stored(objects: Objects, messages: Sequence[Message], segment_bytes: int = 3
     )
 
 
-def diff(objects: Objects, a: StreamBackup, b: StreamBackup, name: int = ALL) -> StreamDiff:
-    return diff_stream(objects, a, b, NullProgress(), consumers=True, name=name)
+def diff(objects: Objects, a: StreamBackup, b: StreamBackup, named: int = ALL) -> StreamDiff:
+    return diff_stream(objects, a, b, NullProgress(), consumers=True, named=named)
 
 
 def _plain(message: Message) -> tuple[object, ...]:
@@ -196,10 +196,10 @@ def test_a_segment_that_one_side_has_alone_is_read_only_to_name_its_messages() -
     total = total_of(cut)
     short = replace(long, segments=cut, digest=total.digest, captured=replace(long.captured, messages=total.messages))
     gone = sum(ref.messages for ref in long.segments[-3:])
-    for name, reads in ((0, 0), (2, 1)):
+    for named, reads in ((0, 0), (2, 1)):
         store.log.clear()
-        found = diff(objects, long, short, name).messages
-        assert (found.removed, len(found.examples)) == (gone, min(name, gone))
+        found = diff(objects, long, short, named).messages
+        assert (found.removed, len(found.examples)) == (gone, min(named, gone))
         assert len([o for o, _ in store.log if o.startswith("get")]) == reads
         assert found.ranges == (Range(Change.REMOVED, long.segments[-3].first_seq, long.segments[-1].last_seq, gone),)
     sink = AlongSegments(SegmentReader(objects), long.segments, messages[-1].sequence, Side.A, 0)
@@ -267,7 +267,7 @@ def test_sequences_that_do_not_rise_are_refused() -> None:
 def test_streams_and_what_is_known_of_them() -> None:
     objects = Objects(MemoryStore())
     base = stored(objects, some_messages(20, 20))
-    renamed = [replace(base, name=name) for name in ("BOTH", "OLD")]
+    renamed = [replace(base, name=name) for name in ("BOTH", "OLD", "OLDER")]
     again = replace(base, name="BOTH", incarnation="99999999", created="2026-11-22T00:00:00Z")
     config = replace(base, name="CONF", archive_format=ArchiveFormat.CONFIG, segments=(), config={"max_age": 5})
     opaque = replace(store_opaque(objects.store, "OPAQUE", b"x" * 3000), name="OPAQUE")
@@ -282,7 +282,7 @@ def test_streams_and_what_is_known_of_them() -> None:
         (SkippedStream("LOST", "it broke"),),
     )
     b = replace(a, id=SECOND, streams=(again, config, opaque, changed, replace(base, name="LOST")), skipped=())
-    report = diff_backups(objects, a, b, lambda name: name != "HIDDEN", NullProgress(), consumers=True, name=0)
+    report = diff_backups(objects, a, b, lambda names: names - {"OLDER"}, NullProgress(), consumers=True, named=0)
     found = {one.name: one for one in report.streams}
     assert list(found) == ["BOTH", "CONF", "OLD", "OPAQUE"]
     assert found["BOTH"].equal and found["BOTH"].recreated and found["BOTH"].created[1] == again.created
