@@ -11,8 +11,9 @@ everywhere it spares encoding and compressing.
 A run has one receipt, under the id of its lease. It grows by being replaced: the next generation is put, then the one
 before is deleted. When a manifest names what it lists, it goes. Of a run that was stopped, the next ones of the same
 streams use what it lists as they use the segments of the last backup: if the object is there in its size, and if the
-messages that come have its digest. So a receipt that is wrong, old or hostile costs storing again, and nothing else;
-one that cannot be read is passed over. None keeps anything from `prune` (leases do).
+messages that come have its digest. So a receipt that is lost or out of date costs storing again, and nothing else; one
+that cannot be read is passed over. (Who forges one can do harm where nothing is signed; there he can exchange segments
+as well.) None keeps anything from `prune` (leases do).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.forget import carry_out, plan_by_ids
 from jsbackup.repository.inventory import write_catalog
-from jsbackup.repository.layout import Kind, LeaseKey
+from jsbackup.repository.layout import Kind, LeaseKey, ReceiptKey
 from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.objects import Objects
@@ -324,6 +324,24 @@ def test_leftovers_go_when_they_are_old(bench: Bench) -> None:
     bench.now += DAY
     assert bench.prune(DAY).leftovers == 2
     assert {probe, hold, held} & set(bench.everything()) == {held}
+
+
+def test_receipts_go_when_their_run_has_ended_and_they_are_old(bench: Bench) -> None:
+    bench.prune()
+    ended, running = (layout.receipt_key(ReceiptKey(run * 8, 3)) for run in ("aa", "bb"))
+    foreign = layout.RECEIPTS + "foreign.json"
+    for key in (ended, running, foreign):
+        bench.store.put(key, b"")
+    bench.now += DAY - 1
+    assert bench.prune(DAY).leftovers == 0
+    bench.now += 1
+    lease = layout.lease_key(LeaseKey("bb" * 8, 1440, exclusive=False, duration_seconds=60))
+    bench.store.put(lease, b"")
+    assert bench.prune(DAY).leftovers == 1
+    assert {ended, running, foreign, lease} & set(bench.everything()) == {running, foreign, lease}
+    bench.now += 61
+    assert bench.prune(DAY).leftovers == 2
+    assert {running, foreign, lease} & set(bench.everything()) == {foreign}
 
 
 def test_unfinished_uploads_are_aborted_where_there_are_any(bench: Bench) -> None:
