@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -243,6 +244,28 @@ def test_ranges_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     merger.finish()
     found = tally.result()
     assert (found.removed, len(found.ranges), found.ranges_left_out, len(found.examples)) == (50, 3, 47, 1)
+
+
+class Meter(NullProgress):
+    """How much Arrow holds, at most, when a batch has been read."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+
+    def advance(self, name: str, byte_count: int, messages: int) -> None:
+        self.peak_bytes = max(self.peak_bytes, pa.total_allocated_bytes())
+
+
+def test_memory_does_not_hold_streams() -> None:
+    objects = Objects(MemoryStore())
+    messages = [Message(n, data=random.Random(n).randbytes(20_000)) for n in range(1, 601)]
+    changed = [m._replace(data=m.data[:-1] + b"!") for m in messages]
+    # Segments that overlap all along: one group.
+    a, b = stored(objects, messages, 300_000), stored(objects, changed, 220_000)
+    before, meter = pa.total_allocated_bytes(), Meter()
+    found = diff_stream(objects, a, b, meter, consumers=True, named=1)
+    assert found.messages.changed >= 590 and len(a.segments) > 20
+    assert 0 < meter.peak_bytes - before < a.captured.bytes / 4
 
 
 def test_sequences_that_do_not_rise_are_refused() -> None:
