@@ -26,10 +26,11 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "stores": ({"errors", "model"}, set()),
     "repository": ({"errors", "model", "times", "progress", "formats", "stores"}, {"pyarrow", "zstandard"}),
+    "transforms": ({"errors", "model", "times", "config"}, {"pyarrow"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
-    "engine": (BASE | {"protocol", "formats", "stores", "repository"}, {"pyarrow"}),
+    "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
     "cli": (
-        BASE | {"protocol", "formats", "stores", "repository", "exchange", "engine"},
+        BASE | {"protocol", "formats", "stores", "repository", "transforms", "exchange", "engine"},
         {"click", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),

@@ -1,0 +1,232 @@
+"""`--since` and `--until`: a stream cut at a time or at a sequence, to the nanosecond and to the message.
+
+The rule. Each message is judged by itself: `until` keeps those with a sequence, or a store time, up to and including
+the edge, `since` those from the edge on, itself included. Nothing is concluded from the neighbours, because times need
+not rise with sequences (clocks step; mirrors, sources and restores bring times of elsewhere): a cut in time can leave
+gaps. Sequences stay. What falls out is as if it had been deleted, so `Cut.state_after` the cut:
+
+- `since` changes nothing about the last sequence; the first is that of the first message kept.
+- `until` a sequence N: the last sequence is N, or what it was if that is less, also where N itself was deleted.
+- `until` a time: the last sequence is that of the last message kept. Where the stream's last message had been deleted,
+  and the server knew it to be stored before the edge, nothing of the end is cut and the last sequence stays.
+- no message kept: the first sequence is one above the last. Until a time before all, the stream is as it was before its
+  first message (`0` and `0` if that had sequence 1).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import reduce
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.config import parse_duration, parse_time
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.times import format_time
+from jsbackup.times import parse_time as decode_time
+from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch
+
+__all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "Share", "parse_edge"]
+
+_MAX = (1 << 63) - 1
+_SECOND = 1_000_000_000
+_HINT = "Give a time such as 2026-11-21T14:02:00Z, a duration before now such as 24h, or a sequence number."
+
+
+class Share(StrEnum):
+    """How much of something is kept."""
+
+    NONE = "none"
+    SOME = "some"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class AtSequence:
+    """The message of this sequence."""
+
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"sequence {self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """A moment, in nanoseconds since the Unix epoch."""
+
+    time_ns: int
+
+    def __str__(self) -> str:
+        return format_time(self.time_ns)
+
+
+Edge: TypeAlias = AtSequence | AtTime
+
+
+def parse_edge(what: str, text: str, now_ns: int) -> Edge:
+    """`2026-11-21T14:02:00.5Z`, `24h` (before `now_ns`) or `4711` (a sequence). UsageError, opened by `what`."""
+    text = text.strip()
+    if re.fullmatch(r"\d+", text, re.ASCII):
+        if len(text) > 19 or not 0 < int(text) <= _MAX:
+            raise UsageError(f"{what}: no such sequence: {text[:40]}", hint="Sequences are 1 to 2^63-1.")
+        return AtSequence(int(text))
+    try:
+        if re.match(r"\d{4}-", text, re.ASCII):
+            return AtTime(parse_time(text))
+        seconds, fraction = divmod(parse_duration(text), 1)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error.message[:200]}", hint=_HINT) from error
+    moment = now_ns - int(seconds) * _SECOND - round(fraction * _SECOND)
+    if not -_MAX <= moment <= _MAX:
+        raise UsageError(f"{what}: time is out of range: {text[:40]!r}", hint="NATS keeps times from 1678 to 2262.")
+    return AtTime(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many messages, and the first and the last of them. All 0 if there is none."""
+
+    messages: int = 0
+    first_seq: int = 0
+    first_ns: int = 0
+    last_seq: int = 0
+    last_ns: int = 0
+
+    def plus(self, batch: MessageBatch) -> Extent:
+        """With the messages of a batch that comes after these."""
+        if not batch.num_rows:
+            return self
+        sequence, time = batch.column(SEQUENCE), batch.column(TIMESTAMP)
+        first = self if self.messages else Extent(0, sequence[0].as_py(), time[0].as_py())
+        return replace(
+            first,
+            messages=self.messages + batch.num_rows,
+            last_seq=sequence[-1].as_py(),
+            last_ns=time[-1].as_py(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is kept: from `since` on, up to `until`, both included. None: no such edge."""
+
+    since: Edge | None = None
+    until: Edge | None = None
+
+    @classmethod
+    def parse(cls, since: str | None, until: str | None, now_ns: int) -> Cut:
+        """From the options' texts. UsageError, also where nothing can lie between the two."""
+        cut = cls(
+            None if since is None else parse_edge("--since", since, now_ns),
+            None if until is None else parse_edge("--until", until, now_ns),
+        )
+        if _is_after(cut.since, cut.until):
+            raise UsageError(f"--since {since} is after --until {until}, nothing lies between them")
+        return cut
+
+    def __bool__(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    def keeps(self, sequence: int, time_ns: int) -> bool:
+        """Whether a message is kept."""
+        return self.share(sequence, sequence, time_ns, time_ns) is Share.ALL
+
+    def share(self, first_seq: int, last_seq: int, min_ns: int, max_ns: int) -> Share:
+        """How much is kept of messages within these bounds: none and all need not be looked at to know."""
+        shares = []
+        for edge, keeps in ((self.since, _from), (self.until, _up_to)):
+            if edge is not None:
+                low, high = (first_seq, last_seq) if isinstance(edge, AtSequence) else (min_ns, max_ns)
+                shares.append(keeps(low, high, _value(edge)))
+        if Share.NONE in shares:
+            return Share.NONE
+        return Share.SOME if Share.SOME in shares else Share.ALL
+
+    def rows(self, batch: MessageBatch) -> pa.BooleanArray:
+        """For each row of a batch, whether it is kept."""
+        kept = []
+        for edge, compare in ((self.since, pc.greater_equal), (self.until, pc.less_equal)):
+            if edge is not None:
+                column = SEQUENCE if isinstance(edge, AtSequence) else TIMESTAMP
+                kept.append(compare(batch.column(column), pa.scalar(_value(edge), pa.int64())))
+        return reduce(pc.and_, kept) if kept else pa.repeat(pa.scalar(True), batch.num_rows)
+
+    def state_after(self, before: StreamState, last_message: int, cut: Extent, kept: Extent, size: int) -> StreamState:
+        """The stream's state, see above, once the messages `kept` are all that is left.
+
+        `last_message` is the sequence of its last message before (`before.last_seq` is higher where later ones were
+        deleted), `cut` those that this cut keeps, `kept` those of them that a filter keeps too, `size` their bytes.
+        """
+        last_seq, last_ns = before.last_seq, before.last_ns
+        if isinstance(self.until, AtSequence):
+            last_seq = min(last_seq, self.until.sequence)
+        elif isinstance(self.until, AtTime):
+            tail_is_old = last_message < last_seq and 0 < last_ns <= self.until.time_ns
+            if not tail_is_old:
+                last_seq = cut.last_seq if cut.messages else max(before.first_seq - 1, 0)
+        if last_seq == cut.last_seq or last_seq != before.last_seq:
+            last_ns = cut.last_ns
+        if kept.messages:
+            first_seq = kept.first_seq
+        else:
+            first_seq = last_seq + 1 if last_seq else (before.first_seq if before.first_seq > 1 else 0)
+        return replace(
+            before,
+            messages=kept.messages,
+            bytes=size,
+            first_seq=first_seq,
+            first_ns=kept.first_ns,
+            last_seq=last_seq,
+            last_ns=last_ns,
+            deleted=last_seq - first_seq + 1 - kept.messages if kept.messages else 0,
+        )
+
+    def to_json(self) -> JsonObject:
+        """Edges by their names, as `{"sequence": 4711}` or `{"time": "2026-11-21T14:02:00Z"}`."""
+        return {name: _edge_to_json(edge) for name, edge in (("since", self.since), ("until", self.until)) if edge}
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Cut:
+        """The opposite of `to_json`. Raises FormatError."""
+        return cls(*(_edge_from_json(name, value.get(name)) for name in ("since", "until")))
+
+
+def _value(edge: Edge) -> int:
+    return edge.sequence if isinstance(edge, AtSequence) else edge.time_ns
+
+
+def _is_after(since: Edge | None, until: Edge | None) -> bool:
+    return since is not None and until is not None and type(since) is type(until) and _value(since) > _value(until)
+
+
+def _from(low: int, high: int, edge: int) -> Share:
+    return Share.ALL if low >= edge else Share.NONE if high < edge else Share.SOME
+
+
+def _up_to(low: int, high: int, edge: int) -> Share:
+    return Share.ALL if high <= edge else Share.NONE if low > edge else Share.SOME
+
+
+def _edge_to_json(edge: Edge) -> JsonObject:
+    if isinstance(edge, AtSequence):
+        return {"sequence": edge.sequence}
+    # Go's zero time stands for no moment at all: the very start of 1970 is said in another way.
+    return {"time": format_time(edge.time_ns) if edge.time_ns else "1970-01-01T00:00:00Z"}
+
+
+def _edge_from_json(name: str, value: object) -> Edge | None:
+    if value is None:
+        return None
+    if isinstance(value, dict) and value.keys() == {"sequence"}:
+        sequence = value["sequence"]
+        if type(sequence) is int and 0 < sequence <= _MAX:
+            return AtSequence(sequence)
+    if isinstance(value, dict) and value.keys() == {"time"} and isinstance(value["time"], str):
+        return AtTime(decode_time(value["time"], name))
+    raise FormatError(f"{name}: neither a time nor a sequence")

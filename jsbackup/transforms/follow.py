@@ -1,0 +1,213 @@
+"""Configurations follow when messages get other subjects: a stream's and its consumers' for given maps.
+
+| field | what becomes of it |
+| --- | --- |
+| `subjects` | covers what it covered; what is mapped only in part stays beside its image |
+| `subject_transform` | goes from mapped subjects to mapped subjects |
+| `republish` | so too; a source of all, or one that its images stay within, stays |
+| `mirror`, `sources` | filters and transforms follow on the side of the origin if that is mapped too, and on our side |
+| `filter_subject(s)` of a consumer | selects the messages it selected |
+| deliver subjects | stay: nothing of the stream is stored under them |
+
+A copy from an origin that is not mapped with it goes on to bring subjects as they were: `arriving_unmapped` says so.
+What cannot be said in the server's words is a PlanRefused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from jsbackup.errors import FormatError, PlanRefused, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.transforms.subject_map import SubjectMaps, wildcard_of
+from jsbackup.transforms.subjects import contains, overlaps
+
+__all__ = ["arriving_unmapped", "map_consumer_config", "map_stream_config", "origins_of", "subjects_of"]
+
+_ALL = ("", ">")
+
+
+def subjects_of(config: JsonObject) -> Sequence[str]:
+    """Patterns that match whatever a stream may hold: its subjects, or all if it is filled in another way."""
+    subjects = _texts("subjects", config.get("subjects"))
+    if not subjects or config.get("mirror") or config.get("sources") or config.get("subject_transform"):
+        return (">",)
+    return subjects
+
+
+def origins_of(config: JsonObject) -> Iterator[JsonObject]:
+    """The mirror and the sources of a stream, as its config has them. Raises FormatError."""
+    mirror, sources = config.get("mirror"), config.get("sources")
+    if sources is not None and not isinstance(sources, list):
+        raise FormatError("sources are damaged")
+    for origin in (mirror, *(sources or ())):
+        if origin is None:
+            continue
+        if not isinstance(origin, dict) or not isinstance(origin.get("name"), str):
+            raise FormatError("mirror or sources are damaged")
+        yield origin
+
+
+def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
+    """The config of a stream whose messages are mapped. `mapped` names the streams that are mapped with it.
+
+    Raises:
+        PlanRefused: it cannot follow.
+        FormatError: a field that names subjects is damaged.
+    """
+    config = dict(config)
+    subjects = _texts("subjects", config.get("subjects"))
+    if subjects:
+        with _named("subjects"):
+            config["subjects"] = list(maps.cover(subjects))
+    for key in ("subject_transform", "republish"):
+        if config.get(key):
+            with _named(key):
+                config[key] = _through(key, config[key], maps, maps)
+    if config.get("mirror"):
+        config["mirror"] = _origin("mirror", config["mirror"], maps, mapped)
+    if config.get("sources"):
+        list(origins_of(config))
+        config["sources"] = [_origin("sources", origin, maps, mapped) for origin in config["sources"]]
+    return config
+
+
+def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequence[str] = (">",)) -> JsonObject:
+    """The config of a consumer of a stream with `subjects` (before they are mapped). Raises as `map_stream_config`."""
+    one = config.get("filter_subject") or ""
+    many = _texts("filter_subjects", config.get("filter_subjects"))
+    if not isinstance(one, str):
+        raise FormatError("filter_subject is damaged")
+    filters = [one] if one else many
+    if not filters:
+        return config
+    with _named("its filter"):
+        selected = list(maps.select(filters, subjects))
+    if selected == filters:
+        return config
+    rest = {key: value for key, value in config.items() if key not in ("filter_subject", "filter_subjects")}
+    return {**rest, **({"filter_subject": selected[0]} if len(selected) == 1 else {"filter_subjects": selected})}
+
+
+def arriving_unmapped(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> list[str]:
+    """Origins, by name, from which messages go on to arrive whose subjects would have been mapped."""
+    found = []
+    for origin in origins_of(config):
+        transforms = _transforms(origin)
+        if _is_mapped(origin, mapped) or transforms:
+            continue  # what transforms lead to has been mapped
+        if maps.meets(origin.get("filter_subject") or ">"):
+            found.append(origin["name"])
+    return found
+
+
+def _origin(what: str, stored: Any, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
+    (origin,) = (dict(origin) for origin in origins_of({"mirror": stored}))
+    theirs = maps if _is_mapped(origin, mapped) else SubjectMaps()
+    if origin.get("filter_subject"):
+        pattern = _text("filter_subject", origin["filter_subject"])
+        with _named(f"the filter of {what}"):
+            selected = theirs.select([pattern])
+        if len(selected) > 1:
+            raise PlanRefused(f"{what}: the filter {pattern} would have to be {' and '.join(selected)}")
+        origin["filter_subject"] = selected[0]
+    transforms = _transforms(origin)
+    if transforms:
+        with _named(f"a transform of {what}"):
+            followed = [_through("subject_transforms", transform, theirs, maps) for transform in transforms]
+        origin["subject_transforms"] = followed
+        sources = [one.get("src") or ">" for one in followed]
+        if any(overlaps(one, other) for at, one in enumerate(sources) for other in sources[:at]):
+            raise PlanRefused(f"{what}: its transforms would overlap")
+    return origin
+
+
+def _is_mapped(origin: JsonObject, mapped: Collection[str]) -> bool:
+    return not origin.get("external") and origin["name"] in mapped
+
+
+def _transforms(origin: JsonObject) -> list[Any]:
+    transforms = origin.get("subject_transforms") or []
+    if not isinstance(transforms, list):
+        raise FormatError("subject_transforms are damaged")
+    return transforms
+
+
+def _through(what: str, transform: Any, theirs: SubjectMaps, ours: SubjectMaps) -> JsonObject:
+    """A transform between subjects that are mapped: from `theirs` to `ours`."""
+    if not isinstance(transform, dict):
+        raise FormatError(f"{what} is damaged")
+    src, dest = (_text(what, transform.get(key) or "") for key in ("src", "dest"))
+    if not dest or (src in _ALL and dest in _ALL):  # changes no subject
+        return {**transform, **({"src": _source(src, theirs)[0]} if src not in _ALL else {})}
+    new_src, places = _source(src, theirs)
+    new_dest = _destination(dest, places, ours)
+    return {**transform, **({"src": new_src} if "src" in transform else {}), "dest": new_dest}
+
+
+def _source(src: str, maps: SubjectMaps) -> tuple[str, dict[int, int] | None]:
+    """The mapped source of a transform; and which of its wildcards is which now, None if they are as they were."""
+    pattern = src or ">"
+    if not maps.meets(pattern) or list(maps.select([pattern])) == [pattern]:
+        return src, None
+    whole = maps.whole(pattern)
+    if whole is None:
+        raise PlanRefused(f"{pattern} is mapped in part")
+    if loss := whole.loss(pattern):
+        raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
+    # The wildcards as numbered tokens go through the map like any other, and tell where they have come to.
+    tokens, count = [], 0
+    for token in pattern.split("."):
+        count += token == "*"
+        tokens.append(f"${count}" if token == "*" else token)
+    numbers = [int(token[1:]) for token in whole.substitute(tokens) if re.fullmatch(r"\$\d{1,9}", token, re.ASCII)]
+    (image,) = maps.select([pattern])
+    return image, {old: new for new, old in enumerate(numbers, start=1)}
+
+
+def _destination(dest: str, places: dict[int, int] | None, maps: SubjectMaps) -> str:
+    """The mapped destination of a transform whose wildcards have moved to `places`."""
+    tokens = dest.split(".")
+    try:
+        numbers = [wildcard_of(token) for token in tokens]
+    except UsageError as error:
+        at = next(at for at, token in enumerate(tokens) if "{{" in token)
+        if places is None and not maps.meets(".".join([*tokens[:at], ">"])):
+            return dest
+        raise PlanRefused(f"{dest[:200]} cannot follow: {error.message}") from error
+    if places is not None:
+        if missing := [number for number in numbers if number is not None and number not in places]:
+            raise PlanRefused(f"{dest[:200]} uses wildcard {missing[0]}, which the map drops")
+        tokens = [t if n is None else f"${places[n]}" for t, n in zip(tokens, numbers, strict=True)]
+    pattern = ".".join(token if number is None else "*" for token, number in zip(tokens, numbers, strict=True))
+    if not maps.meets(pattern):
+        return ".".join(tokens)
+    whole = maps.whole(pattern)
+    if whole is None or not contains(whole.source, pattern):
+        raise PlanRefused(f"{dest[:200]} leads to subjects that are mapped in part")
+    return ".".join(whole.substitute(tokens))
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except PlanRefused as error:
+        raise PlanRefused(f"{what}: {error.message}", hint=error.hint) from error
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise FormatError(f"{what} is damaged")
+    return value
+
+
+def _texts(what: str, value: object) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise FormatError(f"{what} are damaged")
+    return value

@@ -1,0 +1,239 @@
+"""`--mask SUBJECT_FILTER:WHAT={redact,hash}`: personal data out of payloads in JSON and out of headers.
+
+WHAT is a path into the payload (`json_path.py`) or `header(NAME)`. `redact` puts `"***"` in place of the value,
+whatever type it had; `hash` a string of 64 hex digits: HMAC-SHA-256 over the value's canonical JSON (`json_text.py`) in
+UTF-8, so that equal values stay equal across streams and runs with the same secret, and nobody without it can try
+values. A header's value counts as a JSON string, equal to the same string in a payload. All else stays byte for byte.
+
+Subjects are those in the backup, before any of them is mapped: what was to be masked is masked under every name.
+Masks apply in the order given, each to what those before it left. Names of headers are compared without regard to case.
+
+Fails closed: where a mask applies to a message whose payload is not JSON (or not a header block), nobody knows what is
+in it, and `Unmaskable` says what happens: by default everything stops there (PlanRefused). An empty payload holds
+nothing. Only payloads and headers are masked: not subjects, nor names and descriptions in configurations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from jsbackup.errors import FormatError, PlanRefused, UsageError
+from jsbackup.transforms.batches import DATA, HEADERS, SEQUENCE, MessageBatch, Subjects, keep_rows, with_column
+from jsbackup.transforms.header_block import exchange
+from jsbackup.transforms.json_path import JsonPath
+from jsbackup.transforms.json_text import canonical, decode_text, find, splice
+from jsbackup.transforms.subjects import check_pattern, matcher, overlaps
+
+__all__ = ["MIN_SECRET_BYTES", "REDACTED", "HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable"]
+
+REDACTED = "***"
+# Below that, values could be told by trying secrets.
+MIN_SECRET_BYTES = 16
+# A server takes no larger message (`MAX_PAYLOAD_MAX_SIZE`); hashes of many small values could come to more.
+_MAX_PAYLOAD_BYTES = 64 << 20
+
+_RULE = re.compile(r"(?P<subject>.+?):(?P<what>\$(?:[.\[].*)?|header\(.*\))=(?P<action>[^=]*)", re.DOTALL)
+_HEADER = re.compile(r"header\((?P<name>[!-9;-~]{1,256})\)", re.ASCII)
+
+
+class MaskAction(StrEnum):
+    REDACT = "redact"
+    HASH = "hash"
+
+
+class Unmaskable(StrEnum):
+    """What happens to a message that a mask applies to and cannot read."""
+
+    REFUSE = "refuse"  # everything stops
+    DROP = "drop"  # left out, as if it had been deleted
+    KEEP = "keep"  # kept, with whatever is in what could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderName:
+    """A header field, in any case."""
+
+    name: str
+
+
+Target: TypeAlias = JsonPath | HeaderName
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What to mask in messages of which subjects, and how."""
+
+    subjects: str
+    target: Target
+    action: MaskAction
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        """`customers.>:$.email=hash`, `customers.>:header(X-User)=redact`. Raises UsageError."""
+        match = _RULE.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"--mask: not understood: {text[:80]!r}",
+                hint="Write SUBJECT:$.path=redact, SUBJECT:$.path=hash or SUBJECT:header(NAME)=redact, in quotes.",
+            )
+        subjects = check_pattern("--mask", match["subject"])
+        if match["action"] not in list(MaskAction):
+            raise UsageError(f"--mask: neither redact nor hash: {match['action'][:40]!r}")
+        return cls(subjects, _target(match["what"]), MaskAction(match["action"]))
+
+    def __str__(self) -> str:
+        what = f"header({self.target.name})" if isinstance(self.target, HeaderName) else self.target.text
+        return f"{self.subjects}:{what}={self.action}"
+
+    def replacement(self, value: str, secret: bytes) -> str:
+        """What stands in place of a value, both as JSON."""
+        if self.action is MaskAction.REDACT:
+            return f'"{REDACTED}"'
+        return '"' + hmac.digest(secret, canonical(value).encode("utf-8", "surrogatepass"), hashlib.sha256).hex() + '"'
+
+
+def _target(text: str) -> Target:
+    if text.startswith("$"):
+        return JsonPath.parse(text)
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--mask: not a header's name: {text[:80]!r}", hint="Write header(NAME), as in header(X-User)."
+        )
+    return HeaderName(match["name"])
+
+
+@dataclass(slots=True)
+class MaskCount:
+    """What has been masked: values by the mask's place in order. And how often one could not read a message.
+
+    A mask that counts no value at all has missed what it is for, most likely.
+    """
+
+    values: dict[int, int] = field(default_factory=dict)
+    dropped: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Masks in the order they apply, and what becomes of messages that they cannot read."""
+
+    masks: tuple[Mask, ...] = ()
+    unmaskable: Unmaskable = Unmaskable.REFUSE
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], unmaskable: str = Unmaskable.REFUSE) -> Masks:
+        """From the options' texts. Raises UsageError."""
+        if unmaskable not in list(Unmaskable):
+            raise UsageError(f"--unmaskable: not refuse, drop or keep: {unmaskable[:40]!r}")
+        return cls(tuple(Mask.parse(text) for text in texts), Unmaskable(unmaskable))
+
+    def __bool__(self) -> bool:
+        return bool(self.masks)
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether values are hashed."""
+        return any(mask.action is MaskAction.HASH for mask in self.masks)
+
+    def check_secret(self, secret: bytes) -> None:
+        """UsageError if there are hashes to make and no secret, or a short one, to make them with."""
+        if self.needs_secret and len(secret) < MIN_SECRET_BYTES:
+            raise UsageError(
+                f"hashing needs a secret of {MIN_SECRET_BYTES} bytes or more, not {len(secret)}",
+                hint="Make one with 'head -c 32 /dev/urandom > FILE', and keep it as long as values are to be joined.",
+            )
+
+    def aimless(self, patterns: Sequence[str]) -> list[Mask]:
+        """Masks for subjects that no stream with these patterns has: most likely a slip of the hand, and a leak."""
+        return [mask for mask in self.masks if not any(overlaps(mask.subjects, pattern) for pattern in patterns)]
+
+    def apply(
+        self, batch: MessageBatch, subjects: Subjects, stream: str, secret: bytes, count: MaskCount
+    ) -> MessageBatch:
+        """The batch, masked. `subjects` are its rows' as the backup has them; `stream` names it in a refusal.
+
+        Raises:
+            PlanRefused: a message cannot be read, and that is not to be passed over.
+            UsageError: no secret to hash with.
+        """
+        self.check_secret(secret)
+        matching = {
+            text: [n for n, mask in enumerate(self.masks) if matcher(mask.subjects).fullmatch(text)]
+            for text in subjects.texts
+        }
+        if not any(matching.values()):
+            return batch
+        headers, data = batch.column(HEADERS).to_pylist(), batch.column(DATA).to_pylist()
+        kept = [True] * batch.num_rows
+        for row, subject in enumerate(subjects):
+            # What is kept whatever comes is still masked as far as it goes: each mask for itself.
+            apart = self.unmaskable is Unmaskable.KEEP
+            for numbers in [[n] for n in matching[subject]] if apart else [matching[subject]]:
+                try:
+                    headers[row], data[row] = self._message(numbers, headers[row], data[row], secret, count)
+                except FormatError as error:
+                    what = f"message {batch.column(SEQUENCE)[row]} of stream {stream}"
+                    kept[row] = self._unreadable(what, error, count)
+        batch = with_column(with_column(batch, HEADERS, headers), DATA, data)
+        return keep_rows(batch, pa.array(kept, pa.bool_()))
+
+    def _unreadable(self, what: str, error: FormatError, count: MaskCount) -> bool:
+        if self.unmaskable is Unmaskable.REFUSE:
+            raise PlanRefused(
+                f"{what} cannot be masked: {error.message}",
+                hint="Narrow the subjects of --mask, or choose with --unmaskable what becomes of such messages.",
+            ) from error
+        if self.unmaskable is Unmaskable.DROP:
+            count.dropped += 1
+            return False
+        count.kept += 1
+        return True
+
+    def _message(
+        self, numbers: Sequence[int], headers: bytes | None, data: bytes, secret: bytes, count: MaskCount
+    ) -> tuple[bytes | None, bytes]:
+        """Headers and payload of one message, masked. FormatError if they cannot be read."""
+        text: str | None = None
+        found: dict[int, int] = {}
+        for number in numbers:
+            mask = self.masks[number]
+            if isinstance(mask.target, HeaderName):
+                if headers is not None:
+                    headers, found[number] = _masked_headers(headers, mask, mask.target, secret)
+            elif data:
+                text = decode_text(data) if text is None else text
+                spans = find(text, mask.target)
+                text = splice(text, spans, [mask.replacement(text[slice(*span)], secret) for span in spans])
+                found[number] = len(spans)
+        masked = data if text is None else text.encode()
+        if len(masked) > max(len(data), _MAX_PAYLOAD_BYTES):
+            raise FormatError("it would become larger than a message can be")
+        for number, values in found.items():
+            count.values[number] = count.values.get(number, 0) + values
+        return headers, masked
+
+
+def _masked_headers(block: bytes, mask: Mask, target: HeaderName, secret: bytes) -> tuple[bytes, int]:
+    found = 0
+    wanted = target.name.lower().encode()
+
+    def change(name: bytes, value: bytes) -> bytes | None:
+        nonlocal found
+        if name.strip().lower() != wanted:
+            return None
+        found += 1
+        quoted = json.dumps(value.decode("utf-8", "surrogateescape"), ensure_ascii=False)
+        return mask.replacement(quoted, secret)[1:-1].encode()
+
+    return exchange(block, change), found

@@ -1,0 +1,175 @@
+"""`--rename OLD=NEW` and `--rename-prefix P`: streams under other names, buckets as buckets.
+
+A key-value bucket `b` is the stream `KV_b` with subjects below `$KV.b.`, an object bucket the stream `OBJ_b` with
+subjects below `$O.b.` (nats.go `kv.go`, `object.go`; nats-py `js/kv.py`, `js/object_store.py`). Clients come from the
+bucket's name to either, so a bucket renamed keeps working only if its subjects go with it: that is a map of subjects,
+for all streams of the restore, because others copy from it. A mirror of a bucket holds the subjects of its origin, so
+nothing but its name changes.
+
+Names are those of streams: `KV_old=KV_new`. A prefix stands before a stream's name, within a bucket's: `KV_b` becomes
+`KV_Pb`. What a bucket is called in the metadata of its objects is the business of `object_meta.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
+
+__all__ = ["Kind", "RenameOptions", "Renames", "bucket_of"]
+
+_MAX_NAME_BYTES = 255
+_NOT_IN_A_NAME = frozenset(" \t\r\n\f\0.*>/\\")
+_BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
+
+
+class Kind(StrEnum):
+    """What a stream is by its name; the value is what the name of such a bucket's stream begins with."""
+
+    STREAM = ""
+    KEY_VALUE = "KV_"
+    OBJECT = "OBJ_"
+
+
+_SAID = {Kind.STREAM: "no bucket", Kind.KEY_VALUE: "a key-value bucket", Kind.OBJECT: "an object bucket"}
+_SUBJECTS = {Kind.KEY_VALUE: "$KV", Kind.OBJECT: "$O"}
+
+
+def bucket_of(stream: str) -> tuple[Kind, str]:
+    """What a stream is, and the bucket's name (for no bucket, the stream's)."""
+    for kind in (Kind.KEY_VALUE, Kind.OBJECT):
+        if stream.startswith(kind) and _BUCKET.fullmatch(stream[len(kind) :]):
+            return kind, stream[len(kind) :]
+    return Kind.STREAM, stream
+
+
+@dataclass(frozen=True, slots=True)
+class RenameOptions:
+    """What was asked for: new names by old ones, or a prefix for all."""
+
+    names: tuple[tuple[str, str], ...] = ()
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], prefix: str | None = None) -> RenameOptions:
+        """From `--rename` texts and the `--rename-prefix`. Raises UsageError."""
+        names: dict[str, str] = {}
+        for text in texts:
+            old, equals, new = text.partition("=")
+            if not equals:
+                raise UsageError(f"--rename: not OLD=NEW: {text[:80]!r}", hint="Write --rename ORDERS=ORDERS_COPY.")
+            _check_name("--rename", old)
+            _check_name("--rename", new)
+            if names.setdefault(old, new) != new:
+                raise UsageError(f"--rename: two names for {old[:80]}")
+            _check_kinds(old, new)
+        _check_distinct(names.items())
+        if prefix is not None:
+            if names:
+                raise UsageError("--rename and --rename-prefix exclude each other")
+            _check_name("--rename-prefix", prefix)
+        return cls(tuple(names.items()), prefix or "")
+
+    def over(self, streams: Mapping[str, JsonObject]) -> Renames:
+        """The new names of these streams, given by name and config. UsageError for what cannot be.
+
+        A name given for a stream that is not among them is no error here (`unknown`).
+        """
+        if self.prefix:
+            names = {name: _with_prefix(self.prefix, name) for name in streams}
+        else:
+            names = {old: new for old, new in self.names if old in streams and old != new}
+        _check_distinct([(name, names.get(name, name)) for name in streams])
+        maps = []
+        for old, new in names.items():
+            kind, bucket = bucket_of(old)
+            if kind is not Kind.STREAM and not streams[old].get("mirror"):
+                top = _SUBJECTS[kind]
+                maps.append(SubjectMap(f"{top}.{bucket}.>", f"{top}.{bucket_of(new)[1]}.>"))
+        return Renames(tuple(names.items()), SubjectMaps(tuple(maps)))
+
+    def unknown(self, streams: Iterable[str]) -> list[str]:
+        """Names to be changed that none of these streams has."""
+        return sorted({old for old, _ in self.names} - set(streams))
+
+
+@dataclass(frozen=True, slots=True)
+class Renames:
+    """New names by old ones, and where the subjects of renamed buckets go."""
+
+    names: tuple[tuple[str, str], ...] = ()
+    subjects: SubjectMaps = UNTOUCHED
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def name(self, old: str) -> str:
+        """The new name of a stream; its old one if it keeps it."""
+        return dict(self.names).get(old, old)
+
+    def object_bucket(self, old: str) -> str:
+        """The new name of an object bucket; its old one if it keeps it."""
+        return bucket_of(self.name(Kind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
+
+    def config(self, config: JsonObject) -> JsonObject:
+        """A stream's config under its new name, with the new names of what it copies from in the same account."""
+        config = dict(config)
+        if isinstance(config.get("name"), str):
+            config["name"] = self.name(config["name"])
+        if isinstance(config.get("mirror"), dict):
+            config["mirror"] = self._origin(config["mirror"])
+        if isinstance(config.get("sources"), list):
+            config["sources"] = [self._origin(o) if isinstance(o, dict) else o for o in config["sources"]]
+        return config
+
+    def _origin(self, origin: JsonObject) -> JsonObject:
+        if origin.get("external") or not isinstance(origin.get("name"), str):
+            return origin
+        return {**origin, "name": self.name(origin["name"])}
+
+
+def _with_prefix(prefix: str, name: str) -> str:
+    kind, bucket = bucket_of(name)
+    new = f"{kind}{prefix}{bucket}"
+    _check_name("--rename-prefix", new)
+    _check_kinds(name, new)
+    return new
+
+
+def _check_name(option: str, name: str) -> None:
+    try:
+        fits = 0 < len(name.encode()) <= _MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits or not _NOT_IN_A_NAME.isdisjoint(name):
+        raise UsageError(
+            f"{option}: not a stream name: {name[:80]!r}",
+            hint="Names are one to 255 bytes without spaces, dots, slashes and the wildcards * and >.",
+        )
+
+
+def _check_kinds(old: str, new: str) -> None:
+    if old.startswith("$MQTT_"):
+        raise UsageError(f"{old[:80]} cannot be renamed: the server finds it by its name")
+    was, becomes = bucket_of(old)[0], bucket_of(new)[0]
+    if was is not becomes:
+        raise UsageError(
+            f"{old[:80]} is {_SAID[was]} and cannot become {new[:80]}, which is {_SAID[becomes]}",
+            hint="Clients find buckets by the names of their streams: rename KV_a to KV_b, OBJ_a to OBJ_b.",
+        )
+    for kind in (Kind.KEY_VALUE, Kind.OBJECT):
+        if becomes is Kind.STREAM and new.startswith(kind) and not old.startswith(kind):
+            raise UsageError(f"{new[:80]} would look like {_SAID[kind]}, and no bucket can be called so")
+
+
+def _check_distinct(names: Iterable[tuple[str, str]]) -> None:
+    taken: dict[str, str] = {}
+    for old, new in names:
+        other = taken.setdefault(new, old)
+        if other != old:
+            raise UsageError(f"{other[:80]} and {old[:80]} would both be called {new[:80]}")

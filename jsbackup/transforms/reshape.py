@@ -1,0 +1,248 @@
+"""All transforms of a restore as one value: batches in, batches out, the same in a restore, a clone and a Spark job.
+
+For each message, in this order: it is kept or not (`cut`, then `subjects`), masked, and then its subject, its headers
+that name subjects and streams, and an object's metadata follow the maps (`maps`, then those of renamed buckets).
+Filters and masks thus see subjects as the backup has them. Sequences and times stay.
+
+`of_stream` makes the value for one stream: its sources have marks in headers that depend on its config. A value is
+JSON and back, for plan files and Spark; the secret that hashes are made with is never part of it.
+
+Memory: one batch of those that come in, one of those that go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.transforms.batches import (
+    DATA,
+    HEADERS,
+    SEQUENCE,
+    SUBJECT,
+    TIMESTAMP,
+    MessageBatch,
+    Subjects,
+    keep_rows,
+    rebatch,
+    with_column,
+)
+from jsbackup.transforms.copied_from import MARKS, SourceMark, follow_headers, source_marks
+from jsbackup.transforms.cut import Cut, Extent
+from jsbackup.transforms.follow import arriving_unmapped, map_consumer_config, map_stream_config, subjects_of
+from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
+from jsbackup.transforms.object_meta import META, rename_in_meta
+from jsbackup.transforms.rename import Kind, Renames, bucket_of
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
+from jsbackup.transforms.subjects import matcher
+
+__all__ = ["Reshape", "Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has gone through: all messages that came, those within the cut, and those that went out.
+
+    `first_dropped` is sequence and time of the first message that came after the last one within the cut so far.
+    """
+
+    came: Extent = field(default_factory=Extent)
+    cut: Extent = field(default_factory=Extent)
+    kept: Extent = field(default_factory=Extent)
+    first_dropped: tuple[int, int] | None = None
+    masked: MaskCount = field(default_factory=MaskCount)
+
+    def _cut(self, before: MessageBatch, rows: pa.BooleanArray, after: MessageBatch) -> None:
+        self.came = self.came.plus(before)
+        self.cut = self.cut.plus(after)
+        if after.num_rows:
+            self.first_dropped = None
+        if after.num_rows == before.num_rows or self.first_dropped is not None:
+            return
+        last = pc.index(before.column(SEQUENCE), self.cut.last_seq).as_py() if after.num_rows else -1
+        if last + 1 < before.num_rows:
+            self.first_dropped = (before.column(SEQUENCE)[last + 1].as_py(), before.column(TIMESTAMP)[last + 1].as_py())
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """What becomes of a stream's messages, and of its config. The default changes nothing."""
+
+    cut: Cut = field(default_factory=Cut)
+    subjects: SubjectFilter | None = None
+    maps: SubjectMaps = UNTOUCHED
+    renames: Renames = field(default_factory=Renames)
+    masks: Masks = field(default_factory=Masks)
+    marks: tuple[SourceMark, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is to be done."""
+        return bool(self.cut or self.subjects or self.masks or self._moves)
+
+    @property
+    def drops(self) -> bool:
+        """Whether messages can fall out."""
+        return bool(self.cut or self.subjects or (self.masks and self.masks.unmaskable is Unmaskable.DROP))
+
+    @property
+    def _moves(self) -> bool:
+        return bool(self.maps or self.renames)
+
+    def of_stream(self, config: JsonObject, restored: Collection[str]) -> Reshape:
+        """For the messages of the stream with that config; `restored` names all streams that this is done to.
+
+        Raises PlanRefused and FormatError as `stream_config`.
+        """
+        if not self._moves:
+            return self
+        return replace(self, marks=source_marks(config, self.stream_config(config, restored), list(restored)))
+
+    def stream_config(self, config: JsonObject, restored: Collection[str]) -> JsonObject:
+        """The config of a stream, as its messages will be.
+
+        Raises:
+            PlanRefused: it cannot follow the maps.
+            FormatError: a field that names streams or subjects is damaged.
+        """
+        for maps in (self.maps, self.renames.subjects):
+            if maps:
+                config = map_stream_config(config, maps, restored)
+        return self.renames.config(config) if self.renames else config
+
+    def consumer_config(self, config: JsonObject, stream: JsonObject, restored: Collection[str]) -> JsonObject:
+        """The config of a consumer of the stream that has (before this) the config `stream`. Raises likewise."""
+        if self.maps:
+            config = map_consumer_config(config, self.maps, subjects_of(stream))
+            stream = map_stream_config(stream, self.maps, restored)
+        if self.renames.subjects:
+            config = map_consumer_config(config, self.renames.subjects, subjects_of(stream))
+        return config
+
+    def notes(self, config: JsonObject, restored: Collection[str]) -> list[str]:
+        """What the user should know of a stream with that config, before it happens."""
+        notes = [
+            f"goes on copying from {name}, where subjects are not mapped"
+            for name in (arriving_unmapped(config, self.maps, restored) if self.maps else ())
+        ]
+        if merged := self.maps.may_merge(subjects_of(config)):
+            notes.append(f"messages may come to share a subject: {merged}")
+        return notes
+
+    def move(self, subject: str) -> str:
+        """The subject that a message of this subject gets."""
+        return self.renames.subjects.map(self.maps.map(subject))
+
+    def apply(
+        self, batches: Iterable[MessageBatch], *, stream: str, secret: bytes = b"", tally: Tally | None = None
+    ) -> Iterator[MessageBatch]:
+        """The messages of the stream (named as in the backup), reshaped. `tally` is told of them as they go.
+
+        Raises:
+            PlanRefused: a message cannot be masked, or two counters would become one.
+            UsageError: values are to be hashed, and there is no secret.
+            FormatError: not batches of messages.
+        """
+        self.masks.check_secret(secret)
+        tally = Tally() if tally is None else tally
+        return rebatch(self._each(batches, stream, secret, tally))
+
+    def _each(
+        self, batches: Iterable[MessageBatch], stream: str, secret: bytes, tally: Tally
+    ) -> Iterator[MessageBatch]:
+        for batch in batches:
+            rows = self.cut.rows(batch)
+            within = keep_rows(batch, rows)
+            tally._cut(batch, rows, within)
+            if not within.num_rows:
+                continue
+            if self.subjects is not None:
+                within = keep_rows(within, self.subjects.rows(Subjects(within)))
+            if self.masks:
+                within = self.masks.apply(within, Subjects(within), stream, secret, tally.masked)
+            if self._moves:
+                within = self._moved(within, Subjects(within))
+            tally.kept = tally.kept.plus(within)
+            yield within
+
+    def _moved(self, batch: MessageBatch, subjects: Subjects) -> MessageBatch:
+        batch = self._with_moved_headers(batch)
+        if any(bucket_of(old)[0] is Kind.OBJECT for old, _ in self.renames.names):
+            meta = matcher(META)
+            rows = subjects.rows(lambda text: meta.fullmatch(self.maps.map(text)) is not None).to_pylist()
+            if any(rows):
+                payloads = batch.column(DATA).to_pylist()
+                rename = self.renames.object_bucket
+                changed = [rename_in_meta(p, rename) if row else p for p, row in zip(payloads, rows, strict=True)]
+                batch = with_column(batch, DATA, changed)
+        moved = subjects.exchanged(self.move)
+        return batch if moved is None else with_column(batch, SUBJECT, moved)
+
+    def _with_moved_headers(self, batch: MessageBatch) -> MessageBatch:
+        column = batch.column(HEADERS)
+        if column.null_count == batch.num_rows:
+            return batch
+        marked = reduce(pc.or_, [pc.match_substring(column, mark) for mark in MARKS]).to_pylist()
+        if not any(marked):
+            return batch
+        blocks = [
+            follow_headers(block, self.marks, self.renames.name, self.move) if mark else block
+            for block, mark in zip(column.to_pylist(), marked, strict=True)
+        ]
+        return with_column(batch, HEADERS, blocks)
+
+    # --- as JSON ---
+
+    def to_json(self) -> JsonObject:
+        """Options as they could be written on the command line, with names and marks as they came out."""
+        return {
+            "cut": self.cut.to_json(),
+            "subjects": None if self.subjects is None else list(self.subjects.patterns),
+            "map_subjects": [str(one) for one in self.maps.maps],
+            "renames": dict(self.renames.names),
+            "renamed_subjects": [str(one) for one in self.renames.subjects.maps],
+            "masks": [str(mask) for mask in self.masks.masks],
+            "unmaskable": str(self.masks.unmaskable),
+            "marks": [mark.to_json() for mark in self.marks],
+        }
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> Reshape:
+        """The opposite of `to_json`. Raises FormatError."""
+        known = Reshape().to_json()
+        if not isinstance(value, dict) or value.keys() != known.keys():
+            raise FormatError("reshape: not the fields that it has")
+        if not isinstance(value["cut"], dict) or not isinstance(value["renames"], dict):
+            raise FormatError("reshape: cut or renames are damaged")
+        names = value["renames"].items()
+        if not all(isinstance(new, str) for _, new in names) or not isinstance(value["marks"], list):
+            raise FormatError("reshape: renames or marks are damaged")
+        try:
+            return cls(
+                Cut.from_json(value["cut"]),
+                None if value["subjects"] is None else SubjectFilter.parse(_texts(value, "subjects")),
+                SubjectMaps.parse(_texts(value, "map_subjects")),
+                Renames(tuple(names), SubjectMaps.parse(_texts(value, "renamed_subjects"))),
+                Masks.parse(_texts(value, "masks"), _text(value["unmaskable"])),
+                tuple(SourceMark.from_json(mark) for mark in value["marks"]),
+            )
+        except UsageError as error:
+            raise FormatError(f"reshape: {error.message}") from error
+
+
+def _texts(value: JsonObject, key: str) -> list[str]:
+    if not isinstance(value[key], list):
+        raise FormatError(f"reshape: {key} are damaged")
+    return [_text(text) for text in value[key]]
+
+
+def _text(text: object) -> str:
+    if not isinstance(text, str):
+        raise FormatError("reshape: a text is damaged")
+    return text

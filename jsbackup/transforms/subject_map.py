@@ -1,0 +1,265 @@
+"""`--map-subject 'FROM=>TO'`: messages get other subjects, and whatever names those subjects follows.
+
+FROM is a subject with wildcards, TO says what becomes of it in the server's words (nats-server
+`server/subject_transform.go`): a token `$1` or `{{wildcard(1)}}` is what the first `*` of FROM stands for; `>` ends TO
+if it ends FROM and is what it stands for there; any other token is itself. The server's other functions (partition,
+split, …) have no pattern that says where they lead to, so configurations could not follow: they are refused by name.
+
+Of several maps the first whose FROM matches a subject is used, once; a subject that none matches stays.
+
+A *pattern* (of a stream, of a consumer's filter) can be asked for in two senses:
+
+- `cover`: patterns that match all mapped subjects, for a stream, which may take more than what it holds. A pattern of
+  which only a part is mapped stays, beside the image of that part.
+- `select`: patterns that match the mapped subjects of these messages, and of no others of the stream, for a filter.
+  There may be none: where a part of a pattern is mapped that cannot be said as a pattern, or where the map makes
+  subjects one that the filter tells apart. That is a PlanRefused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
+
+__all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "wildcard_of"]
+
+_PLACE = re.compile(r"\$(\d{1,9})|\{\{\s*[wW]ildcard\s*\(\s*(\d{1,9})\s*\)\s*\}\}", re.ASCII)
+_FUNCTION = re.compile(r"\{\{\s*([A-Za-z]{1,40})\s*\(.*\)\s*\}\}", re.ASCII)
+
+
+def wildcard_of(token: str) -> int | None:
+    """Which wildcard a token of TO stands for, counted from 1; None if it stands for itself.
+
+    Raises UsageError for a function of the server's that is not supported, and for what looks like one.
+    """
+    place = _PLACE.fullmatch(token)
+    if place is not None:
+        return int(place[1] or place[2])
+    function = _FUNCTION.fullmatch(token)
+    if function is not None and function[1].lower() != "wildcard":
+        raise UsageError(
+            f"the mapping function {function[1]} is not supported",
+            hint="Only $1 and {{wildcard(1)}} are: streams and consumers could not follow where others lead.",
+        )
+    if function is not None or "{{" in token or "}}" in token or re.fullmatch(r"\$[+-]\d+", token, re.ASCII):
+        raise UsageError(
+            f"not a token to map to: {token[:80]!r}", hint="Write $1 or {{wildcard(1)}}, as a whole token."
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectMap:
+    """One map. Construction raises UsageError if the two do not go together."""
+
+    source: str
+    dest: str
+
+    def __post_init__(self) -> None:
+        check_pattern("--map-subject", self.source)
+        tokens = self.dest.split(".")
+        wildcards = [wildcard_of(token) for token in tokens]
+        # The server takes spaces within {{wildcard(1)}}, and nowhere else.
+        plain = ".".join("x" if number is not None else token for token, number in zip(tokens, wildcards, strict=True))
+        check_pattern("--map-subject", plain)
+        have = self.source.split(".").count("*")
+        for number in wildcards:
+            if number is not None and not 1 <= number <= have:
+                raise UsageError(
+                    f"--map-subject: {self.source[:80]} has no wildcard number {number}",
+                    hint="The wildcards * are counted from 1; > needs no number.",
+                )
+        if "*" in tokens:
+            raise UsageError(
+                f"--map-subject: a wildcard in {self.dest[:80]}",
+                hint="Say which one it is: $1 is the first * on the left.",
+            )
+        if (tokens[-1] == ">") != (self.source.split(".")[-1] == ">"):
+            raise UsageError(
+                f"--map-subject: {self.source[:80]} and {self.dest[:80]} do not both end with >",
+                hint="What > stands for is taken over as it is: it ends both sides, or neither.",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> SubjectMap:
+        """`orders.*.eu=>eu.orders.$1`. UsageError for anything else."""
+        source, arrow, dest = text.partition("=>")
+        if not arrow or "=>" in dest:
+            raise UsageError(
+                f"--map-subject: not a map of subjects: {text[:80]!r}",
+                hint="Write FROM=>TO, in quotes: 'orders.*=>old.$1'.",
+            )
+        return cls(source.strip(), dest.strip())
+
+    def __str__(self) -> str:
+        return f"{self.source}=>{self.dest}"
+
+    def map(self, subject: str) -> str | None:
+        """The literal subject that this one becomes; None if it does not match."""
+        match = matcher(self.source).fullmatch(subject)
+        if match is None:
+            return None
+        return ".".join([part if isinstance(part, str) else match[part] for part in _template(self.source, self.dest)])
+
+    def substitute(self, tokens: Sequence[str]) -> list[str]:
+        """What becomes of tokens that match FROM, wildcards in them taken as tokens like any other."""
+        source = self.source.split(".")
+        groups: list[Sequence[str]] = [
+            tokens[at:] if token == ">" else tokens[at : at + 1]
+            for at, token in enumerate(source)
+            if token in ("*", ">")
+        ]
+        out: list[str] = []
+        for part in _template(self.source, self.dest):
+            out += [part] if isinstance(part, str) else groups[part - 1]
+        return out
+
+    def image(self, pattern: str) -> str:
+        """The pattern that all subjects of `pattern`, which FROM contains, have when they are mapped."""
+        return ".".join(self.substitute(pattern.split(".")))
+
+    def loss(self, pattern: str) -> str:
+        """Why `image(pattern)` matches more than what becomes of this pattern; "" if it does not."""
+        uses = [part for part in _template(self.source, self.dest) if isinstance(part, int)]
+        wildcards = [at for at, token in enumerate(self.source.split(".")) if token == "*"]
+        for number, at in enumerate(wildcards, start=1):
+            token = pattern.split(".")[at]
+            if token == "*" and uses.count(number) > 1:
+                return f"{self} uses wildcard {number} twice, which no pattern says"
+            if token != "*" and number not in uses:
+                return f"{self} drops wildcard {number}, by which {pattern} tells messages apart"
+        return ""
+
+    def merges(self, pattern: str) -> bool:
+        """Whether it makes different subjects of `pattern`, which FROM contains, the same."""
+        uses = _template(self.source, self.dest)
+        wildcards = [at for at, token in enumerate(self.source.split(".")) if token == "*"]
+        tokens = pattern.split(".")
+        return any(tokens[at] == "*" and number not in uses for number, at in enumerate(wildcards, start=1))
+
+
+@lru_cache(maxsize=1024)
+def _template(source: str, dest: str) -> Sequence[str | int]:
+    """Tokens of TO; a number is a wildcard of FROM, counted from 1, `>` the last of them."""
+    count = sum(token in ("*", ">") for token in source.split("."))
+    parts: list[str | int] = []
+    for token in dest.split("."):
+        number = count if token == ">" else wildcard_of(token)
+        parts.append(token if number is None else number)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectMaps:
+    """Maps in order of precedence."""
+
+    maps: tuple[SubjectMap, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> SubjectMaps:
+        """From the option's texts. Raises UsageError."""
+        return cls(tuple(SubjectMap.parse(text) for text in texts))
+
+    def __bool__(self) -> bool:
+        return bool(self.maps)
+
+    def map(self, subject: str) -> str:
+        """The literal subject that this one becomes; itself if no map matches."""
+        for one in self.maps:
+            mapped = one.map(subject)
+            if mapped is not None:
+                return mapped
+        return subject
+
+    def meets(self, pattern: str) -> bool:
+        """Whether some subject of the pattern is mapped."""
+        return any(overlaps(one.source, pattern) for one in self.maps)
+
+    def whole(self, pattern: str) -> SubjectMap | None:
+        """The one map that all of the pattern goes through; None if there is no such."""
+        first = next((one for one in self.maps if overlaps(one.source, pattern)), None)
+        return first if first is not None and contains(first.source, pattern) else None
+
+    def cover(self, patterns: Sequence[str]) -> Sequence[str]:
+        """Patterns, none of which overlaps another, that match whatever these match, when it is mapped."""
+        return self._disjoint(tidy(image for pattern in patterns for image, _ in self._pieces(pattern)))
+
+    def select(self, patterns: Sequence[str], subjects: Sequence[str] = (">",)) -> Sequence[str]:
+        """Patterns, none of which overlaps another, that match just the messages that these match.
+
+        `subjects` are those of the stream. Only in that a mapped subject was there already (`may_merge`) can they match
+        more.
+        """
+        found: list[str] = []
+        for pattern in patterns:
+            for image, loss in self._pieces(pattern):
+                if loss:
+                    raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
+                found.append(image)
+            for one in self.maps:
+                if overlaps(one.source, pattern):
+                    continue
+                arrived = [one.image(part) for own in subjects if (part := intersection(one.source, own))]
+                if any(overlaps(image, other) for image in arrived for other in found):
+                    raise PlanRefused(f"{pattern} cannot follow its messages: {one} brings others under it")
+        return self._disjoint(tidy(found))
+
+    def may_merge(self, patterns: Sequence[str]) -> str:
+        """Which subjects of a stream with these patterns can become one, in words; "" if none.
+
+        Where only the last messages of each subject are kept (`max_msgs_per_subject`, buckets), that loses messages.
+        """
+        pieces: list[tuple[str, str]] = []
+        for pattern in patterns:
+            left = [pattern]
+            for one in self.maps:
+                both = intersection(one.source, pattern) if left else None
+                if both is None:
+                    continue
+                if one.merges(both):
+                    return f"{one} makes one subject of many"
+                pieces.append((both, one.image(both)))
+                if contains(one.source, pattern):
+                    left = []
+            pieces += [(rest, rest) for rest in left]
+        for (source, image), (other, other_image) in combinations(pieces, 2):
+            if overlaps(image, other_image) and not (source == image and other == other_image):
+                return f"subjects of {source} and of {other} become the same"
+        return ""
+
+    def _pieces(self, pattern: str) -> Iterator[tuple[str, str]]:
+        """Patterns that together match what becomes of one, each with the reason why it matches more ("" if not)."""
+        stays = not any(contains(one.source, pattern) for one in self.maps)
+        for one in self.maps:
+            both = intersection(one.source, pattern)
+            if both is None:
+                continue
+            image = one.image(both)
+            if contains(one.source, pattern):
+                yield image, one.loss(both)
+                break
+            if not contains(pattern, one.source):
+                yield image, f"{one} maps a part of it that no pattern tells from the rest"
+            elif not (stays and contains(pattern, image)):  # what stays within needs no pattern of its own
+                yield image, one.loss(both)
+        else:
+            yield pattern, ""
+
+    @staticmethod
+    def _disjoint(patterns: Sequence[str]) -> Sequence[str]:
+        for one, other in combinations(patterns, 2):
+            if overlaps(one, other):
+                raise PlanRefused(f"{one} and {other} would stand side by side and overlap")
+        for pattern in patterns:
+            if not is_pattern(pattern):
+                raise PlanRefused(f"{pattern[:80]} is no subject that a server takes")
+        return patterns
+
+
+UNTOUCHED = SubjectMaps()

@@ -1,0 +1,93 @@
+"""Subjects with wildcards as sets of literal subjects: what one matches, holds, and has in common with another.
+
+`*` stands for one token, `>` at the end for one or more; either is a wildcard only where it is a whole token
+(docs.nats.io, "Subject-Based Messaging"). A *pattern* is a subject in which these are wildcards. The subject of a
+message is always literal, whatever its tokens are.
+
+Subjects are text here. Those that are not UTF-8 come with surrogates in place of the odd bytes (`surrogateescape`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from jsbackup.errors import UsageError
+
+__all__ = ["check_pattern", "contains", "intersection", "is_pattern", "matcher", "overlaps", "tidy"]
+
+# Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
+_MAX_BYTES = 4096
+_SPACE = frozenset(" \t\r\n\f\0")
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a server takes it as a subject to filter by: no empty token, no white space, `>` at the end only."""
+    try:
+        fits = 0 < len(text.encode()) <= _MAX_BYTES
+    except UnicodeEncodeError:
+        return False
+    tokens = text.split(".")
+    return fits and _SPACE.isdisjoint(text) and "" not in tokens and ">" not in tokens[:-1]
+
+
+def check_pattern(what: str, text: str) -> str:
+    """`text` itself, if it is a pattern. UsageError, opened by `what`, otherwise."""
+    if not is_pattern(text):
+        raise UsageError(
+            f"{what}: not a subject: {text[:80]!r}",
+            hint="Subjects are tokens joined by dots; * stands for one token, > at the end for all that follow.",
+        )
+    return text
+
+
+@lru_cache(maxsize=1024)
+def matcher(pattern: str) -> re.Pattern[str]:
+    """A regular expression whose `fullmatch` tells whether a literal subject matches; its groups are the wildcards."""
+    parts = {"*": "([^.]*)", ">": "(.*)"}
+    return re.compile(r"\.".join(parts.get(token) or re.escape(token) for token in pattern.split(".")), re.DOTALL)
+
+
+def contains(outer: str, inner: str) -> bool:
+    """Whether all that matches the pattern `inner` matches `outer`."""
+    wide, narrow = outer.split("."), inner.split(".")
+    for at, token in enumerate(wide):
+        if at == len(narrow):
+            return False
+        if token == ">":
+            return True
+        if narrow[at] == ">" or token not in ("*", narrow[at]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def intersection(one: str, other: str) -> str | None:
+    """The pattern of what matches both; None if nothing does."""
+    left, right = one.split("."), other.split(".")
+    both: list[str] = []
+    for at in range(max(len(left), len(right))):
+        if at == len(left) or at == len(right):
+            return None
+        if left[at] == ">":
+            return ".".join([*both, *right[at:]])
+        if right[at] == ">":
+            return ".".join([*both, *left[at:]])
+        if left[at] == "*":
+            both.append(right[at])
+        elif right[at] in ("*", left[at]):
+            both.append(left[at])
+        else:
+            return None
+    return ".".join(both)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some literal subject matches both patterns."""
+    return intersection(one, other) is not None
+
+
+def tidy(patterns: Iterable[str]) -> Sequence[str]:
+    """The patterns without those that another one contains, in order."""
+    distinct = list(dict.fromkeys(patterns))
+    return [p for p in distinct if not any(other != p and contains(other, p) for other in distinct)]
