@@ -66,7 +66,8 @@ def diff_consumers(
         elif name not in old:
             changes.append(ConsumerChange(name, Change.ADDED))
         else:
-            config = diff_configs(old[name].config, new[name].config)
+            # They are of one name, which not every release writes into the configuration.
+            config = diff_configs(old[name].config | {"name": name}, new[name].config | {"name": name})
             state = tuple(_diff_states(objects, old[name], new[name]))
             if config or state:
                 changes.append(ConsumerChange(name, Change.CHANGED, config, state))
