@@ -199,7 +199,7 @@ _ANSWER_METADATA = ("_nats.ver", "_nats.level")
 
 
 def stored_config(config: JsonObject) -> JsonObject:
-    """A stream's or consumer's configuration from an answer of the API, as the server stores it and archives have it."""
+    """A stream's or consumer's configuration from an answer of the API, as servers store it and archives have it."""
     metadata = config.get("metadata")
     if not isinstance(metadata, dict):
         return config
