@@ -14,15 +14,16 @@ from jsbackup import __version__
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
-from jsbackup.cli.output import Output, format_bytes, format_count
+from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.engine.planned import Action, PlannedConsumer, Target
+    from jsbackup.engine.planned import Action, PlannedConsumer, RestorePlan, Target
     from jsbackup.engine.preview import Preview
+    from jsbackup.engine.rules import Finding
     from jsbackup.repository.manifest import StreamBackup
 
 __all__ = ["COMMANDS"]
@@ -42,7 +43,7 @@ __all__ = ["COMMANDS"]
 def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: str) -> int:
     """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
 
-    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the first refusal.
+    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the refusals.
     """
     from jsbackup.engine.plan_file import encode_plan, write_plan
     from jsbackup.engine.preview import preview_restore
@@ -53,6 +54,7 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: s
     repository = open_repository(shared)
     with reading(shared, repository, "plan", lock_timeout):
         manifest = repository.manifest(repository.resolve(asked.backup))
+        chosen = "the latest" if asked.backup == "latest" else f"the one that {asked.backup} names"
         preview = run_async(preview_restore(connection, repository, manifest, options, now_ns=time.time_ns))
     saved = None
     if output_file is not None and not preview.plan.refusals:
@@ -62,17 +64,20 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: s
         )
         write_plan(output_file, data)
         saved = str(output_file)
-    document = _document(preview, saved)
+    document = _document(preview, f"{chosen}, {manifest.result}, made {manifest.created}", saved)
     shared.output.result(document, lambda: _tell(shared.output, document))
     if output_file is not None and saved is None:
         shared.output.note("the plan was not saved, since it is refused")
-    return preview.plan.refusals[0].code if preview.plan.refusals else 0
+    return preview.plan.code
 
 
-def _document(preview: Preview, saved: str | None) -> JsonObject:
+def _document(preview: Preview, chosen: str, saved: str | None) -> JsonObject:
+    from jsbackup.engine.forecast import ESTIMATE
+
     made, target = preview.plan, preview.target
     return {
         "backup": made.backup,
+        "chosen": chosen,
         "target": {
             "version": ".".join(map(str, target.version)),
             "clustered": target.clustered,
@@ -82,7 +87,10 @@ def _document(preview: Preview, saved: str | None) -> JsonObject:
             _action_json(action, order, target) for order, stage in enumerate(made.stages, start=1) for action in stage
         ],
         "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in made.skipped],
-        "refusals": [{"stream": r.stream, "code": r.code, "reason": r.reason} for r in made.refusals],
+        "refusals": [{"code": found.code} | _finding_json(found) for found in made.refusals],
+        "warnings": [_finding_json(found) for found in _warnings(made)],
+        "seconds": round(sum(action.seconds for action in made.actions), 1),
+        "estimate": ESTIMATE,
         "saved": saved,
     }
 
@@ -109,8 +117,17 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
         "config_changes": [{"field": c.field, "before": c.before, "after": c.after} for c in action.changes],
         "consumers": [_consumer_json(entry, planned) for planned in action.consumers],
         "destroys": _destroyed_json(action, target),
-        "notes": list(action.notes),
+        "seconds": round(action.seconds, 1),
+        "notes": [found.reason for found in action.warnings],
     }
+
+
+def _warnings(plan: RestorePlan) -> list[Finding]:
+    return [*plan.warnings, *(found for action in plan.actions for found in action.warnings)]
+
+
+def _finding_json(found: Finding) -> JsonObject:
+    return {"stream": found.stream, "rule": found.rule, "reason": found.reason, "hint": found.hint or None}
 
 
 def _consumer_json(entry: StreamBackup, planned: PlannedConsumer) -> JsonObject:
@@ -165,15 +182,21 @@ def _tell(output: Output, document: JsonObject) -> None:
             output.line(line)
     for item in document["skipped"]:
         output.line(f"skipped: {item['name']}: {item['reason']}")
-    for refusal in refusals:
-        output.line(f"refused ({refusal['code']}): {refusal['stream'] or 'all'}: {refusal['reason']}")
+    for kind, found in (("warning", document["warnings"]), ("refused", refusals)):
+        for one in found:
+            output.line(f"{kind}: {one['stream'] or 'all'}: {one['reason']}")
+            if one["hint"]:
+                output.line(f"hint: {one['hint']}")
     target = document["target"]
     where = f"nats-server {target['version']}" + (f", cluster {target['cluster']}" if target["cluster"] else "")
-    streams = format_count(len(actions), "stream")
+    output.line(f"backup {document['backup']}: {document['chosen']}")
     if refusals:
-        output.line(f"nothing can be restored from {document['backup']} into {where}: refused")
+        output.line(f"refused: nothing can be restored into {where}, for {format_count(len(refusals), 'reason')}")
+    elif actions:
+        streams = format_count(len(actions), "stream")
+        output.line(f"{streams} can be restored into {where} in about {format_seconds(document['seconds'])}")
     else:
-        output.line(f"{streams} can be restored from {document['backup']} into {where}; nothing was changed")
+        output.line(f"nothing is left to restore into {where}")
     if document["saved"]:
         output.line(f"saved: {document['saved']}")
 
@@ -192,8 +215,6 @@ def _details(action: JsonObject) -> Iterator[str]:
         what = "a leftover of an interrupted restore" if gone["leftover"] else "the stream that is there"
         messages = format_count(gone["messages"], "message")
         yield f"destroyed: {name}: {what}, {messages} up to sequence {gone['last_seq']}, created {gone['created']}"
-    for note in action["notes"]:
-        yield f"note: {name}: {note}"
 
 
 def _consumer_text(consumer: JsonObject) -> str:

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jsbackup.engine.planned import Action, Refusal, Target
-from jsbackup.errors import TargetConflict
+from jsbackup.engine.planned import Action, Target
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.model import JsonObject
 from jsbackup.protocol.info import StreamInfo, Tier
 
 __all__ = ["against_limits"]
+
+_RAISE = "Raise that limit, make room, or leave the stream out with --exclude."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class _Claim:
     frees: int
 
 
-def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Refusal]:
+def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
     """A refusal for each stream that would go beyond a limit, which it names."""
     account = target.account
     if account is None:
@@ -42,8 +44,11 @@ def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Refusa
         tier = account.tiers.get(name) if account.tiers else account.usage
         if tier is None:
             known = ", ".join(sorted(account.tiers))
-            reason = f"is to have {name[1:]} replicas, for which the account has no tier ({known}); choose --replicas"
-            yield from (_refusal(action, reason) for action in group)
+            reason = f"is to have {name[1:]} replicas, for which the account has no tier (it has {known})"
+            yield from (
+                _found(action, Rule.NO_TIER, reason, "Choose a number that has one with --replicas.")
+                for action in group
+            )
             continue
         yield from _single(group, tier)
         yield from _streams(group, tier, target, name)
@@ -52,7 +57,7 @@ def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Refusa
             yield from _reserved(group, tier, target, name, kept)
 
 
-def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Refusal]:
+def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Finding]:
     """What each stream breaks by itself."""
     limits = tier.limits
     for action in actions:
@@ -60,27 +65,35 @@ def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Refusal]:
         kept = _kept_in(action.config)
         most = limits.memory_max_stream_bytes if kept == "memory" else limits.storage_max_stream_bytes
         if limits.max_bytes_required and max_bytes <= 0:
-            yield _refusal(action, "has no max_bytes, which the account requires; restore it into another account")
+            reason = "has no max_bytes, which the account requires"
+            yield _found(action, Rule.MAX_BYTES_REQUIRED, reason, "Restore it into another account, or lift that.")
         elif 0 < most < max_bytes:
-            yield _refusal(action, f"has max_bytes {max_bytes}, the account allows {most} for a stream in {kept}")
+            reason = f"has max_bytes {max_bytes}, the account allows {most} for a stream in {kept}"
+            yield _found(action, Rule.MAX_STREAM_BYTES, reason, _RAISE)
         if 0 < limits.max_consumers < len(action.consumers):
-            yield _refusal(
-                action,
-                f"has {len(action.consumers)} consumers, the account's max_consumers is {limits.max_consumers}; "
-                "use --consumers none",
-            )
+            reason = f"has {len(action.consumers)} consumers, the account's max_consumers is {limits.max_consumers}"
+            yield _found(action, Rule.MAX_CONSUMERS, reason, "Restore it with --consumers none, or raise that limit.")
+        for planned in action.consumers:
+            pending = _number(planned.consumer.config, "max_ack_pending")
+            if 0 < limits.max_ack_pending < pending:
+                yield _found(
+                    action,
+                    Rule.MAX_ACK_PENDING,
+                    f"consumer {planned.consumer.name} has max_ack_pending {pending}, the account allows "
+                    f"{limits.max_ack_pending}",
+                    "Raise that limit, or restore with --consumers none.",
+                )
 
 
-def _streams(actions: Iterable[Action], tier: Tier, target: Target, name: str) -> Iterator[Refusal]:
+def _streams(actions: Iterable[Action], tier: Tier, target: Target, name: str) -> Iterator[Finding]:
     limit = tier.limits.max_streams if tier.limits.max_streams > 0 else -1
     claims = [_Claim(action, 1, _freed(action, target, name, lambda _: 1)) for action in actions]
     for claim, total in _beyond(claims, tier.streams, limit):
-        yield _refusal(
-            claim.action, f"would be stream {total}, the account's{_of(name)} max_streams is {limit}; raise that"
-        )
+        reason = f"would be stream {total}, the account's{_of(name)} max_streams is {limit}"
+        yield _found(claim.action, Rule.MAX_STREAMS, reason, _RAISE)
 
 
-def _stored(actions: Sequence[Action], tier: Tier, target: Target, name: str, kept: str) -> Iterator[Refusal]:
+def _stored(actions: Sequence[Action], tier: Tier, target: Target, name: str, kept: str) -> Iterator[Finding]:
     """Of messages, in all replicas."""
     used, limit, called = _storage(tier, kept)
     if name and limit > 0:
@@ -94,12 +107,13 @@ def _stored(actions: Sequence[Action], tier: Tier, target: Target, name: str, ke
         for action in actions
         if _kept_in(action.config) == kept
     ]
+    rule = Rule.MAX_MEMORY if kept == "memory" else Rule.MAX_STORAGE
     for claim, total in _beyond(claims, used, limit):
-        reason = f"would bring the account to {total} bytes in {kept}, its{_of(name)} {called} is {limit}; raise that"
-        yield _refusal(claim.action, reason)
+        reason = f"would bring the account to {total} bytes in {kept}, its{_of(name)} {called} is {limit}"
+        yield _found(claim.action, rule, reason, _RAISE)
 
 
-def _reserved(actions: Sequence[Action], tier: Tier, target: Target, name: str, kept: str) -> Iterator[Refusal]:
+def _reserved(actions: Sequence[Action], tier: Tier, target: Target, name: str, kept: str) -> Iterator[Finding]:
     """By `max_bytes`."""
     _, limit, called = _storage(tier, kept)
 
@@ -111,13 +125,12 @@ def _reserved(actions: Sequence[Action], tier: Tier, target: Target, name: str, 
         for action in actions
         if reserves(action.config)
     ]
+    rule = Rule.RESERVED_MEMORY if kept == "memory" else Rule.RESERVED_STORAGE
     reserved = tier.reserved_memory if kept == "memory" else tier.reserved_storage
     for claim, total in _beyond(claims, reserved, limit):
-        yield _refusal(
-            claim.action,
-            f"would bring what max_bytes reserve in {kept} to {total} bytes, the account's{_of(name)} {called} is "
-            f"{limit}; raise that",
-        )
+        allowed = f"the account's{_of(name)} {called} is {limit}"
+        reason = f"would bring what max_bytes reserve in {kept} to {total} bytes, {allowed}"
+        yield _found(claim.action, rule, reason, _RAISE)
 
 
 def _storage(tier: Tier, kept: str) -> tuple[int, int, str]:
@@ -177,5 +190,5 @@ def _of(tier: str) -> str:
     return f" {tier}" if tier else ""
 
 
-def _refusal(action: Action, reason: str) -> Refusal:
-    return Refusal(action.entry.name, TargetConflict.exit_code, reason)
+def _found(action: Action, rule: Rule, reason: str, hint: str) -> Finding:
+    return Finding(action.entry.name, rule, reason, hint)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from jsbackup.model import JsonObject
 
-__all__ = ["origins_first", "origins_of"]
+__all__ = ["origins_first", "origins_of", "upstreams_of"]
 
 
 def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
@@ -24,9 +24,16 @@ def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
     return stages
 
 
+def upstreams_of(config: JsonObject) -> list[JsonObject]:
+    """Its mirror and its sources, as the configuration has them."""
+    found = [config.get("mirror"), *(config.get("sources") or [])]
+    return [upstream for upstream in found if isinstance(upstream, dict)]
+
+
 def origins_of(config: JsonObject) -> set[str]:
     """Streams of the same account that this one copies from."""
-    origins = [config.get("mirror"), *(config.get("sources") or [])]
     return {
-        o["name"] for o in origins if isinstance(o, dict) and not o.get("external") and isinstance(o.get("name"), str)
+        upstream["name"]
+        for upstream in upstreams_of(config)
+        if not upstream.get("external") and isinstance(upstream.get("name"), str)
     }

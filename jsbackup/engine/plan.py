@@ -1,7 +1,7 @@
 """The plan of a restore: a pure function of a manifest, a picture of the target and the options.
 
-Nothing is sent and nothing is read here. Every decision carries its reason (`notes`), every stream that cannot be
-restored as asked becomes a refusal with its exit code, and one refusal refuses the whole plan before it starts.
+Nothing is sent and nothing is read here. Every decision carries its reason, what follows from it is a warning, what
+stands against a stream is a refusal, each by its rule (`rules.py`); one refusal refuses the whole plan.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import Glob
+from jsbackup.engine.copying import about_origins, against_origins
 from jsbackup.engine.features import (
     Version,
     fit_consumer,
@@ -18,24 +19,26 @@ from jsbackup.engine.features import (
     lacking_for_consumer,
     lacking_for_stream,
 )
-from jsbackup.engine.forecast import expiring
+from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds
 from jsbackup.engine.limits import against_limits
-from jsbackup.engine.origins import origins_first, origins_of
+from jsbackup.engine.origins import origins_first
 from jsbackup.engine.planned import (
     Action,
     ConfigChange,
     Consumers,
     IfExists,
     PlannedConsumer,
-    Refusal,
     RestoreOptions,
     RestorePlan,
     Target,
     Wire,
 )
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.subjects import first_overlap
-from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
+from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.protocol.fields import dump_object
+from jsbackup.protocol.info import state_to_json
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
 __all__ = ["is_chosen", "plan_restore", "staging_prefix"]
@@ -49,6 +52,7 @@ _SHAPES: Mapping[str, type] = {
     "metadata": dict,
     "mirror": dict,
     "num_replicas": int,
+    "placement": dict,
     "retention": str,
     "sources": list,
     "storage": str,
@@ -71,23 +75,32 @@ def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) ->
     """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup."""
     chosen = _choose(manifest, options)
     actions: list[Action] = []
-    refusals: list[Refusal] = []
-    skipped: list[Refusal] = []
+    refusals: list[Finding] = []
+    skipped: list[Finding] = []
     for entry in chosen:
         exists = entry.name in target.streams and entry.name not in target.leftovers
         if (exists or entry.name in target.unborn) and options.if_exists is IfExists.SKIP:
-            skipped.append(Refusal(entry.name, TargetConflict.exit_code, "exists at the target"))
+            skipped.append(Finding(entry.name, Rule.SKIPPED, "exists at the target"))
             continue
         action, reasons = _plan_stream(entry, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
     refusals += _overlaps(actions, target)
     refusals += against_limits(actions, target)
-    actions = [replace(action, notes=(*action.notes, *_absent_origins(action, actions, target))) for action in actions]
+    refusals += against_origins(actions, target)
+    refusals += _too_large(actions, target)
+    actions = [
+        replace(
+            action,
+            warnings=(*action.warnings, *about_origins(action, actions, target)),
+            seconds=estimate_seconds(action, target),
+        )
+        for action in actions
+    ]
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
-    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped))
+    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), tuple(_left_out(manifest, options)))
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
@@ -100,73 +113,102 @@ def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
     return [entry for entry in manifest.streams if is_chosen(entry.name, options.streams, options.exclude)]
 
 
+def _left_out(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
+    for skipped in manifest.skipped:
+        if is_chosen(skipped.name, options.streams, options.exclude):
+            yield Finding(
+                skipped.name,
+                Rule.INCOMPLETE_BACKUP,
+                f"is not in this backup: {skipped.reason}",
+                "Restore it from another backup.",
+            )
+
+
 def _plan_stream(
     entry: StreamBackup, source: Source, target: Target, options: RestoreOptions, *, exists: bool
-) -> tuple[Action, list[Refusal]]:
-    refusals: list[Refusal] = []
+) -> tuple[Action, list[Finding]]:
     _check_shapes(f"stream {entry.name}", entry.config)
     for consumer in entry.consumers:
         _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+    overrides = _overrides(entry, target, options)
+    wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
+    config = fit_stream(wanted, target.version)
+    wire, why, problem = _wire(entry, config, source, target, options)
+    consumers: list[PlannedConsumer] = []
+    if options.consumers is not Consumers.NONE:
+        consumers = [_plan_consumer(consumer, config, wire, target, options) for consumer in entry.consumers]
+    action = Action(
+        entry=entry,
+        name=entry.name,
+        wire=wire,
+        wire_reason=why,
+        config=config,
+        replaces=exists,
+        leftover=entry.name in target.leftovers | target.unborn,
+        changes=tuple(
+            ConfigChange(name, entry.config.get(name), value)
+            for name, value in overrides.items()
+            if entry.config.get(name) != value
+        ),
+        consumers=tuple(consumers),
+    )
+    warnings = (
+        *_about_config(action, target),
+        *about_messages(entry, config, target),
+        *_about_consumers(action),
+        *about_destroyed(action, target),
+        *_staged_before(entry.name, target),
+    )
+    refusals = [*_taken(entry.name, target, options, exists=exists), *_against_config(action, wanted, target)]
+    refusals += [problem] if problem is not None else []
+    return replace(action, warnings=warnings), refusals
 
-    def refuse(reason: str, code: int = PlanRefused.exit_code) -> None:
-        refusals.append(Refusal(entry.name, code, reason))
 
-    if exists and options.if_exists is IfExists.FAIL:
-        refuse("exists at the target; choose with --if-exists skip or replace", TargetConflict.exit_code)
-    if entry.name in target.unborn and options.if_exists is IfExists.FAIL:
-        refuse(
-            "has its name taken by another restore; if that one has failed, choose --if-exists replace",
-            TargetConflict.exit_code,
-        )
+def _overrides(entry: StreamBackup, target: Target, options: RestoreOptions) -> JsonObject:
+    """Fields of the configuration that the target gets otherwise; None: not at all."""
     overrides: JsonObject = {}
     if options.replicas is not None:
         overrides["num_replicas"] = options.replicas
     if options.storage is not None:
         overrides["storage"] = options.storage
-    notes: list[str] = []
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
-        notes.append(f"first_seq is left out: {_text(target.version)} would empty the stream at each start")
-    wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
+    return overrides
+
+
+def _taken(name: str, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
+    """The name, by a stream or by a restore."""
+    if options.if_exists is not IfExists.FAIL:
+        return
+    if exists:
+        hint = "Choose with --if-exists skip or replace."
+        yield Finding(name, Rule.EXISTS, "exists at the target", hint)
+    if name in target.unborn:
+        hint = "If that one has failed, choose --if-exists replace."
+        yield Finding(name, Rule.NAME_TAKEN, "has its name taken by another restore", hint)
+
+
+def _against_config(action: Action, wanted: JsonObject, target: Target) -> Iterable[Finding]:
+    """What servers of the target would not take, or would not do."""
+    name, version = action.entry.name, _text(target.version)
+    newer = "Restore into a newer server, or leave the stream out."
     for lacking in lacking_for_stream(wanted, target.version):
-        refuse(f"{lacking}, the target is {_text(target.version)}")
-    config = fit_stream(wanted, target.version)
-    replicas = config.get("num_replicas", 1)
+        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", newer)
+    for consumer in action.entry.consumers if action.consumers else ():
+        for lacking in lacking_for_consumer(consumer.config, target.version):
+            yield Finding(
+                name,
+                Rule.CONSUMER_FEATURE,
+                f"consumer {consumer.name}: {lacking}, the target is {version}",
+                "Restore into a newer server, or with --consumers none.",
+            )
+    replicas = action.config.get("num_replicas", 1)
+    one = "Restore it with --replicas 1."
     if replicas > 1 and target.clustered is False:
-        refuse(f"has {replicas} replicas, the target is a single server; use --replicas 1")
-    if replicas > 1 and config.get("persist_mode") == "async":
-        refuse(f"has persist_mode async, which is for one replica, not {replicas}; use --replicas 1")
-    wire, why, problem = _wire(entry, config, source, target, options)
-    if problem:
-        refuse(problem)
-    consumers: list[PlannedConsumer] = []
-    for consumer in entry.consumers:
-        if options.consumers is Consumers.NONE:
-            continue
-        lacks = lacking_for_consumer(consumer.config, target.version)
-        for lacking in lacks:
-            refuse(f"consumer {consumer.name}: {lacking}, the target is {_text(target.version)}")
-        consumers.append(_plan_consumer(consumer, config, wire, target, options))
-    changes = tuple(
-        ConfigChange(name, entry.config.get(name), value)
-        for name, value in overrides.items()
-        if entry.config.get(name) != value
-    )
-    return (
-        Action(
-            entry=entry,
-            name=entry.name,
-            wire=wire,
-            wire_reason=why,
-            config=config,
-            replaces=exists,
-            leftover=entry.name in target.leftovers | target.unborn,
-            changes=changes,
-            consumers=tuple(consumers),
-            notes=(*notes, *_notes(entry, config, wire, consumers, target), *_staged_before(entry.name, target)),
-        ),
-        refusals,
-    )
+        yield Finding(name, Rule.SINGLE_SERVER, f"has {replicas} replicas, the target is a single server", one)
+    if replicas > 1 and action.config.get("persist_mode") == "async":
+        reason = f"has persist_mode async, which is for one replica, not {replicas}"
+        yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
 
 
 def _check_shapes(what: str, config: JsonObject) -> None:
@@ -181,46 +223,58 @@ def _check_shapes(what: str, config: JsonObject) -> None:
 
 def _wire(
     entry: StreamBackup, config: JsonObject, source: Source, target: Target, options: RestoreOptions
-) -> tuple[Wire, str, str]:
-    """The way to the target, why that one, and what stands against it ("" if nothing)."""
+) -> tuple[Wire, str, Finding | None]:
+    """The way to the target, why that one, and what stands against it."""
     new = target.version[:2] >= V2_SINCE
     memory = config.get("storage") == "memory"
-    against = ""
+
+    def against(rule: Rule, reason: str, hint: str) -> Finding:
+        return Finding(entry.name, rule, reason, hint)
+
+    problem: Finding | None = None
     if entry.archive_format is ArchiveFormat.CONFIG:
         held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
         if held:
-            against = f"is backed up without messages, and would replace one that has {held}; choose another backup"
-        return Wire.API, "is backed up without messages", against
+            reason = f"is backed up without messages, and would replace one that has {held}"
+            problem = against(Rule.CONFIG_ONLY_REPLACES, reason, "Choose a backup that has its messages.")
+        return Wire.API, "is backed up without messages", problem
     if entry.archive_format is ArchiveFormat.OPAQUE:
         return Wire.OPAQUE, "was kept as it came", _against_opaque(entry.name, source, target, options)
     if options.wire is not Wire.AUTO:
         if options.wire is Wire.V2 and not new:
-            against = f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}; use --wire v1"
+            reason = f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}"
+            problem = against(Rule.WIRE_V2, reason, "Leave --wire out, or use --wire v1.")
         if options.wire is Wire.V1 and memory:
-            against = "--wire v1 cannot restore a stream kept in memory; leave it out, or use --storage file"
-        return options.wire, "asked for", against
+            reason = "--wire v1 cannot restore a stream kept in memory"
+            problem = against(Rule.WIRE_V1_MEMORY, reason, "Leave --wire out, or use --storage file.")
+        return options.wire, "asked for", problem
     if memory:
         if not new:
-            against = f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can); use --storage file"
-        return Wire.V2, "the stream is kept in memory", against
+            reason = f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can)"
+            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --storage file.")
+        return Wire.V2, "the stream is kept in memory", problem
     if new and options.consumers is Consumers.ALL and any(map(_kept_in_memory, entry.consumers)):
-        return Wire.V2, "brings the state of consumers kept in memory", ""
+        return Wire.V2, "brings the state of consumers kept in memory", None
     # M: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
-    return Wire.V1, "the faster one into a file stream" if new else f"all that {_text(target.version)} takes", ""
+    return Wire.V1, "the faster one into a file stream" if new else f"all that {_text(target.version)} takes", None
 
 
-def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> str:
+def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> Finding | None:
     """What stands against sending a snapshot as it came."""
     if name in target.streams and name not in target.leftovers:
-        return "was kept as it came and cannot be proved beside the one that it would replace; delete that one first"
+        reason = "was kept as it came and cannot be proved beside the one that it would replace"
+        return Finding(name, Rule.OPAQUE_REPLACES, reason, "Delete that one first, if it may go.")
     if options.wire is not Wire.AUTO:
-        return f"was kept as it came, not decoded; --wire {options.wire} is not possible"
+        reason = f"was kept as it came, not decoded; --wire {options.wire} is not possible"
+        return Finding(name, Rule.OPAQUE_WIRE, reason, "Leave --wire out.")
     if options.consumers is not Consumers.ALL:
-        return f"was kept as it came, its consumers with it; --consumers {options.consumers} is not possible"
+        reason = f"was kept as it came, its consumers with it; --consumers {options.consumers} is not possible"
+        return Finding(name, Rule.OPAQUE_CONSUMERS, reason, "Leave --consumers out, and delete them after the restore.")
     parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
     if parts is not None and (since := (int(parts[1]), int(parts[2]))) > target.version[:2]:
-        return f"was kept as it came from {_text(since)}, the target is {_text(target.version)}"
-    return ""
+        reason = f"was kept as it came from {_text(since)}, the target is {_text(target.version)}"
+        return Finding(name, Rule.OPAQUE_NEWER, reason, "Restore it into a server of that release, or a newer one.")
+    return None
 
 
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
@@ -254,55 +308,82 @@ def _plan_consumer(
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
-def _notes(
-    entry: StreamBackup, config: JsonObject, wire: Wire, consumers: Sequence[PlannedConsumer], target: Target
-) -> Iterable[str]:
-    if config.get("max_age"):
-        yield expiring(entry, config["max_age"], target.now_ns)
-    if config.get("allow_msg_ttl"):
-        yield "messages whose own TTL has passed meanwhile are removed by the target"
-    if wire is Wire.V2 and entry.state.last_seq > entry.captured.last_seq:
-        yield "its last message was deleted; the time of it has no place in an archive v2"
-    if config.get("mirror") or config.get("sources"):
-        yield "goes on copying from its origins as soon as it is restored"
+def _about_config(action: Action, target: Target) -> Iterable[Finding]:
+    """Warnings: what the target makes of the configuration."""
+    name, config = action.entry.name, action.config
+    if _emptied_by_first_seq(action.entry, target):
+        reason = f"first_seq is left out: {_text(target.version)} would empty the stream at each start"
+        yield Finding(name, Rule.FIRST_SEQ, reason)
+    if action.wire is Wire.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
+        reason = "its last message was deleted; the time of it has no place in an archive v2"
+        yield Finding(name, Rule.DELETED_TAIL, reason)
     if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
-        yield f"has {replicas} replicas, and the target tells of {target.known_servers} servers; see --replicas"
-    floors = [planned.consumer.name for planned in consumers if planned.fidelity is Fidelity.FLOOR]
+        reason = f"has {replicas} replicas, and the target tells of {target.known_servers} servers"
+        yield Finding(name, Rule.FEW_SERVERS, reason, "Choose fewer with --replicas, unless there are more servers.")
+    placement = config.get("placement") or {}
+    if placement and target.clustered is False:
+        yield Finding(name, Rule.PLACEMENT_SINGLE, "has a placement, which means nothing to a single server")
+    elif target.cluster and placement.get("cluster") not in (None, "", target.cluster):
+        reason = f"is to be placed in cluster {placement['cluster']}, the target is in {target.cluster}"
+        yield Finding(name, Rule.PLACEMENT_CLUSTER, reason, "It is refused there unless the two are connected.")
+
+
+def _about_consumers(action: Action) -> Iterable[Finding]:
+    floors = [planned.consumer.name for planned in action.consumers if planned.fidelity is Fidelity.FLOOR]
     if floors:
-        yield f"messages come again to consumers known by their ack floor only: {', '.join(floors)}"
+        reason = f"messages come again to consumers known by their ack floor only: {', '.join(floors)}"
+        yield Finding(action.entry.name, Rule.ACK_FLOOR, reason)
+    if action.config.get("retention") == "interest" and not action.consumers and action.entry.captured.messages:
+        yield Finding(
+            action.entry.name,
+            Rule.NOBODY_INTERESTED,
+            "keeps messages for its consumers, and none is restored: the target may remove all of them",
+            "Restore its consumers as well.",
+        )
 
 
-def _absent_origins(action: Action, actions: Sequence[Action], target: Target) -> Iterable[str]:
-    """What it copies from and will not find."""
-    there = {*target.streams, *(other.name for other in actions)}
-    if absent := sorted(origins_of(action.config) - there):
-        yield f"copies from {', '.join(absent)}, which neither the target has nor this restore brings"
-    if action.name in origins_of(action.config):
-        yield "copies from itself"
-
-
-def _staged_before(name: str, target: Target) -> Iterable[str]:
+def _staged_before(name: str, target: Target) -> Iterable[Finding]:
     """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
     for other in target.streams:
         if re.fullmatch(rf"{re.escape(staging_prefix(name))}[0-9a-f]{{8}}", other):
-            yield f"an interrupted replace left its copy {other}; remove that when this one is in place"
+            reason = f"an interrupted replace left its copy {other}; remove that when this one is in place"
+            yield Finding(name, Rule.STAGED_BEFORE, reason)
 
 
-def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Refusal]:
+def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
     """Subjects of other streams, which in a cluster nobody checks at a restore.
 
     Also of those that are to be replaced: they are there until their turn comes.
     """
     taken = {name: stream.config.get("subjects") or [] for name, stream in target.streams.items()}
-    for action in actions:
+    for at, action in enumerate(actions):
+        ours = action.config.get("subjects") or []
         for name, subjects in taken.items():
-            pair = first_overlap(action.config.get("subjects") or [], subjects)
+            pair = first_overlap(ours, subjects)
             if pair is not None and name != action.name:
-                yield Refusal(
-                    action.entry.name,
-                    TargetConflict.exit_code,
-                    f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target",
-                )
+                reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
+                hint = "Change the subjects of that one or remove it, or leave this one out with --exclude."
+                yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
+        for other in actions[:at]:
+            pair = first_overlap(ours, other.config.get("subjects") or [])
+            if pair is not None:
+                reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} in the same backup"
+                hint = "Leave one of them out with --exclude."
+                yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+
+
+def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
+    """Configurations that do not go into one message to the target."""
+    for action in actions:
+        request = {"config": action.config, "state": state_to_json(action.entry.state)}
+        size = len(dump_object(request, f"the configuration of stream {action.entry.name}"))
+        if 0 < target.max_payload_bytes < size:
+            yield Finding(
+                action.entry.name,
+                Rule.REQUEST_TOO_LARGE,
+                f"has a configuration of {size} bytes, the max_payload of the target is {target.max_payload_bytes}",
+                "Raise max_payload at the target.",
+            )
 
 
 def _text(version: Version) -> str:

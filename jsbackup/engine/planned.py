@@ -6,12 +6,14 @@ Values only: `plan.py` decides, `limits.py` and `forecast.py` say what comes of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from jsbackup.config import Glob
 from jsbackup.engine.features import Version
+from jsbackup.engine.rules import Finding
+from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.repository.manifest import ObjectRef, StreamBackup
@@ -22,7 +24,6 @@ __all__ = [
     "Consumers",
     "IfExists",
     "PlannedConsumer",
-    "Refusal",
     "RestoreOptions",
     "RestorePlan",
     "Target",
@@ -74,7 +75,8 @@ class Target:
     """The target as it was when looked at. `clustered` is None where that cannot be known, so with `account`.
 
     `known_servers` are those of the cluster that it told of, 0 where it told nothing; there may be more. `now_ns` is
-    the time, 0 where nobody asked for it.
+    the time, 0 where nobody asked for it; `max_payload_bytes` what a message may have, `round_trip_seconds` what a
+    request takes, 0 where that is not known.
     """
 
     version: Version
@@ -86,6 +88,8 @@ class Target:
     cluster: str = ""  # its name, "" for none
     known_servers: int = 0
     now_ns: int = 0
+    max_payload_bytes: int = 0
+    round_trip_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +124,8 @@ class Action:
     leftover: bool = False  # what is there is left over from an interrupted restore
     changes: tuple[ConfigChange, ...] = ()
     consumers: tuple[PlannedConsumer, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a stream cannot be restored as asked, and behind a semicolon what to do. `code` is the exit code for it.
-
-    `stream` is "" where it is about all of them.
-    """
-
-    stream: str
-    code: int
-    reason: str
+    warnings: tuple[Finding, ...] = ()
+    seconds: float = 0.0  # that it takes, as `forecast.py` estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +134,18 @@ class RestorePlan:
 
     backup: str
     stages: tuple[tuple[Action, ...], ...]
-    refusals: tuple[Refusal, ...] = ()
-    skipped: tuple[Refusal, ...] = field(default=())
+    refusals: tuple[Finding, ...] = ()
+    skipped: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()  # about all of it
 
     @property
     def actions(self) -> list[Action]:
         return [action for stage in self.stages for action in stage]
+
+    @property
+    def code(self) -> int:
+        """The exit code of what stands against it, 0 for nothing. A restore fails with the same."""
+        codes = [refusal.code for refusal in self.refusals]
+        return next(
+            (code for code in (PlanRefused.exit_code, TargetConflict.exit_code) if code in codes), sum(codes[:1])
+        )

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from jsbackup.config import Connection
 from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.plan import plan_restore
-from jsbackup.engine.planned import Refusal, RestoreOptions, RestorePlan, Target
+from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import missing_objects
-from jsbackup.engine.target import check_allowed, look_at
-from jsbackup.errors import IntegrityError, NatsPermissionDenied
+from jsbackup.engine.target import look_at, not_allowed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 
 __all__ = ["Preview", "preview_restore"]
+
+_LOST = "Restore what is left with --partial, or the stream from another backup."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,13 @@ async def preview_restore(
     """
     async with connect_jetstream(connection) as js:
         target = await look_at(js, now_ns())
+        target = replace(target, round_trip_seconds=await js.link.rtt())
         plan = plan_restore(manifest, target, options)
-        refusals = list(plan.refusals)
-        try:
-            await check_allowed(js, plan)
-        except NatsPermissionDenied as denied:
-            refusals.append(Refusal("", denied.exit_code, f"{denied.message}; {denied.hint or 'ask for it'}"))
-    refusals += [
-        Refusal(problem.stream, IntegrityError.exit_code, f"{problem.problem}; restore with --partial, or another one")
+        permissions = await not_allowed(js, plan)
+    lost = [
+        Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
         for problem in await asyncio.to_thread(missing_objects, repository.objects, manifest, plan)
     ]
-    return Preview(replace(plan, refusals=tuple(refusals)), target)
+    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code), *lost]
+    warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
+    return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)

@@ -308,7 +308,8 @@ class _Run:
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
         proof, unproved = await self._prove(js, action, consumers)
-        notes = [*action.notes, *amiss, *settled.notes]
+        lasting = [warning.reason for warning in action.warnings if warning.rule.lasting]
+        notes = [*lasting, *amiss, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
         if unproved:

@@ -18,16 +18,19 @@ from jsbackup.repository.verify import Level, Problem, verify_backup
 
 __all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused"]
 
+_TOLD = 10  # refusals in one message
+
 
 def refuse_if_refused(plan: RestorePlan) -> None:
     """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it."""
     if not plan.refusals:
         return
-    reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:10])
-    more = len(plan.refusals) - 10
+    reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:_TOLD])
+    more = len(plan.refusals) - _TOLD
     message = f"nothing was restored: {reasons}" + (f"; and {more} more" if more > 0 else "")
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    raise kind(message, hint="Change the options, or leave these streams out with --exclude.")
+    hints = dict.fromkeys(refusal.hint for refusal in plan.refusals[:_TOLD] if refusal.hint)
+    raise kind(message, hint=" ".join((*hints, "See 'jsbackup plan' for all of it.")))
 
 
 def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:

@@ -6,14 +6,17 @@ cannot be there, so that a missing permission is told at once and by its subject
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from jsbackup.engine.abandon import is_marked
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import staging_prefix
-from jsbackup.engine.planned import RestorePlan, Target, Wire
+from jsbackup.engine.planned import Action, RestorePlan, Target, Wire
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol.responses import ErrCode
 
-__all__ = ["check_allowed", "look_at", "may_update"]
+__all__ = ["check_allowed", "look_at", "may_update", "not_allowed"]
 
 _NOWHERE = "jsbackup-probe"
 
@@ -45,6 +48,7 @@ async def look_at(js: JetStream, now_ns: int) -> Target:
         cluster=js.link.cluster_name or "",
         known_servers=_known_servers(js) if clustered else 0,
         now_ns=now_ns,
+        max_payload_bytes=js.link.max_payload_bytes,
     )
 
 
@@ -64,24 +68,69 @@ async def _is_unborn(js: JetStream, name: str) -> bool:
 async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
     for action in plan.actions:
+        async for denied in _denials(js, action):
+            raise denied
+
+
+async def not_allowed(js: JetStream, plan: RestorePlan) -> list[Finding]:
+    """All that the user may not send, as refusals, and as warnings what a restore does without."""
+    found = []
+    for action in plan.actions:
+        async for denied in _denials(js, action):
+            hint = denied.hint or "Grant the user this subject."
+            found.append(Finding(action.entry.name, Rule.NOT_ALLOWED, denied.message, hint))
+        if (denied_proof := await _try(js, "SNAPSHOT", action.name)) is not None:
+            reason = f"cannot be read back and compared: {denied_proof.message}"
+            hint = "Grant the user this subject, or restore with --no-verify."
+            found.append(Finding(action.entry.name, Rule.UNPROVED, reason, hint))
+    return found
+
+
+async def _denials(js: JetStream, action: Action) -> AsyncIterator[NatsPermissionDenied]:
+    """What the user may not do of what the action needs."""
+    try:
         await js.find_stream(action.name)
-        if action.replaces or action.leftover:
-            try:
-                await js.delete_stream(f"{staging_prefix(action.name)}probe")
-            except NatsPermissionDenied as error:
-                error.hint = f"Grant the user this subject, for stream {action.name} that is to be removed too."
-                raise
-        if action.wire is not Wire.API:
-            await _try_chunks(js, action.name)
+    except NatsPermissionDenied as denied:
+        yield denied
+    if action.replaces or action.leftover:
+        try:
+            await js.delete_stream(f"{staging_prefix(action.name)}probe")
+        except NatsPermissionDenied as denied:
+            denied.hint = f"Grant the user this subject, for stream {action.name} that is to be removed too."
+            yield denied
+    if action.wire is Wire.API:
+        verb = "CREATE"
+    else:
+        verb = "RESTORE"
+        if (refused := await _try_chunks(js, action.name)) is not None:
+            yield refused
+    if (refused := await _try(js, verb, action.name)) is not None:
+        yield refused
 
 
-async def _try_chunks(js: JetStream, stream: str) -> None:
+async def _try(js: JetStream, verb: str, stream: str) -> NatsPermissionDenied | None:
+    """Send what servers read the subject of, and refuse the body of: it does nothing. None if it may be sent.
+
+    Nobody's answer is waited for: in a cluster a stream that is not there yet has nobody to answer for it.
+    """
+    try:
+        await js.link.publish(js.prefix.subject("STREAM", verb, stream), b"?")
+        await js.link.flush()
+    except NatsPermissionDenied as denied:
+        return denied
+    return None
+
+
+async def _try_chunks(js: JetStream, stream: str) -> NatsPermissionDenied | None:
     try:
         await js.link.request(f"$JS.SNAPSHOT.RESTORE.{stream}.{_NOWHERE}")
-    except (NatsPermissionDenied, TransferError):
+    except NatsPermissionDenied as denied:
+        return denied
+    except TransferError:
         raise
     except NatsError:
         pass  # nobody listens there, which only one hears who may publish
+    return None
 
 
 async def may_update(js: JetStream) -> bool:

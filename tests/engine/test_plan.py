@@ -97,7 +97,7 @@ def test_memory_streams_go_as_v2_and_are_refused_where_that_is_not_known() -> No
     assert wires(plan(stream("S", storage="memory"))) == {"S": Wire.V2}
     refused = plan(stream("S", storage="memory"), version=(2, 14, 6))
     assert codes(refused) == [15]
-    assert "--storage file" in refused.refusals[0].reason
+    assert "--storage file" in refused.refusals[0].hint
     assert codes(plan(stream("S", storage="memory"), version=(2, 14, 6), storage="file")) == []
 
 

@@ -1,0 +1,107 @@
+"""What a plan checks, by name: rules that refuse a restore, and rules that warn of what comes of it.
+
+A rule's name is what scripts and runbooks rely on, as its exit code: it never changes its meaning. A finding says what
+a rule has found: of which stream, why, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from jsbackup.errors import IntegrityError, NatsError, PlanRefused, TargetConflict
+
+__all__ = ["Finding", "Rule"]
+
+_REFUSED, _CONFLICT = PlanRefused.exit_code, TargetConflict.exit_code
+
+
+class Rule(StrEnum):
+    """One rule. `code` is the exit code of a refusal, 0 for a warning; `lasting`: told after the restore, too."""
+
+    code: int
+    lasting: bool
+
+    def __new__(cls, name: str, code: int = 0, lasting: bool = False) -> Self:
+        rule = str.__new__(cls, name)
+        rule._value_ = name
+        rule.code = code
+        rule.lasting = lasting
+        return rule
+
+    # What is at the target.
+    EXISTS = "exists", _CONFLICT
+    NAME_TAKEN = "name-taken", _CONFLICT
+    SUBJECT_OVERLAP = "subject-overlap", _CONFLICT
+    SUBJECT_OVERLAP_IN_PLAN = "subject-overlap-in-plan", _CONFLICT
+    # Limits of its account.
+    NO_TIER = "no-tier", _CONFLICT
+    MAX_BYTES_REQUIRED = "max-bytes-required", _CONFLICT
+    MAX_STREAM_BYTES = "max-stream-bytes", _CONFLICT
+    MAX_STREAMS = "max-streams", _CONFLICT
+    MAX_CONSUMERS = "max-consumers", _CONFLICT
+    MAX_ACK_PENDING = "max-ack-pending", _CONFLICT
+    MAX_STORAGE = "max-storage", _CONFLICT
+    MAX_MEMORY = "max-memory", _CONFLICT
+    RESERVED_STORAGE = "reserved-storage", _CONFLICT
+    RESERVED_MEMORY = "reserved-memory", _CONFLICT
+    REQUEST_TOO_LARGE = "request-too-large", _CONFLICT
+    # What its servers can do.
+    STREAM_FEATURE = "stream-feature", _REFUSED
+    CONSUMER_FEATURE = "consumer-feature", _REFUSED
+    SINGLE_SERVER = "single-server", _REFUSED
+    ASYNC_REPLICAS = "async-replicas", _REFUSED
+    MEMORY_STREAM = "memory-stream", _REFUSED
+    WIRE_V2 = "wire-v2", _REFUSED
+    WIRE_V1_MEMORY = "wire-v1-memory", _REFUSED
+    # What a backup has.
+    CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
+    OPAQUE_REPLACES = "opaque-replaces", _REFUSED
+    OPAQUE_WIRE = "opaque-wire", _REFUSED
+    OPAQUE_CONSUMERS = "opaque-consumers", _REFUSED
+    OPAQUE_NEWER = "opaque-newer", _REFUSED
+    OBJECT_LOST = "object-lost", IntegrityError.exit_code
+    # Mirrors and sources.
+    CYCLE = "cycle", _REFUSED
+    ORIGIN_MESSAGE_SIZE = "origin-message-size", _REFUSED
+    # Permissions.
+    NOT_ALLOWED = "not-allowed", NatsError.exit_code
+
+    # Warnings.
+    SKIPPED = "skipped"
+    INCOMPLETE_BACKUP = "incomplete-backup"
+    MAX_AGE = "max-age", 0, True
+    EXPIRES = "expires", 0, True
+    MESSAGE_TTL = "message-ttl"
+    LARGE_MESSAGES = "large-messages"
+    DELETED_TAIL = "deleted-tail", 0, True
+    FIRST_SEQ = "first-seq", 0, True
+    COPIES_ON = "copies-on", 0, True
+    ORIGIN_ABSENT = "origin-absent", 0, True
+    ORIGIN_ELSEWHERE = "origin-elsewhere"
+    COPIED_BY = "copied-by", 0, True
+    FEW_SERVERS = "few-servers"
+    PLACEMENT_CLUSTER = "placement-cluster"
+    PLACEMENT_SINGLE = "placement-single"
+    ACK_FLOOR = "ack-floor", 0, True
+    NOBODY_INTERESTED = "nobody-interested"
+    DESTROYS_NEWER = "destroys-newer"
+    DESTROYS_ANOTHER = "destroys-another"
+    DESTROYS_CONSUMERS = "destroys-consumers"
+    STAGED_BEFORE = "staged-before", 0, True
+    UNPROVED = "unproved"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule has found. `stream` is "" for all of them; `hint` is a sentence, or ""."""
+
+    stream: str
+    rule: Rule
+    reason: str
+    hint: str = ""
+
+    @property
+    def code(self) -> int:
+        return self.rule.code
