@@ -29,12 +29,14 @@ SIGNATURES = "signatures"
 ENCRYPTION = "encryption"
 KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION})
 
+# Another document of this repository, put in place of the descriptor by mistake, says an id of another kind, or none.
+_ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
 _RECIPIENT = re.compile(r"age1[0-9a-z]{58}")
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """`id` is a random name of the repository, `created` RFC 3339, `tool` name and version of who made it.
+    """`id` is a random name of the repository, in hex, `created` RFC 3339, `tool` name and version of who made it.
 
     `authority` is the public key behind all signatures, None where nothing is signed; `recipient` what is encrypted is
     encrypted for, None where nothing is.
@@ -76,8 +78,12 @@ def decode_descriptor(data: Data) -> Descriptor:
     recipient = None if encryption is None else encryption.text("recipient")
     if recipient is not None and (signatures is None or not _RECIPIENT.fullmatch(recipient)):
         fields.wrong(ENCRYPTION, "that of a signed repository, with an age recipient")
+    repository_id = fields.text("id")
+    if not _ID.fullmatch(repository_id):
+        fields.wrong("id", "that of a repository")
+    fields.time_ns("created")
     return Descriptor(
-        id=fields.text("id"),
+        id=repository_id,
         created=fields.text("created"),
         tool=fields.text("tool"),
         authority=None if signatures is None else signatures.hex256("authority"),

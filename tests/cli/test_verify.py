@@ -120,6 +120,8 @@ CONTENT = (Kind.SEGMENT, Kind.PENDING, Kind.OPAQUE)
 HARMLESS = (Kind.LEASE, Kind.MARKS, Kind.VERIFIED, Kind.RECEIPT, Kind.PROBE)
 # Nobody can know that there was one; what a catalog told is read from the manifests.
 MISSED_BY_NOBODY = (Kind.CATALOG, Kind.HOLD)
+# What stands and falls with them: everything, or the backup.
+NEEDED_BY_ALL = (Kind.DESCRIPTOR, Kind.MANIFEST, Kind.WRITER, Kind.IDENTITY)
 JUDGED = tuple(kind for kind in Kind if kind is not Kind.FOREIGN)
 
 
@@ -151,13 +153,15 @@ def test_damage_of_every_kind_is_found_and_named(
         told = typed("verify", *place.line, "--json")
         assert told.code == done.code and isinstance(told.document, dict)
         if kind in CONTENT:
-            _names_what_is_lost(place.made, keys[0], told)
-            assert typed("list", *place.line).code == 0
+            _names_what_is_lost(place.made, keys[0], told, done.out)
+        if kind not in NEEDED_BY_ALL:
+            for line in (["list"], ["show", FIRST], ["show", SECOND]):
+                assert typed(*line, *place.line).code == 0, (name, line)
         place.change(keys[0], place.made.objects[keys[0]])
     assert typed("verify", *place.line).code == 0
 
 
-def _names_what_is_lost(made: Made, key: str, told: Typed) -> None:
+def _names_what_is_lost(made: Made, key: str, told: Typed, text: str) -> None:
     for manifest, document in zip((made.first, made.second), told.document["backups"], strict=True):
         named = {}
         for stream in manifest.streams:
@@ -168,9 +172,30 @@ def _names_what_is_lost(made: Made, key: str, told: Typed) -> None:
         wanted = [named[key]] if key in named else []
         found = [(p["stream"], p["first_seq"], p["last_seq"], p["messages"]) for p in document["problems"]]
         assert found == wanted and document["ok"] is not bool(wanted)
+        for stream, first, last, messages in wanted:
+            ranges = f" (lost: {messages} messages, sequences {first} to {last})" if last else ""
+            assert any(
+                line.startswith(f"  {stream}: object {key} ") and line.endswith(ranges) for line in text.splitlines()
+            )
 
 
-@pytest.mark.parametrize("kind", [*CONTENT, Kind.MANIFEST, Kind.WRITER, Kind.HOLD])
+@pytest.mark.parametrize("kind", CONTENT)
+def test_level_manifest_finds_what_names_and_sizes_tell(
+    kind: Kind, on_disk: Callable[..., OnDisk], typed: Type
+) -> None:
+    place = on_disk("plain")
+    key = place.made.keys(kind)[0]
+    for name, damage in DAMAGES.items():
+        place.change(key, damage(place.made.objects[key]))
+        same_size = name in ("flipped", "zeroed", "foreign")
+        done = typed("verify", *place.line, "--level", "manifest")
+        assert done.code == (0 if same_size else 14), name
+        assert (key in done.out) is not same_size
+        for level in ("objects", "data"):
+            assert typed("verify", *place.line, "--level", level).code == 14, (name, level)
+
+
+@pytest.mark.parametrize("kind", [*CONTENT, Kind.MANIFEST, Kind.WRITER, Kind.HOLD, Kind.CATALOG, Kind.DESCRIPTOR])
 @pytest.mark.parametrize("repository", KINDS)
 def test_exchanged_objects_are_found(repository: str, kind: Kind, on_disk: Callable[..., OnDisk], typed: Type) -> None:
     place = on_disk(repository)

@@ -8,7 +8,7 @@ from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.repository import age
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import encode_document
-from tests.harness.backups import CREATED
+from tests.harness.backups import CREATED, FIRST
 
 IDENTITY = age.identity_of(bytes(32))
 assert IDENTITY.recipient is not None
@@ -49,6 +49,14 @@ def test_a_descriptor_says_what_it_takes_to_read_the_repository(
 def test_a_descriptor_that_contradicts_itself_is_refused(features: list[str], fields: dict[str, Any]) -> None:
     with pytest.raises(FormatError, match="repository descriptor"):
         decode_descriptor(_document(features, fields))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"id": FIRST}, {"id": ""}, {"id": "0" * 66}, {"id": 7}, {"created": "yesterday"}], ids=str
+)
+def test_another_document_is_no_descriptor(fields: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match="repository descriptor"):
+        decode_descriptor(_document([], fields))
 
 
 def test_another_scheme_takes_a_later_tool() -> None:

@@ -24,7 +24,7 @@ from jsbackup.repository.verify import ProblemKind, check_manifest
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, make_repository, store_backup
 from tests.harness.batches import messages_of, some_messages
-from tests.harness.damage import DAMAGES, put_instead
+from tests.harness.damage import DAMAGES, put_instead, swap
 from tests.harness.stores import Fault, FaultStore
 
 ME = age.identity_of(bytes(range(32)))
@@ -133,6 +133,15 @@ def test_a_segment_that_is_what_was_stored_and_holds_something_else_is_lost(
         left = saved(store, replace(manifest, streams=(lie,)))
         assert [problem.key for problem in left.lost["orders"]] == [first.key]
         assert stream(left).segments == whole.segments[1:]
+
+
+def test_segments_that_were_exchanged_are_lost_and_the_others_are_not(store: MemoryStore, manifest: Manifest) -> None:
+    whole = manifest.streams[0]
+    first, _, third = whole.segments[:3]
+    swap(store, first.key, third.key)
+    left = saved(store, manifest)
+    assert [problem.key for problem in left.lost["orders"]] == [first.key, third.key]
+    assert list(stream(left).segments) == [ref for ref in whole.segments if ref not in (first, third)]
 
 
 # --- what is not lost ---
