@@ -1,4 +1,4 @@
-"""Bounded hand-over of bytes between the event loop and one worker thread, in either direction.
+"""Bounded hand-over between the event loop and one worker thread, in either direction, or between two threads.
 
 The loop speaks NATS; decoding, compressing and storing block, so they run in a thread. Both queues here are bounded
 by bytes, not items, because that is what bounds the memory of the process. Neither side ever blocks the loop.
@@ -6,6 +6,7 @@ by bytes, not items, because that is what bounds the memory of the process. Neit
 `Intake`: loop → thread (backup). The loop never waits to put: the NATS window bounds what can arrive, and the loop
 decides by `queued_bytes` when to acknowledge, which is what lets more arrive.
 `Outlet`: thread → loop (restore). The thread waits while the loop has enough.
+`Relay`: thread → thread (clone), of anything that has a size. Either side waits for the other.
 
 Either side may `abort`; the other then raises what it was aborted with.
 """
@@ -15,8 +16,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-__all__ = ["Intake", "Outlet"]
+__all__ = ["Intake", "Outlet", "Relay"]
+
+T = TypeVar("T")
 
 
 class Intake:
@@ -153,3 +158,55 @@ class Outlet:
             if self._filled():
                 return
             await self._changed.wait()
+
+
+class Relay(Generic[T]):
+    """Things from one worker thread to another, at most `limit_bytes` of them (or one, if that is bigger)."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._changed = threading.Condition()
+        self._things: deque[tuple[T, int]] = deque()
+        self._queued = 0
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def put(self, thing: T, size: int) -> None:
+        """The giving thread: hand over something of so many bytes; waits while the other one has enough."""
+        with self._changed:
+            while self._queued and self._queued + size > self._limit and self._error is None:
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
+            self._things.append((thing, size))
+            self._queued += size
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abort(self, error: BaseException) -> None:
+        """Both threads raise `error` as soon as they look; what is queued is dropped. The first error stays."""
+        with self._changed:
+            self._error = self._error or error
+            self._things.clear()
+            self._queued = 0
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[T]:
+        """The taking thread: everything, to the end. Waits."""
+        while True:
+            with self._changed:
+                while not self._things and not self._closed and self._error is None:
+                    self._changed.wait()
+                if self._error is not None:
+                    raise self._error
+                if not self._things:
+                    return
+                thing, size = self._things.popleft()
+                self._queued -= size
+                self._changed.notify_all()
+            yield thing

@@ -178,6 +178,15 @@ class JetStream:
     async def delete_consumer(self, stream: str, name: str) -> None:
         await self.ask(api.consumer_delete(self.prefix, stream, name))
 
+    async def delete_message(self, stream: str, sequence: int) -> None:
+        """Delete a message; that it is gone already is as good. ApiError where the stream does not allow it."""
+        try:
+            await self.ask(api.message_delete(self.prefix, stream, sequence))
+        except ApiError as error:
+            # S: stores that report it as an error give it the number of any failure.
+            if error.err_code != ErrCode.SEQUENCE_NOT_FOUND and "no message found" not in error.message:
+                raise
+
     async def message(self, stream: str, sequence: int) -> StoredMessage | None:
         """The message, or None if it was deleted."""
         try:

@@ -58,8 +58,9 @@ class ArchiveV1Writer:
 
     `config["name"]` is the name that the stream will have, and `created` (RFC 3339) its creation time, None for now.
     Of `state` only `last_seq` and `last_ns` matter: they are the stream's last sequence and time even if that message
-    is gone; the first sequence is that of the first message, or follows from `last_seq` if there is none. A consumer
-    without a state starts as its config says. Holds at most one block. All errors are `FormatError`.
+    is gone; the first sequence is that of the first message, or follows from `last_seq` if there is none. Where the end
+    is not known beforehand, `extend` moves it. A consumer without a state starts as its config says. Holds at most one
+    block. All errors are `FormatError`.
     """
 
     def __init__(
@@ -73,10 +74,8 @@ class ArchiveV1Writer:
         self._stream = name
         self._config = config
         self._created = created
-        self._consumers = tuple(consumers)
-        names = {consumer.name for consumer in self._consumers}
-        if len(names) != len(self._consumers) or not all(map(asset_name_is_sound, names)):
-            raise FormatError("archive v1: bad consumer names")
+        self._consumers: tuple[ArchivedConsumer, ...] = ()
+        self.set_consumers(consumers)
         self._end_seq = state.last_seq
         self._end_ns = state.last_ns
         self._last_seq = 0
@@ -88,6 +87,19 @@ class ArchiveV1Writer:
         self._block_bytes = 0
         self._block_deletions = 0
         self._index_db = IndexWriter(name, config)
+
+    def set_consumers(self, consumers: Iterable[ArchivedConsumer]) -> None:
+        """Other consumers than those that were given first: they are written last, and may not be known before."""
+        self._consumers = tuple(consumers)
+        names = {consumer.name for consumer in self._consumers}
+        if len(names) != len(self._consumers) or not all(map(asset_name_is_sound, names)):
+            raise FormatError("archive v1: bad consumer names")
+
+    def extend(self, last_seq: int) -> None:
+        """The stream ends there, if not later."""
+        if last_seq > MAX_SEQUENCE:
+            raise FormatError(f"archive v1: last sequence {last_seq} out of range")
+        self._end_seq = max(self._end_seq, last_seq)
 
     def begin(self) -> list[bytes]:
         meta = _json({**self._config, "Created": self._created} if self._created else self._config)

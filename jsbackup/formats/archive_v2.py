@@ -201,14 +201,15 @@ class ArchiveV2Reader:
 class ArchiveV2Writer:
     """Turns batches into the bytes of an archive: `begin`, `write` for each batch, `finish`, in that order.
 
-    Of `state`, `first_seq`, `last_seq` and `bytes` matter, see above; messages lie between the two sequences. Every
-    consumer needs a state. All errors are `FormatError`.
+    Of `state`, `first_seq`, `last_seq` and `bytes` matter, see above; messages lie between the two sequences, unless
+    `extend` says that there are later ones. Every consumer needs a state. All errors are `FormatError`.
     """
 
     def __init__(self, state: StreamState, consumers: Iterable[ArchivedConsumer] = ()) -> None:
         self._state = state
         self._consumers = tuple(consumers)
         self._last_seq = 0
+        self._end_seq = state.last_seq
         if not 0 <= state.first_seq <= state.last_seq + 1 or not 0 <= state.last_seq <= MAX_SEQUENCE:
             raise FormatError(f"archive v2: bad sequences {state.first_seq} to {state.last_seq}")
         for consumer in self._consumers:
@@ -229,13 +230,19 @@ class ArchiveV2Writer:
                 out.append(_json_entry(f"consumers/{consumer.name}", value))
         return out
 
+    def extend(self, last_seq: int) -> None:
+        """Messages up to that sequence come. Servers take them though they are beyond what `begin` said (2.15)."""
+        if last_seq > MAX_SEQUENCE:
+            raise FormatError(f"archive v2: last sequence {last_seq} out of range")
+        self._end_seq = max(self._end_seq, last_seq)
+
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
         if batch.num_rows == 0:
             return []
         columns = columns_from_batch(batch)
         sequences = memoryview(columns.sequences).cast("B").cast("q")
         first = max(self._last_seq + 1, self._state.first_seq)
-        if not first <= sequences[0] <= sequences[-1] <= self._state.last_seq:
+        if not first <= sequences[0] <= sequences[-1] <= self._end_seq:
             raise FormatError(f"archive v2: sequences {sequences[0]} to {sequences[-1]} are out of order or range")
         self._last_seq = sequences[-1]
         return [kernels.encode_entries(columns)[0]]

@@ -26,7 +26,7 @@ from jsbackup.errors import FormatError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
 
-__all__ = ["Digester", "EncodedRows", "MessageBatch", "StreamDigest", "encode_rows"]
+__all__ = ["Digester", "EncodedRows", "MessageBatch", "StreamDigest", "digest_rows", "encode_rows"]
 
 MessageBatch: TypeAlias = pa.RecordBatch
 """`BATCH_SCHEMA` or `BINARY_SUBJECT_SCHEMA`; a name for layers that do not import Arrow themselves."""
@@ -81,6 +81,11 @@ def encode_rows(batch: MessageBatch) -> EncodedRows:
     """Encode a batch. Raises `FormatError` if sequences do not rise from at least 1 or a message is too large."""
     encoded, ends = kernels.encode_entries(columns_from_batch(batch))
     return EncodedRows(encoded, memoryview(ends).cast("q"))
+
+
+def digest_rows(rows: EncodedRows) -> StreamDigest:
+    """The stream digest of these messages."""
+    return StreamDigest(kernels.sum_digest(rows.encoded, rows.ends, bytes(_SIZE)))
 
 
 class Digester:

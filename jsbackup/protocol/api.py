@@ -28,6 +28,7 @@ __all__ = [
     "consumer_list",
     "consumer_names",
     "leader_step_down",
+    "message_delete",
     "message_get",
     "message_get_last",
     "message_get_next",
@@ -196,6 +197,12 @@ def message_get_next(prefix: ApiPrefix, stream: str, sequence: int, subject: str
 def message_get_last(prefix: ApiPrefix, stream: str, subject: str = ">") -> Request:
     """The last message whose subject matches."""
     return _message_get(prefix, stream, {"last_by_subj": subject})
+
+
+def message_delete(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
+    """Delete the message of that sequence, without overwriting its bytes; 10043 or 10057 if there is none."""
+    tokens = ("STREAM", "MSG", "DELETE", check_name("stream", stream))
+    return _request(prefix, "stream_msg_delete_response", tokens, {"seq": sequence, "no_erase": True})
 
 
 def _message_get(prefix: ApiPrefix, stream: str, body: JsonObject) -> Request:

@@ -58,6 +58,7 @@ def body(request: Request) -> JsonObject:
         (api.stream_create(P, {"name": "Ö"}), "STREAM.CREATE.Ö", "stream_create", '{"name":"Ö"}'.encode()),
         (api.stream_update(P, {"name": "S"}), "STREAM.UPDATE.S", "stream_update", b'{"name":"S"}'),
         (api.stream_delete(P, "S"), "STREAM.DELETE.S", "stream_delete", b""),
+        (api.message_delete(P, "S", 7), "STREAM.MSG.DELETE.S", "stream_msg_delete", b'{"seq":7,"no_erase":true}'),
         (api.stream_purge(P, "S"), "STREAM.PURGE.S", "stream_purge", b""),
         (
             api.stream_purge(P, "S", before=9, subject="a"),
