@@ -203,8 +203,8 @@ class SubjectMaps:
                     raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
                 found.append(image)
             for one in self.maps:
-                if overlaps(one.source, pattern):
-                    continue
+                if contains(pattern, one.source) or one is self.whole(pattern):
+                    continue  # brings nothing from outside, or nothing that is not told apart still (`loss`)
                 arrived = [one.image(part) for own in subjects if (part := intersection(one.source, own))]
                 if any(overlaps(image, other) for image in arrived for other in found):
                     raise PlanRefused(f"{pattern} cannot follow its messages: {one} brings others under it")
