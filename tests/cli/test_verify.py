@@ -172,10 +172,10 @@ def _names_what_is_lost(made: Made, key: str, told: Typed, text: str) -> None:
         wanted = [named[key]] if key in named else []
         found = [(p["stream"], p["first_seq"], p["last_seq"], p["messages"]) for p in document["problems"]]
         assert found == wanted and document["ok"] is not bool(wanted)
-        for stream, first, last, messages in wanted:
+        for name, first, last, messages in wanted:
             ranges = f" (lost: {messages} messages, sequences {first} to {last})" if last else ""
             assert any(
-                line.startswith(f"  {stream}: object {key} ") and line.endswith(ranges) for line in text.splitlines()
+                line.startswith(f"  {name}: object {key} ") and line.endswith(ranges) for line in text.splitlines()
             )
 
 

@@ -17,7 +17,7 @@ from tests.harness.api import Wire, call, connected
 from tests.harness.awkward import fill
 from tests.harness.commands import jsbackup
 from tests.harness.oracle import ObservedStream, observe
-from tests.harness.s3peer import Answer, Fault, S3Peer
+from tests.harness.s3peer import Answer, Fault, S3Peer, Trouble
 from tests.harness.s3server import BUCKET, LOCKED_BUCKET, SECRET_KEY, S3Server
 from tests.harness.servers import NEWEST, NatsServer, Port
 
@@ -72,34 +72,62 @@ def test_a_repository_in_s3_gives_everything_back(nats_server: Starter, s3_serve
     }
 
 
-async def _some_messages(url: str) -> None:
+async def _some_messages(url: str, count: int = 40) -> None:
     async with connected(url) as nc:
         config: Wire = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file", "num_replicas": 1}
         await call(nc, "STREAM.CREATE.ORDERS", {**config, "retention": "limits"})
-        payload = random.Random(1).randbytes(64 << 10)
-        for number in range(40):
+        payload = random.Random(count).randbytes(64 << 10)
+        for number in range(count):
             await nc.publish(f"orders.{number}", payload)
 
 
-def test_a_store_with_bad_moments_loses_nothing(nats_server: Starter, s3_server: S3Server, location: str) -> None:
-    server = nats_server(NEWEST)
+BAD_MOMENTS = [
+    Answer(503, "SlowDown"),
+    Answer(500, "InternalError"),
+    Fault.RESET_BEFORE,
+    Fault.RESET_AFTER,
+    Fault.ERROR_AFTER,
+]
+
+
+@pytest.mark.parametrize("conditions", [True, False])
+def test_a_store_with_bad_moments_loses_nothing(
+    nats_server: Starter, s3_server: S3Server, location: str, tmp_path: Path, conditions: bool
+) -> None:
+    """Also where writes that should be conditional replace what is there."""
+    server, target = nats_server(NEWEST), nats_server(NEWEST)
     asyncio.run(_some_messages(server.url))
+    moments = itertools.cycle(BAD_MOMENTS)
     with S3Peer(s3_server.port) as peer:
         at = s3_server.environment | {"JSBACKUP_REPO": location, "JSBACKUP_S3_ENDPOINT": peer.url}
-        for kind in ("HEAD", "PUT", "GET", "LIST"):
-            for after, trouble in enumerate((Answer(503, "SlowDown"), Fault.RESET_AFTER, Fault.ERROR_AFTER)):
-                peer.meet(trouble, kind, after=3 * after + 1)
-        backup = jsbackup("backup", "-s", server.url, **at).ok().document
-        peer.meet(Fault.FLIP, "GET", after=2)
-        peer.meet(Fault.TRUNCATE, "GET", after=3)
-        assert jsbackup("verify", "--level", "data", **at).ok().document["backups"][0]["ok"]
-        shown = jsbackup("show", "latest", **at).ok().document
-    (stream,) = backup["streams"]
-    assert (stream["messages"], shown["streams"][0]["messages"]) == (40, 40)
+
+        def run(*line: str | Path, **troubles: Trouble) -> Wire:
+            """With one bad moment for each kind of request, and further ones."""
+            for number, kind in enumerate(("LIST", "GET", "DELETE", "PUT")[: 3 + conditions]):
+                peer.meet(next(moments), kind, after=number)
+            for kind, trouble in troubles.items():
+                peer.meet(trouble, kind, after=5)
+            if not conditions:
+                peer.always(Fault.UNCONDITIONAL, "PUT")
+            return jsbackup(*line, **at).ok().document
+
+        first = run("backup", "-s", server.url)
+        asyncio.run(_some_messages(server.url, 10))
+        second = run("backup", "-s", server.url)
+        run("copy", "--to-repo", tmp_path / "copy", GET=Fault.FLIP)
+        forgotten = run("forget", "--keep-last", "1", "--prune", "--grace", "0")
+        assert [one["backup"] for one in forgotten["removed"]] == [first["backup"]]
+        assert all(one["ok"] for one in run("verify", "--level", "data", GET=Fault.TRUNCATE)["backups"])
+        restored = run("restore", "latest", "-s", target.url)
+    assert [one["digest"] for one in restored["streams"]] == [one["digest"] for one in second["streams"]]
+    assert second["streams"][0]["messages"] == 50 and first["streams"][0]["messages"] == 40
     below = location.removeprefix(f"s3://{BUCKET}/")
-    named = {reference["key"] for reference in shown["streams"][0]["objects"]}
-    stored = {key.removeprefix(f"{below}/") for key in s3_server.keys(f"{below}/segments/")}
-    assert stored == named  # each once, and no other
+    shown = jsbackup("show", "latest", **s3_server.environment, JSBACKUP_REPO=location).ok().document
+    named = {one["key"] for one in shown["streams"][0]["objects"]}
+    assert {key.removeprefix(f"{below}/") for key in s3_server.keys(f"{below}/segments/")} == named
+    assert s3_server.keys(f"{below}/locks/") == []
+    copied = jsbackup("verify", "--level", "data", "-r", tmp_path / "copy").ok().document
+    assert [one["backup"] for one in copied["backups"]] == [first["backup"], second["backup"]]
 
 
 def test_every_failure_is_one_sentence_and_exit_code_21(s3_server: S3Server, location: str, tmp_path: Path) -> None:
