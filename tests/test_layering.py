@@ -29,8 +29,9 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "transforms": ({"errors", "model", "times", "config"}, {"pyarrow"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
+    "pipeline": (BASE | {"formats", "stores", "repository", "exchange"}, {"pyarrow", "pyspark", "py4j"}),
     "cli": (
-        BASE | {"protocol", "formats", "stores", "repository", "transforms", "exchange", "engine"},
+        BASE | {"protocol", "formats", "stores", "repository", "transforms", "exchange", "engine", "pipeline"},
         {"click", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),

@@ -81,25 +81,12 @@ def _variables(shared: Shared) -> Mapping[str, str]:
 
 def keys_of(shared: Shared) -> GivenKeys:
     """The keys that options and environment come to. Raises UsageError for what is no key."""
-    from jsbackup.repository.keys import NO_KEYS, GivenKeys, read_identities
-    from jsbackup.repository.writer_key import decode_writer_key
+    from jsbackup.repository.keys import NO_KEYS, read_keys
 
     secrets = key_secrets(shared.keys, _variables(shared))
     if secrets == KeySecrets():
         return NO_KEYS
-    passphrase = None if secrets.passphrase is None else _text(secrets.passphrase, "passphrase").rstrip("\r\n")
-    writer = None
-    if secrets.writer_key is not None:
-        writer = decode_writer_key(_text(secrets.writer_key, "writer key"), "writer key")
-    identities = read_identities(secrets.identity, passphrase, "identity") if secrets.identity else ()
-    return GivenKeys(writer, identities, passphrase, secrets.expect_signer)
-
-
-def _text(secret: bytes, what: str) -> str:
-    try:
-        return secret.decode()
-    except UnicodeDecodeError:  # not chained: it holds the secret
-        raise UsageError(f"the {what} is no text") from None
+    return read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
 
 
 def open_repository(shared: Shared) -> Repository:

@@ -1,13 +1,14 @@
 """Configuration: text → values, and everything that says where and as whom to connect.
 
-Only `environment` reads the process environment; all else takes it as an argument, so that a result depends on its
-arguments and on the files they name.
+Only `environment` reads the process environment, only `environment_with` changes it; all else takes it as an argument,
+so that a result depends on its arguments and on the files they name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from jsbackup.config.connection import (
     Connection,
@@ -39,6 +40,7 @@ __all__ = [
     "UserJwt",
     "UserPassword",
     "environment",
+    "environment_with",
     "key_secrets",
     "new_writer_key_file",
     "parse_bool",
@@ -56,3 +58,18 @@ __all__ = [
 def environment() -> Mapping[str, str]:
     """A copy of the process environment, taken now."""
     return dict(os.environ)
+
+
+@contextmanager
+def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
+    """For libraries that are told things in no other way: these variables are set inside, and as before afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

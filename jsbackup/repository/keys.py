@@ -35,7 +35,7 @@ from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnava
 from jsbackup.repository import age, layout
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.secret import RepositorySecret
-from jsbackup.repository.writer_key import WriterKey
+from jsbackup.repository.writer_key import WriterKey, decode_writer_key
 from jsbackup.stores.base import Store
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "put_identity",
     "put_passphrase",
     "read_identities",
+    "read_keys",
     "remove_identity",
 ]
 
@@ -111,6 +112,23 @@ def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age
         return tuple(age.parse_identities(data.decode(), what))
     except UnicodeDecodeError:
         raise UsageError(f"the {what} holds no identity") from None
+
+
+def read_keys(
+    writer_key: bytes | None, identity: bytes | None, passphrase: bytes | None, expect_signer: str | None
+) -> GivenKeys:
+    """Keys from the files that hold them. Raises `UsageError` for what is no key."""
+    secret = None if passphrase is None else _as_text(passphrase, "passphrase").rstrip("\r\n")
+    writer = None if writer_key is None else decode_writer_key(_as_text(writer_key, "writer key"), "writer key")
+    identities = read_identities(identity, secret, "identity") if identity else ()
+    return GivenKeys(writer, identities, secret, expect_signer)
+
+
+def _as_text(secret: bytes, what: str) -> str:
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:  # not chained: it holds the secret
+        raise UsageError(f"the {what} is no text") from None
 
 
 def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:

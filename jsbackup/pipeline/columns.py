@@ -1,0 +1,104 @@
+"""The columns that Spark sees of messages, and how a batch of ours becomes one of these.
+
+    stream         string      the stream's name
+    sequence       bigint
+    timestamp_ns   bigint      nanoseconds since the Unix epoch
+    time           timestamp   the same without what is below a microsecond
+    subject        string      its bytes as they are; few subjects are not UTF-8, and Spark lets them pass
+    headers        binary      the raw header block, null without one
+    data           binary      the payload
+    backup         string      the backup's id
+
+All are nullable, because Spark makes those of files nullable too, and both ways of reading shall come to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsbackup.errors import UsageError
+
+__all__ = ["COLUMNS", "as_text_subjects", "check_columns", "ddl", "shaped", "stored_columns"]
+
+_SPARK_TYPES = {
+    "stream": "string",
+    "sequence": "bigint",
+    "timestamp_ns": "bigint",
+    "time": "timestamp",
+    "subject": "string",
+    "headers": "binary",
+    "data": "binary",
+    "backup": "string",
+}
+COLUMNS = tuple(_SPARK_TYPES)
+
+_ARROW_TYPES = {
+    "stream": pa.string(),
+    "sequence": pa.int64(),
+    "timestamp_ns": pa.int64(),
+    "time": pa.timestamp("us", tz="UTC"),
+    "subject": pa.string(),
+    "headers": pa.binary(),
+    "data": pa.binary(),
+    "backup": pa.string(),
+}
+
+# Rows of a batch towards Spark, beside its bytes: what it takes by itself.
+_MAX_ROWS = 10_000
+
+
+def check_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """`names` if they are columns, each once. Raises `UsageError`."""
+    for name in names:
+        if name not in _SPARK_TYPES:
+            raise UsageError(f"there is no column {name[:80]!r}", hint=f"Choose from {', '.join(COLUMNS)}.")
+    if len(set(names)) != len(names) or not names:
+        raise UsageError("columns are named once each, and at least one of them")
+    return tuple(names)
+
+
+def ddl(names: Sequence[str]) -> str:
+    """A schema as Spark's text."""
+    return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in names)
+
+
+def stored_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """What has to be read of a segment for these columns; never nothing, since rows have to be counted."""
+    wanted = {"timestamp_ns" if name == "time" else name for name in names}
+    return tuple(n for n in ("sequence", "timestamp_ns", "subject", "headers", "data") if n in wanted) or ("sequence",)
+
+
+def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str) -> Iterator[pa.RecordBatch]:
+    """A batch with the stored columns as batches with the columns `names`, bounded in rows."""
+    schema = pa.schema([(name, _ARROW_TYPES[name]) for name in names])
+    constants = {"stream": stream, "backup": backup}
+    for start in range(0, batch.num_rows, _MAX_ROWS):
+        part = batch.slice(start, _MAX_ROWS)
+        arrays = []
+        for name in names:
+            if name in constants:
+                arrays.append(pa.repeat(pa.scalar(constants[name], pa.string()), part.num_rows))
+            elif name == "time":
+                arrays.append(_microseconds(part.column("timestamp_ns")))
+            else:
+                arrays.append(part.column(name))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def as_text_subjects(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Subjects of a binary column as strings, unchecked and not copied."""
+    if "subject" not in batch.schema.names or batch.schema.field("subject").type == pa.string():
+        return batch
+    index = batch.schema.get_field_index("subject")
+    return batch.set_column(index, pa.field("subject", pa.string()), batch.column(index).view(pa.string()))
+
+
+def _microseconds(timestamps: pa.Array) -> pa.Array:
+    """Rounded down, also before 1970."""
+    quotient = pc.divide(timestamps, 1000)
+    rest = pc.subtract(timestamps, pc.multiply(quotient, 1000))
+    down = pc.cast(pc.less(rest, 0), pa.int64())
+    return pc.subtract(quotient, down).view(pa.timestamp("us", tz="UTC"))

@@ -1,0 +1,69 @@
+"""What Spark says when something goes wrong, as our errors with their codes.
+
+Whatever is raised on an executor arrives as text: Java's words around a Python traceback. If the last of it is an error
+of ours, it is that again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from jsbackup import errors
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+
+__all__ = ["explained", "plain_message"]
+
+_OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_PYTHON = re.compile(r"^(?:\S+: )*(\w+(?:\.\w+)*(?:Error|Exception): .*)$", re.MULTILINE)
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ?")
+_TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Turn what Spark raises inside into our errors; `doing` says what failed, `the query`."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _translated(doing, error) from error
+    except OSError as error:  # the connection to the JVM
+        raise JsBackupError(f"{doing} failed: Spark has ended ({error})") from error
+
+
+def plain_message(error: PySparkException) -> str:
+    """The first sentence of what Spark says, in one line."""
+    text = _TAIL.sub("", _CONDITION.sub("", str(error).strip()))
+    line = " ".join(text.split("\n\n")[0].split()).rstrip(".")
+    return line[:400] or type(error).__name__
+
+
+def _translated(doing: str, error: Exception) -> JsBackupError:
+    text = str(error)
+    if ours := _OURS.findall(text):
+        name, message = ours[-1]
+        kind = getattr(errors, name, JsBackupError)
+        found = JsBackupError(message)
+        found.exit_code = kind.exit_code
+        return found
+    if isinstance(error, ParseException | AnalysisException):
+        return UsageError(f"{doing} cannot be understood: {plain_message(error)}")
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return UnsupportedError(
+            f"{doing} failed: the executors run another Python than this command",
+            hint="Give theirs with --spark-conf spark.pyspark.python=PATH; the minor version has to be the same.",
+        )
+    if missing := _MISSING.search(text):
+        return UnsupportedError(
+            f"{doing} failed: the executors have no Python package {missing[1]}",
+            hint="jsbackup itself is sent to them; what it depends on has to be installed on every node.",
+        )
+    if python := _PYTHON.findall(text):
+        return JsBackupError(f"{doing} failed on an executor: {' '.join(python[-1].split())[:400]}")
+    said = plain_message(error) if isinstance(error, PySparkException) else " ".join(text.split())[:400]
+    return JsBackupError(f"{doing} failed: {said}")

@@ -1,0 +1,79 @@
+"""Where a repository is and how it is opened, as a value that travels to executors.
+
+It holds no secret: keys are named by their options (files, commands), and what is in the environment, with the
+credentials of S3, is read where the work is done. A local run inherits all of it; on a cluster the nodes need it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from jsbackup.config import KeySecrets, environment, key_secrets
+from jsbackup.config.secrets import expand_path
+from jsbackup.errors import UsageError
+from jsbackup.model import S3Settings
+from jsbackup.repository.keys import NO_KEYS, read_keys
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+from jsbackup.stores.local import LocalStore
+from jsbackup.stores.retry import RetryingStore
+from jsbackup.stores.url import open_store
+
+__all__ = ["Place", "place_of"]
+
+_FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
+
+# Repositories that one worker process has open: it serves one job, of one or two.
+_OPEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A location in absolute terms. `keys` are the options for keys that were given, by parameter name."""
+
+    location: str
+    s3: S3Settings = field(default_factory=S3Settings)
+    keys: tuple[tuple[str, str], ...] = ()
+
+    def open(self) -> Repository:
+        """The repository, opened once in each process. Errors as `Repository.open`, and UsageError for wrong keys."""
+        return _open(self)
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that it is, None if it is none."""
+        store = open_store(self.location, self.s3)
+        return store.location if isinstance(store, LocalStore) else None
+
+    def store(self) -> Store:
+        """The store alone, which tries again what may work a little later."""
+        return RetryingStore(
+            open_store(self.location, self.s3), sleep=time.sleep, random=random.random, clock=time.monotonic
+        )
+
+
+def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Place:
+    """The place that options name. Relative paths are taken from here. `UsageError` for what only this process has."""
+    if location == "memory:":
+        raise UsageError("a repository in memory cannot be reached from other processes")
+    if "://" not in location:
+        location = str(Path(location).absolute())
+    named = {name: str(value) for name, value in keys.items() if value is not None}
+    for name in _FILE_OPTIONS:
+        if name in named:
+            named[name] = str(expand_path(named[name], environment()).absolute())
+    return Place(location, s3, tuple(sorted(named.items())))
+
+
+@lru_cache(_OPEN)
+def _open(place: Place) -> Repository:
+    secrets = key_secrets(dict(place.keys), environment())
+    keys = NO_KEYS
+    if secrets != KeySecrets():
+        keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+    return Repository.open(place.store(), keys)

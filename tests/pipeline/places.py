@@ -1,0 +1,69 @@
+"""Repositories that Spark reads: streams of given messages, plain or encrypted, in a folder or in S3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jsbackup.model import S3Settings
+from jsbackup.pipeline.place import Place, place_of
+from jsbackup.repository import age
+from jsbackup.repository.founding import found
+from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.writer_key import encode_writer_key
+from tests.harness.backups import CREATED, FIRST, store_opaque, store_stream
+from tests.harness.batches import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A repository with one backup. `place` names the key that reads; `writer_key` is a file with that for writing."""
+
+    place: Place
+    repository: Repository
+    manifest: Manifest
+    writer_key: Path | None = None
+
+    @property
+    def line(self) -> list[str]:
+        """The options that name it on a command line."""
+        keys = [word for name, value in self.place.keys for word in (f"--{name.replace('_', '-')}", value)]
+        return ["-r", self.place.location, *keys]
+
+
+def keep(
+    folder: Path,
+    streams: Mapping[str, Sequence[Message]],
+    *,
+    encrypted: bool = False,
+    s3: S3Settings | None = None,
+    location: str = "",
+    opaque: bool = False,
+) -> Kept:
+    """Make a repository in `folder`, or at `location` with its keys there."""
+    folder.mkdir(exist_ok=True)
+    keys: dict[str, object] = {}
+    founding = None
+    if encrypted:
+        reader = age.random_identity()
+        assert reader.recipient is not None and reader.text is not None
+        founding = found("00ff", [reader.recipient], None, os.urandom)
+        (folder / "identity").write_text(reader.text)
+        keys["identity"] = folder / "identity"
+    place = place_of(location or str(folder / "repo"), s3 or S3Settings(), keys)
+    repository = Repository.create(
+        place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests", founding=founding
+    )
+    stored = [store_stream(repository.objects, name, messages) for name, messages in sorted(streams.items())]
+    if opaque:
+        stored.append(store_opaque(repository.store, "VERBATIM", b"x" * 3000))
+    manifest = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, tuple(stored))
+    repository.commit(manifest)
+    writer_key = None
+    if founding is not None:
+        writer_key = folder / "writer.key"
+        writer_key.write_text(encode_writer_key(founding.writer_key))
+    return Kept(place, repository, manifest, writer_key)
