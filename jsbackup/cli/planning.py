@@ -41,6 +41,17 @@ _PARAMETERS = (
     ),
     click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target."),
     click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
+    click.option("--placement-cluster", metavar="NAME", help="Cluster that the target places streams in."),
+    click.option(
+        "--placement-tag", multiple=True, metavar="TAG", help="Tag of the servers that streams are placed on."
+    ),
+    click.option(
+        "--set",
+        "fields",
+        multiple=True,
+        metavar="FIELD=JSON",
+        help="Any other field of a stream's configuration, such as max_age=null; times in nanoseconds.",
+    ),
     click.option(
         "--consumers",
         type=click.Choice(CONSUMERS),
@@ -68,6 +79,9 @@ class Asked:
     if_exists: str
     replicas: int | None
     storage: str | None
+    placement_cluster: str | None
+    placement_tag: tuple[str, ...]
+    fields: tuple[str, ...]
     consumers: str
     wire: str
 
@@ -86,7 +100,24 @@ class Asked:
             consumers=Consumers(self.consumers),
             replicas=self.replicas,
             storage=self.storage,
+            placement_cluster=self.placement_cluster,
+            placement_tags=self.placement_tag,
+            fields=self._overrides(),
         )
+
+    def _overrides(self) -> dict[str, Any]:
+        from jsbackup.engine.overrides import parse_override
+
+        found: dict[str, Any] = {}
+        for text in self.fields:
+            name, value = parse_override(text)
+            if name in found:
+                raise UsageError(f"--set {name} is given twice")
+            found[name] = value
+        for option, name, given in (("replicas", "num_replicas", self.replicas), ("storage", "storage", self.storage)):
+            if given is not None and name in found:
+                raise UsageError(f"--{option} and --set {name} exclude each other")
+        return found
 
 
 _NAMES = [field.name for field in fields(Asked)]

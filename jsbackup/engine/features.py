@@ -13,7 +13,15 @@ from typing import Any
 
 from jsbackup.model import JsonObject
 
-__all__ = ["Lacking", "Version", "fit_consumer", "fit_stream", "lacking_for_consumer", "lacking_for_stream"]
+__all__ = [
+    "Lacking",
+    "Version",
+    "fit_consumer",
+    "fit_stream",
+    "lacking_for_consumer",
+    "lacking_for_stream",
+    "version_text",
+]
 
 Version = tuple[int, ...]
 
@@ -119,3 +127,7 @@ def fit_stream(config: JsonObject, target: Version) -> JsonObject:
 def fit_consumer(config: JsonObject, target: Version) -> JsonObject:
     """The consumer config to send to a target; as `fit_stream`."""
     return _fit(config, target, _CONSUMER)
+
+
+def version_text(version: Version) -> str:
+    return "nats-server " + ".".join(map(str, version))

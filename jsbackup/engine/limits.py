@@ -66,7 +66,7 @@ def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Finding]:
         most = limits.memory_max_stream_bytes if kept == "memory" else limits.storage_max_stream_bytes
         if limits.max_bytes_required and max_bytes <= 0:
             reason = "has no max_bytes, which the account requires"
-            yield _found(action, Rule.MAX_BYTES_REQUIRED, reason, "Restore it into another account, or lift that.")
+            yield _found(action, Rule.MAX_BYTES_REQUIRED, reason, "Set one with --set max_bytes=BYTES, or lift that.")
         elif 0 < most < max_bytes:
             reason = f"has max_bytes {max_bytes}, the account allows {most} for a stream in {kept}"
             yield _found(action, Rule.MAX_STREAM_BYTES, reason, _RAISE)

@@ -13,15 +13,16 @@ from dataclasses import replace
 from jsbackup.config import Glob
 from jsbackup.engine.copying import about_origins, against_origins
 from jsbackup.engine.features import (
-    Version,
     fit_consumer,
     fit_stream,
     lacking_for_consumer,
     lacking_for_stream,
+    version_text,
 )
 from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds
 from jsbackup.engine.limits import against_limits
 from jsbackup.engine.origins import origins_first
+from jsbackup.engine.overrides import against_overrides, overriding
 from jsbackup.engine.planned import (
     Action,
     ConfigChange,
@@ -35,15 +36,14 @@ from jsbackup.engine.planned import (
 )
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.subjects import first_overlap
+from jsbackup.engine.wires import choose_wire, is_kept_in_memory
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
 
 __all__ = ["is_chosen", "plan_restore", "staging_prefix"]
-
-V2_SINCE: Version = (2, 15)
 
 _SHAPES: Mapping[str, type] = {
     "first_seq": int,
@@ -133,7 +133,7 @@ def _plan_stream(
     overrides = _overrides(entry, target, options)
     wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
     config = fit_stream(wanted, target.version)
-    wire, why, problem = _wire(entry, config, source, target, options)
+    wire, why, problem = choose_wire(entry, config, source, target, options)
     consumers: list[PlannedConsumer] = []
     if options.consumers is not Consumers.NONE:
         consumers = [_plan_consumer(consumer, config, wire, target, options) for consumer in entry.consumers]
@@ -160,17 +160,14 @@ def _plan_stream(
         *_staged_before(entry.name, target),
     )
     refusals = [*_taken(entry.name, target, options, exists=exists), *_against_config(action, wanted, target)]
+    refusals += against_overrides(action)
     refusals += [problem] if problem is not None else []
     return replace(action, warnings=warnings), refusals
 
 
 def _overrides(entry: StreamBackup, target: Target, options: RestoreOptions) -> JsonObject:
     """Fields of the configuration that the target gets otherwise; None: not at all."""
-    overrides: JsonObject = {}
-    if options.replicas is not None:
-        overrides["num_replicas"] = options.replicas
-    if options.storage is not None:
-        overrides["storage"] = options.storage
+    overrides = overriding(entry.config, options)
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
     return overrides
@@ -190,7 +187,7 @@ def _taken(name: str, target: Target, options: RestoreOptions, *, exists: bool) 
 
 def _against_config(action: Action, wanted: JsonObject, target: Target) -> Iterable[Finding]:
     """What servers of the target would not take, or would not do."""
-    name, version = action.entry.name, _text(target.version)
+    name, version = action.entry.name, version_text(target.version)
     newer = "Restore into a newer server, or leave the stream out."
     for lacking in lacking_for_stream(wanted, target.version):
         yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", newer)
@@ -221,71 +218,11 @@ def _check_shapes(what: str, config: JsonObject) -> None:
         raise FormatError(f"{what}: subjects in its stored configuration are damaged")
 
 
-def _wire(
-    entry: StreamBackup, config: JsonObject, source: Source, target: Target, options: RestoreOptions
-) -> tuple[Wire, str, Finding | None]:
-    """The way to the target, why that one, and what stands against it."""
-    new = target.version[:2] >= V2_SINCE
-    memory = config.get("storage") == "memory"
-
-    def against(rule: Rule, reason: str, hint: str) -> Finding:
-        return Finding(entry.name, rule, reason, hint)
-
-    problem: Finding | None = None
-    if entry.archive_format is ArchiveFormat.CONFIG:
-        held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
-        if held:
-            reason = f"is backed up without messages, and would replace one that has {held}"
-            problem = against(Rule.CONFIG_ONLY_REPLACES, reason, "Choose a backup that has its messages.")
-        return Wire.API, "is backed up without messages", problem
-    if entry.archive_format is ArchiveFormat.OPAQUE:
-        return Wire.OPAQUE, "was kept as it came", _against_opaque(entry.name, source, target, options)
-    if options.wire is not Wire.AUTO:
-        if options.wire is Wire.V2 and not new:
-            reason = f"--wire v2 needs nats-server 2.15, the target is {_text(target.version)}"
-            problem = against(Rule.WIRE_V2, reason, "Leave --wire out, or use --wire v1.")
-        if options.wire is Wire.V1 and memory:
-            reason = "--wire v1 cannot restore a stream kept in memory"
-            problem = against(Rule.WIRE_V1_MEMORY, reason, "Leave --wire out, or use --storage file.")
-        return options.wire, "asked for", problem
-    if memory:
-        if not new:
-            reason = f"is kept in memory, which {_text(target.version)} cannot restore (2.15 can)"
-            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --storage file.")
-        return Wire.V2, "the stream is kept in memory", problem
-    if new and options.consumers is Consumers.ALL and any(map(_kept_in_memory, entry.consumers)):
-        return Wire.V2, "brings the state of consumers kept in memory", None
-    # M: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
-    return Wire.V1, "the faster one into a file stream" if new else f"all that {_text(target.version)} takes", None
-
-
-def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> Finding | None:
-    """What stands against sending a snapshot as it came."""
-    if name in target.streams and name not in target.leftovers:
-        reason = "was kept as it came and cannot be proved beside the one that it would replace"
-        return Finding(name, Rule.OPAQUE_REPLACES, reason, "Delete that one first, if it may go.")
-    if options.wire is not Wire.AUTO:
-        reason = f"was kept as it came, not decoded; --wire {options.wire} is not possible"
-        return Finding(name, Rule.OPAQUE_WIRE, reason, "Leave --wire out.")
-    if options.consumers is not Consumers.ALL:
-        reason = f"was kept as it came, its consumers with it; --consumers {options.consumers} is not possible"
-        return Finding(name, Rule.OPAQUE_CONSUMERS, reason, "Leave --consumers out, and delete them after the restore.")
-    parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
-    if parts is not None and (since := (int(parts[1]), int(parts[2]))) > target.version[:2]:
-        reason = f"was kept as it came from {_text(since)}, the target is {_text(target.version)}"
-        return Finding(name, Rule.OPAQUE_NEWER, reason, "Restore it into a server of that release, or a newer one.")
-    return None
-
-
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
     """M: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence that
     `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
     buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
     return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
-
-
-def _kept_in_memory(consumer: ConsumerBackup) -> bool:
-    return bool(consumer.config.get("mem_storage")) and consumer.state is not None
 
 
 def _plan_consumer(
@@ -301,7 +238,7 @@ def _plan_consumer(
         return PlannedConsumer(consumer, entry.fidelity, entry.reason)
     if options.consumers is Consumers.CONFIG or entry.state is None:
         note = entry.reason or "starts anew"
-    elif wire is not Wire.V2 and _kept_in_memory(entry):
+    elif wire is not Wire.V2 and is_kept_in_memory(entry):
         note = "starts anew: only a v2 restore (2.15) brings the state of a consumer kept in memory"
     else:
         return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending)
@@ -312,7 +249,7 @@ def _about_config(action: Action, target: Target) -> Iterable[Finding]:
     """Warnings: what the target makes of the configuration."""
     name, config = action.entry.name, action.config
     if _emptied_by_first_seq(action.entry, target):
-        reason = f"first_seq is left out: {_text(target.version)} would empty the stream at each start"
+        reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
         yield Finding(name, Rule.FIRST_SEQ, reason)
     if action.wire is Wire.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
         reason = "its last message was deleted; the time of it has no place in an archive v2"
@@ -384,7 +321,3 @@ def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
                 f"has a configuration of {size} bytes, the max_payload of the target is {target.max_payload_bytes}",
                 "Raise max_payload at the target.",
             )
-
-
-def _text(version: Version) -> str:
-    return "nats-server " + ".".join(map(str, version))

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from jsbackup.config import parse_glob
+from jsbackup.engine.overrides import check_override
 from jsbackup.engine.planned import Action, Consumers, IfExists, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
@@ -151,6 +152,9 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "consumers": options.consumers,
         "replicas": options.replicas,
         "storage": options.storage,
+        "placement_cluster": options.placement_cluster,
+        "placement_tags": list(options.placement_tags),
+        "fields": dict(options.fields),
     }
 
 
@@ -163,6 +167,9 @@ def _options(fields: Fields) -> RestoreOptions:
         consumers=fields.choice("consumers", Consumers),
         replicas=None if fields.get("replicas") is None else fields.number("replicas", 1, 5),
         storage=fields.optional_text("storage"),
+        placement_cluster=fields.optional_text("placement_cluster"),
+        placement_tags=tuple(fields.texts("placement_tags")),
+        fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
     )
     if options.storage not in (None, "file", "memory"):
         fields.wrong("storage", "file or memory")

@@ -6,7 +6,7 @@ Values only: `plan.py` decides, `limits.py` and `forecast.py` say what comes of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -68,6 +68,9 @@ class RestoreOptions:
     consumers: Consumers = Consumers.ALL
     replicas: int | None = None
     storage: str | None = None
+    placement_cluster: str | None = None
+    placement_tags: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, as asked for; None: left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,9 @@ class Rule(StrEnum):
     MEMORY_STREAM = "memory-stream", _REFUSED
     WIRE_V2 = "wire-v2", _REFUSED
     WIRE_V1_MEMORY = "wire-v1-memory", _REFUSED
+    # What was asked for by --set.
+    DUPLICATE_WINDOW = "duplicate-window", _REFUSED
+    LIMIT_TRIMS = "limit-trims", _REFUSED
     # What a backup has.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
     OPAQUE_REPLACES = "opaque-replaces", _REFUSED

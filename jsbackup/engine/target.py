@@ -109,15 +109,18 @@ async def _denials(js: JetStream, action: Action) -> AsyncIterator[NatsPermissio
 
 
 async def _try(js: JetStream, verb: str, stream: str) -> NatsPermissionDenied | None:
-    """Send what servers read the subject of, and refuse the body of: it does nothing. None if it may be sent.
+    """Send a request that says nothing, which servers refuse before they look at the stream. None if it may be sent.
 
-    Nobody's answer is waited for: in a cluster a stream that is not there yet has nobody to answer for it.
+    S: 2.10 to 2.15 call it a bad request (RESTORE, SNAPSHOT) or another stream's (CREATE). Nobody's answer is waited
+    for: in a cluster a stream that is not there yet has nobody to answer for it.
     """
+    subject = js.prefix.subject("STREAM", verb, stream)
     try:
-        await js.link.publish(js.prefix.subject("STREAM", verb, stream), b"?")
+        await js.link.publish(subject, b"{}")
         await js.link.flush()
     except NatsPermissionDenied as denied:
-        return denied
+        # nats-py tells it in lower case.
+        return NatsPermissionDenied(denied.message.replace(subject.lower(), subject), hint=denied.hint)
     return None
 
 
