@@ -43,9 +43,7 @@ def origins_of(config: JsonObject) -> Iterator[JsonObject]:
     mirror, sources = config.get("mirror"), config.get("sources")
     if sources is not None and not isinstance(sources, list):
         raise FormatError("sources are damaged")
-    for origin in (mirror, *(sources or ())):
-        if origin is None:
-            continue
+    for origin in (*([] if mirror is None else [mirror]), *(sources or ())):
         if not isinstance(origin, dict) or not isinstance(origin.get("name"), str):
             raise FormatError("mirror or sources are damaged")
         yield origin
@@ -68,10 +66,11 @@ def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[
             with _named(key):
                 config[key] = _through(key, config[key], maps, maps)
     if config.get("mirror"):
-        config["mirror"] = _origin("mirror", config["mirror"], maps, mapped)
+        (mirror,) = origins_of({"mirror": config["mirror"]})
+        config["mirror"] = _origin("mirror", mirror, maps, mapped)
     if config.get("sources"):
-        list(origins_of(config))
-        config["sources"] = [_origin("sources", origin, maps, mapped) for origin in config["sources"]]
+        sources = origins_of({"sources": config["sources"]})
+        config["sources"] = [_origin("sources", origin, maps, mapped) for origin in sources]
     return config
 
 
@@ -104,8 +103,8 @@ def arriving_unmapped(config: JsonObject, maps: SubjectMaps, mapped: Collection[
     return found
 
 
-def _origin(what: str, stored: Any, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
-    (origin,) = (dict(origin) for origin in origins_of({"mirror": stored}))
+def _origin(what: str, origin: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
+    origin = dict(origin)
     theirs = maps if _is_mapped(origin, mapped) else SubjectMaps()
     if origin.get("filter_subject"):
         pattern = _text("filter_subject", origin["filter_subject"])

@@ -198,15 +198,17 @@ class SubjectMaps:
         """
         found: list[str] = []
         for pattern in patterns:
+            own = []
             for image, loss in self._pieces(pattern):
                 if loss:
                     raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
-                found.append(image)
+                own.append(image)
+            found += own
             for one in self.maps:
                 if contains(pattern, one.source) or one is self.whole(pattern):
                     continue  # brings nothing from outside, or nothing that is not told apart still (`loss`)
-                arrived = [one.image(part) for own in subjects if (part := intersection(one.source, own))]
-                if any(overlaps(image, other) for image in arrived for other in found):
+                arrived = [one.image(part) for subject in subjects if (part := intersection(one.source, subject))]
+                if any(overlaps(image, other) for image in arrived for other in own):
                     raise PlanRefused(f"{pattern} cannot follow its messages: {one} brings others under it")
         return self._disjoint(tidy(found))
 

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import UsageError
+from jsbackup.transforms.rename import Kind, RenameOptions, bucket_of
+
+
+def test_streams_and_what_copies_from_them_are_renamed() -> None:
+    streams = {"A": {}, "B": {}}
+    renames = RenameOptions.parse(["A=X", "GONE=Y"]).over(streams)
+    assert renames.names == (("A", "X"),) and not renames.subjects
+    config = {
+        "name": "A",
+        "mirror": {"name": "A", "opt_start_seq": 5},
+        "sources": [{"name": "A"}, {"name": "B"}, {"name": "A", "external": {"api": "x"}}],
+        "other": 1,
+    }
+    assert renames.config(config) == {
+        "name": "X",
+        "mirror": {"name": "X", "opt_start_seq": 5},
+        "sources": [{"name": "X"}, {"name": "B"}, {"name": "A", "external": {"api": "x"}}],
+        "other": 1,
+    }
+    assert RenameOptions.parse(["A=X", "GONE=Y"]).unknown(streams) == ["GONE"]
+
+
+def test_buckets_take_their_subjects_along() -> None:
+    renames = RenameOptions.parse(["KV_a=KV_b", "KV_b=KV_a", "OBJ_o=OBJ_p"]).over({"KV_a": {}, "KV_b": {}, "OBJ_o": {}})
+    assert renames.subjects.map("$KV.a.k.l") == "$KV.b.k.l"
+    assert renames.subjects.map("$KV.b.k") == "$KV.a.k"
+    assert renames.subjects.map("$O.o.M.eA==") == "$O.p.M.eA=="
+    assert renames.subjects.map("$KV.c.k") == "$KV.c.k"
+    assert (
+        renames.object_bucket("o") == "p" and renames.object_bucket("a") == "a" and renames.object_bucket("\n") == "\n"
+    )
+
+
+def test_a_mirror_of_a_bucket_keeps_the_subjects_of_its_origin() -> None:
+    renames = RenameOptions.parse(["KV_m=KV_n"]).over({"KV_m": {"mirror": {"name": "KV_hub"}}})
+    assert renames.name("KV_m") == "KV_n" and not renames.subjects
+
+
+def test_a_prefix_stands_within_the_name_of_a_bucket() -> None:
+    renames = RenameOptions.parse([], "staging_").over({"ORDERS": {}, "KV_a": {}, "OBJ_b": {}, "KV_": {}})
+    assert dict(renames.names) == {
+        "ORDERS": "staging_ORDERS",
+        "KV_a": "KV_staging_a",
+        "OBJ_b": "OBJ_staging_b",
+        "KV_": "staging_KV_",
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "prefix", "said"),
+    [
+        (["A"], None, "not OLD=NEW"),
+        (["A="], None, "not a stream name"),
+        (["=A"], None, "not a stream name"),
+        (["A=a.b"], None, "not a stream name"),
+        (["A=a b"], None, "not a stream name"),
+        (["A=a/b"], None, "not a stream name"),
+        (["A=" + "x" * 256], None, "not a stream name"),
+        (["A=\udc80"], None, "not a stream name"),
+        (["A=B", "A=C"], None, "two names for A"),
+        (["A=C", "B=C"], None, "would both be called C"),
+        (["KV_a=plain"], None, "KV_a is a key-value bucket and cannot become plain, which is no bucket"),
+        (["plain=KV_a"], None, "no bucket and cannot become KV_a"),
+        (["KV_a=OBJ_a"], None, "which is an object bucket"),
+        (["KV_a=KV_ä"], None, "which is no bucket"),
+        (["plain=KV_ä"], None, "would look like a key-value bucket"),
+        (["$MQTT_msgs=x"], None, "finds it by its name"),
+        (["A=B"], "p_", "exclude each other"),
+        ([], "", "not a stream name"),
+        ([], "a.b", "not a stream name"),
+    ],
+)
+def test_renames_that_cannot_be_are_usage_errors(texts: list[str], prefix: str | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        RenameOptions.parse(texts, prefix)
+
+
+@pytest.mark.parametrize(
+    ("options", "streams", "said"),
+    [
+        (RenameOptions.parse(["A=B"]), ["A", "B"], "A and B would both be called B"),
+        (RenameOptions.parse([], "ä"), ["KV_a"], "which is no bucket"),
+        (RenameOptions.parse([], "x" * 250), ["ORDERS"], "not a stream name"),
+        (RenameOptions.parse([], "p_"), ["$MQTT_sess"], "finds it by its name"),
+        (RenameOptions.parse([], "KV_"), ["A"], "which is a key-value bucket"),
+    ],
+)
+def test_what_shows_only_with_the_streams_is_a_usage_error_too(
+    options: RenameOptions, streams: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        options.over({name: {} for name in streams})
+
+
+def test_names_can_be_swapped() -> None:
+    renames = RenameOptions.parse(["A=B", "B=A"]).over({"A": {}, "B": {}})
+    assert [renames.name(name) for name in "ABC"] == ["B", "A", "C"]
+
+
+def test_what_is_called_like_a_bucket_and_cannot_be_one_is_none() -> None:
+    assert bucket_of("KV_a") == (Kind.KEY_VALUE, "a")
+    assert bucket_of("OBJ_a-b_c") == (Kind.OBJECT, "a-b_c")
+    for name in ("KV_", "KV_ä", "KV_a\n", "kv_a", "XKV_a"):
+        assert bucket_of(name) == (Kind.STREAM, name)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20), st.none() | st.text(max_size=10))
+def test_any_text_is_a_rename_or_a_usage_error(text: str, prefix: str | None) -> None:
+    with suppress(UsageError):
+        RenameOptions.parse([text], prefix).over({text.partition("=")[0]: {}, "KV_a": {}})
+    with suppress(UsageError):
+        RenameOptions.parse([], prefix).over({text: {}})
