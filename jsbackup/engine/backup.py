@@ -198,6 +198,8 @@ async def _run_workers(
 ) -> tuple[list[StreamResult], list[Failure]]:
     """All streams, `jobs` at a time; results in order of names."""
     waiting = list(reversed(streams))
+    at_once = min(options.jobs, len(streams))
+    options = replace(options, limits=options.limits.beside(at_once - 1))
     results: list[StreamResult] = []
     failures: list[Failure] = []
     unreachable: list[JsBackupError] = []
@@ -228,7 +230,7 @@ async def _run_workers(
             unreachable.append(error)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(options.jobs, len(streams))):
+        for _ in range(at_once):
             group.create_task(work())
     failures += [Failure(info.name, unreachable[-1]) for info in waiting]
     return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -62,13 +62,18 @@ class CaptureLimits:
 
     chunk_bytes: int = 128 * KIB
     window_bytes: int = 8 * MIB
-    queue_bytes: int = 16 * MIB  # admitted at once; above it credit trickles
+    queue_bytes: int = 2 * MIB  # admitted at once; above it credit trickles
     queue_limit_bytes: int = 48 * MIB  # where the trickle ends
     trickle_seconds: float = 1.0  # less than the 2 s after which servers before 2.12.5 give up
     request_seconds: float = 15.0
     check_seconds: float = 3600.0  # with `check` a server before 2.15 answers only after its scan
     idle_seconds: float = 20.0  # no chunk although credit was given
     stall_seconds: float = 300.0  # the sink takes nothing
+
+    def beside(self, others: int) -> CaptureLimits:
+        """For one of several snapshots at once: together they keep no more on the way than three would."""
+        share = 3 / max(3, others + 1)
+        return replace(self, window_bytes=int(self.window_bytes * share), queue_bytes=int(self.queue_bytes * share))
 
     def reduced(self) -> CaptureLimits:
         """For another attempt after a broken transfer: slow links and slow stores need little on the way."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -122,10 +123,11 @@ async def back_up_stream(
         stored = _Stored(ArchiveFormat.CONFIG, info.state)
     else:
         run = _Run(js, repository, folder, options, progress, info.name, previous, receipts)
-        done = await run.increment()
-        if isinstance(done, Whole) and done.lost:
-            said = (f"the server has lost some of it since the last backup: {done.why}",)
-        stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
+        with closing(run):
+            done = await run.increment()
+            if isinstance(done, Whole) and done.lost:
+                said = (f"the server has lost some of it since the last backup: {done.why}",)
+            stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
         assert stored.read is not None
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
     warnings = [*said, *stored.warnings]
@@ -223,8 +225,14 @@ class _Run:
 
     def _writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
         self._writers_bytes = self.stored_bytes
+        self.close()
         self._last_writer = SegmentWriter(self.objects, self.folder, reusable, note=self.receipts.note)
         return self._last_writer
+
+    def close(self) -> None:
+        """Let go of what the last attempt still holds, if it failed."""
+        if self._last_writer is not None:
+            self._last_writer.close()
 
     @property
     def stored_bytes(self) -> int:

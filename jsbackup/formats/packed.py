@@ -29,5 +29,10 @@ class PackedBatch:
             writer.write_batch(batch)
         self._data = sink.getvalue()
 
+    @property
+    def size(self) -> int:
+        """Bytes it takes packed."""
+        return int(self._data.size)
+
     def unpack(self) -> MessageBatch:
         return ipc.open_stream(self._data).read_next_batch()

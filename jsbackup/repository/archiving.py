@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
@@ -13,7 +13,7 @@ from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader
 
-__all__ = ["archive_stream", "read_stream", "state_to_restore"]
+__all__ = ["archive_batches", "archive_stream", "read_stream", "state_to_restore"]
 
 
 def state_to_restore(stream: StreamBackup) -> StreamState:
@@ -40,7 +40,9 @@ def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch
     """All messages of a stream, in order, each segment proved. Raises IntegrityError and StoreError."""
     reader = SegmentReader(objects)
     for ref in stream.segments:
-        yield from reader.read(ref)
+        with objects.room.share() as share:
+            share.hold(ref.size)
+            yield from reader.read(ref)
 
 
 def archive_stream(
@@ -53,10 +55,19 @@ def archive_stream(
 
     `advance` is told the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
     """
+    yield from archive_batches(read_stream(objects, stream), writer, advance)
+
+
+def archive_batches(
+    batches: Iterable[MessageBatch],
+    writer: ArchiveV1Writer | ArchiveV2Writer,
+    advance: Callable[[int, int], None],
+) -> Iterator[bytes]:
+    """The archive that `writer` makes of these messages. Raises FormatError, and whatever `batches` raises."""
     encoder = S2Encoder()
     for piece in writer.begin():
         yield encoder.feed(piece)
-    for batch in read_stream(objects, stream):
+    for batch in batches:
         for piece in writer.write(batch):
             yield encoder.feed(piece)
         advance(batch.nbytes, batch.num_rows)

@@ -25,6 +25,7 @@ from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
+from jsbackup.repository.room import give_back
 from jsbackup.repository.sealing import Sealing
 
 __all__ = ["SegmentCutter", "checked_batches"]
@@ -52,6 +53,11 @@ class SegmentCutter:
     def begun(self) -> bool:
         """Whether there has been a message."""
         return bool(self.refs or self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it holds of messages that are not stored."""
+        return self._open.encoder.held_bytes if self._open else 0
 
     def keep(self, ref: SegmentRef) -> None:
         """A segment that is stored comes next."""
@@ -95,6 +101,8 @@ class SegmentCutter:
             data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
             self.refs.append(self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data))
             self._note(self.refs[-1])
+            del segment, data
+            give_back()
             if len(self._sizes) > 1:
                 self._sizes.popleft()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
+from jsbackup.repository.room import Room
 from jsbackup.repository.sealing import PLAIN, Sealing
 from jsbackup.stores.base import Data, Store
 
@@ -37,11 +38,12 @@ class StoredObject:
 
 
 class Objects:
-    """A store seen through a sealing. May be used from several threads."""
+    """A store seen through a sealing, and the memory for what is in them. May be used from several threads."""
 
     def __init__(self, store: Store, sealing: Sealing = PLAIN) -> None:
         self.store = store
         self.sealing = sealing
+        self.room = Room()
 
     def put_once(self, key: str, data: Data) -> StoredObject:
         """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if

@@ -45,6 +45,8 @@ class SegmentWriter:
     `previous` are segments of the stream that are known to be in the store, in order. The messages
     of such a segment are held back, packed, until their digest tells whether they are stored, and short ones until it
     is known whether they are joined (`reuse.py`): at most `segment_bytes` of them, raw, beside one compressed segment.
+    All that takes memory of which all writers have a share, so `add` may wait for another writer; `close` one that is
+    not finished.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class SegmentWriter:
         self._window: list[_Run] = []
         self._gone_bytes = 0  # of segments that went whole, ahead of the first message
         self._last_seq = 0
+        self._share = objects.room.share()
 
     @property
     def cuts(self) -> Cuts:
@@ -91,6 +94,7 @@ class SegmentWriter:
             StoreError: a segment cannot be stored.
         """
         for part in split_batch(batch):
+            self._share.hold(self._memory_bytes() + part.nbytes)
             sequences: memoryview[int] = memoryview(columns_from_batch(part).sequences).cast("B").cast("q")
             row = 0
             while row < len(sequences):
@@ -117,7 +121,16 @@ class SegmentWriter:
             self._leave(self._ahead.popleft())
         self._end_new()
         self._flush()
+        self.close()
         return self._cutter.refs
+
+    def close(self) -> None:
+        """Hold nothing any more: finished, or given up."""
+        self._share.close()
+
+    def _memory_bytes(self) -> int:
+        runs = [*self._window, *(run for run in (self._run, self._new) if run is not None)]
+        return self._cutter.held_bytes + sum(run.packed_bytes for run in runs)
 
     def without(self, refs: Iterable[SegmentRef], sequences: SequenceSet) -> list[SegmentRef]:
         """Segments with the messages of `sequences` taken out: those that hold any are stored anew, the rest stays.
@@ -135,10 +148,12 @@ class SegmentWriter:
                 kept.append(ref)
                 continue
             cutter = SegmentCutter(self._objects, self._folder, self._cuts.segment_bytes, self._note)
-            for batch in reader.read(ref):
-                for part in split_batch(drop_sequences(batch, unwanted)):
-                    cutter.add(part)
-            cutter.close()
+            with self._objects.room.share() as share:
+                share.hold(2 * ref.size)
+                for batch in reader.read(ref):
+                    for part in split_batch(drop_sequences(batch, unwanted)):
+                        cutter.add(part)
+                cutter.close()
             kept += cutter.refs
             self._cutter.reused += cutter.reused
             self._cutter.stored_bytes += cutter.stored_bytes
@@ -282,6 +297,11 @@ class _Run:
         self.ref: SegmentRef | None = None
         self._sha256 = hashlib.sha256() if digest else None
         self._pieces: deque[PackedBatch] = deque()
+
+    @property
+    def packed_bytes(self) -> int:
+        """The memory it takes."""
+        return sum(piece.size for piece in self._pieces)
 
     @classmethod
     def of(cls, runs: Sequence[_Run]) -> _Run:
