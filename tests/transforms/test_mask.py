@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.transforms.batches import Subjects
+from jsbackup.transforms.json_path import JsonPath
+from jsbackup.transforms.mask import HeaderName, Mask, MaskAction, MaskCount, Masks
+from tests.transforms.messages import Message, batch_of, messages_of
+
+SECRET = b"sixteen bytes at least"
+
+
+def keyed(value: str) -> str:
+    return hmac.new(SECRET, value.encode(), hashlib.sha256).hexdigest()
+
+
+def masked(masks: Masks, *messages: Message, secret: bytes = SECRET, count: MaskCount | None = None) -> list[Message]:
+    batch = batch_of(messages)
+    return messages_of([masks.apply(batch, Subjects(batch), "S", secret, count or MaskCount())])
+
+
+def message(data: bytes, headers: bytes | None = None, subject: str = "a.b", sequence: int = 1) -> Message:
+    return Message(sequence, sequence, subject, headers, data)
+
+
+def test_values_are_redacted_or_hashed_and_all_else_stays() -> None:
+    masks = Masks.parse(["a.>:$.name=redact", "a.>:$.ids[*]=hash", "b:$..x=redact"])
+    count = MaskCount()
+    before = message(b'{ "name": {"first": "A"}, "n": 1.50, "ids":[7, 7.0, "7"], "x": 1 }\n')
+    (after,) = masked(masks, before, count=count)
+    seven = keyed("7").encode()
+    assert after.data == (
+        b'{ "name": "***", "n": 1.50, "ids":["%s", "%s", "%s"], "x": 1 }\n' % (seven, seven, keyed('"7"').encode())
+    )
+    assert count.values == {0: 1, 1: 3}
+
+
+def test_equal_values_join_across_payloads_and_headers() -> None:
+    masks = Masks.parse(["*.b:$=hash", "*.b:header(X-User)=hash"])
+    headers = b"NATS/1.0\r\nx-user: \xc3\xa9va \r\nOther: x\r\nX-User:bob\r\n\r\n"
+    (after,) = masked(masks, message(b' "\\u00e9va" ', headers))
+    assert after.data == f' "{keyed(chr(34) + "éva" + chr(34))}" '.encode()
+    assert after.headers == (
+        b"NATS/1.0\r\nx-user: %s \r\nOther: x\r\nX-User:%s\r\n\r\n" % (keyed('"éva"').encode(), keyed('"bob"').encode())
+    )
+
+
+def test_masks_apply_in_order_each_to_what_those_before_left() -> None:
+    (after,) = masked(Masks.parse(["a.b:$.u.mail=redact", "a.b:$.u=hash"]), message(b'{"u":{"mail":"m"}}'))
+    assert json.loads(after.data) == {"u": keyed('{"mail":"***"}')}
+
+
+def test_no_trick_of_writing_gets_a_value_through() -> None:
+    masks = Masks.parse(["a.b:$..mail=redact"])
+    for data in (
+        b'{"mail":"SECRET","mail":"SECRET"}',
+        b'{"\\u006dail":"SECRET"}',
+        b'[[[{"x":{"mail" \n:\t ["SECRET",{"mail":"SECRET"}]}}]]]',
+        b'{"mail":{"SECRET":1}}',
+        b'{"a":NaN,"mail":"SECRET","big":' + b"9" * 6000 + b"}",
+    ):
+        (after,) = masked(masks, message(data))
+        assert b"SECRET" not in after.data and b"***" in after.data
+
+
+UNREADABLE = [
+    b"mail=SECRET",
+    b'{"mail":"SECRET"',
+    b'{"mail":"SECRET"}{"mail":"SECRET"}',
+    b"\xef\xbb\xbf" + b'{"mail":"SECRET"}',
+    '{"mail":"SECRET"}'.encode("utf-16"),
+    b"[" * 1000 + b'{"mail":"SECRET"}' + b"]" * 1000,
+    b"[" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("data", UNREADABLE)
+def test_what_cannot_be_read_stops_everything_unless_told_otherwise(data: bytes) -> None:
+    before = message(data, sequence=4711)
+    with pytest.raises(PlanRefused, match="message 4711 of stream S cannot be masked"):
+        masked(Masks.parse(["a.b:$.mail=redact"]), before)
+    count = MaskCount()
+    assert masked(Masks.parse(["a.b:$.mail=redact"], "drop"), before, message(b"{}", sequence=4712), count=count) == [
+        message(b"{}", sequence=4712)
+    ]
+    assert masked(Masks.parse(["a.b:$.mail=redact"], "keep"), before, count=count) == [before]
+    assert (count.dropped, count.kept) == (1, 1)
+
+
+def test_headers_that_cannot_be_read_stop_everything_too() -> None:
+    before = message(b"", b"NATS/1.0\r\nX: a\r\n b\r\n\r\n")
+    with pytest.raises(PlanRefused, match="message 1 of stream S cannot be masked: headers"):
+        masked(Masks.parse(["a.b:header(x)=redact"]), before)
+
+
+def test_what_is_kept_unread_is_still_masked_as_far_as_it_goes() -> None:
+    masks = Masks.parse(["a.b:$.mail=redact", "a.b:header(X)=redact"], "keep")
+    (after,) = masked(masks, message(b"?", b"NATS/1.0\r\nX: SECRET\r\n\r\n"))
+    assert after.headers == b"NATS/1.0\r\nX: ***\r\n\r\n" and after.data == b"?"
+
+
+def test_nothing_is_nothing_to_mask() -> None:
+    masks = Masks.parse(["a.b:$..x=hash", "a.b:header(X)=hash"])
+    assert masked(masks, message(b"")) == [message(b"")]
+    other = message(b"not JSON", b"no block", subject="c")
+    assert masked(masks, other) == [other]
+
+
+def test_a_hash_needs_a_secret_worth_the_name() -> None:
+    with pytest.raises(UsageError, match="16 bytes or more, not 0"):
+        masked(Masks.parse(["a.b:$.x=hash"]), message(b"{}"), secret=b"")
+    assert masked(Masks.parse(["a.b:$.x=redact"]), message(b"{}"), secret=b"") == [message(b"{}")]
+
+
+def test_what_would_outgrow_every_message_is_refused() -> None:
+    data = b"[" + b",".join([b"1"] * 1_000_001) + b"]"
+    with pytest.raises(PlanRefused, match="more than 1000000 values"):
+        masked(Masks.parse(["a.b:$[*]=hash"]), message(data))
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"),
+    [
+        ("a.>:$.b=redact", Mask("a.>", JsonPath.parse("$.b"), MaskAction.REDACT)),
+        ("a:b.*:$=hash", Mask("a:b.*", JsonPath.parse("$"), MaskAction.HASH)),
+        ("$KV.x.>:$['a=b:$.c']=hash", Mask("$KV.x.>", JsonPath.parse("$['a=b:$.c']"), MaskAction.HASH)),
+        (">:header(Nats-Msg-Id)=hash", Mask(">", HeaderName("Nats-Msg-Id"), MaskAction.HASH)),
+    ],
+)
+def test_masks_are_understood(text: str, mask: Mask) -> None:
+    assert Mask.parse(text) == mask and str(mask) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not understood"),
+        ("a:$.b", "not understood"),
+        (":$.b=redact", "not understood"),
+        ("a.b=redact", "not understood"),
+        ("a:b=redact", "not understood"),
+        ("a..b:$.b=redact", "not a subject"),
+        ("a:$.b=encrypt", "neither redact nor hash"),
+        ("a:$.b=", "neither redact nor hash"),
+        ("a:$[1:2]=hash", "a slice is not supported"),
+        ("a:header()=hash", "not a header's name"),
+        ("a:header(a b)=hash", "not a header's name"),
+        ("a:header(a:b)=hash", "not a header's name"),
+    ],
+)
+def test_no_mask_is_a_usage_error(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Mask.parse(text)
+    with pytest.raises(UsageError, match="not refuse, drop or keep"):
+        Masks.parse([], "ignore")
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.from_regex(r"[a.>:$]{0,6}:(\$[.\[\]'a0]{0,8}|header\([a-z:]{0,5}\))=(redact|hash)", fullmatch=True),
+    )
+)
+def test_any_text_is_a_mask_or_a_usage_error(text: str) -> None:
+    try:
+        mask = Mask.parse(text)
+    except UsageError:
+        return
+    assert str(mask) == text and Mask.parse(str(mask)) == mask
+
+
+def test_masks_that_can_hit_nothing_are_found() -> None:
+    masks = Masks.parse(["customers.>:$.mail=redact", "orders.>:$.mail=redact"])
+    assert masks.aimless(["orders.*", "bills"]) == [masks.masks[0]]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.binary(max_size=30) | st.from_regex(r'[{}\[\]":,a1 ]{0,20}', fullmatch=True).map(str.encode), max_size=5
+    )
+)
+def test_hostile_payloads_are_masked_or_dropped(payloads: list[bytes]) -> None:
+    messages = [message(data, data or None, sequence=n) for n, data in enumerate(payloads, start=1)]
+    masks = Masks.parse(["a.b:$..a=hash", "a.b:$[*]=redact", "a.b:header(a)=hash"], "drop")
+    count = MaskCount()
+    after = masked(masks, *messages, count=count)
+    assert len(after) + count.dropped == len(messages)

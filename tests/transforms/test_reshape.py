@@ -1,0 +1,278 @@
+"""All transforms together, against the rule applied to a list of messages in plain Python."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import FormatError, PlanRefused
+from jsbackup.transforms.copied_from import SourceMark
+from jsbackup.transforms.cut import Cut, Extent
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape, Tally
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
+from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
+from tests.transforms.test_cut import cuts, is_kept
+from tests.transforms.test_subject_map import by_hand, maps
+from tests.transforms.test_subjects import by_the_rule
+
+SECRET = b"a secret of the tests"
+STREAMS = {"S": {}, "KV_a": {}, "OBJ_a": {}}
+RENAMES = [[], ["S=T"], ["KV_a=KV_z"], ["OBJ_a=OBJ_z", "S=T"]]
+
+subjects = st.one_of(
+    literals,
+    st.sampled_from(["$KV.a.k", "$KV.b.k", "$O.a.C.1", "$O.a.M.eA==", "$O.b.M.eA==", "a.\udcff"]),
+)
+payloads = st.one_of(
+    st.binary(max_size=4),
+    st.sampled_from([b"", b'{"m":1}', b'{"m": "x", "n":[1.0]}', b'{"bucket":"a","options":{"link":{"bucket":"b"}}}']),
+)
+header_blocks = st.none() | st.sampled_from(
+    [
+        b"NATS/1.0\r\n\r\n",
+        b"NATS/1.0\r\nX-User:  eve\r\n\r\n",
+        b"NATS/1.0\r\nNats-Schedule-Target: a.b\r\nX-User: b\r\n\r\n",
+        b"NATS/1.0\r\nNats-Stream-Source: S 4 > > a.b\r\n\r\n",
+        b"no block",
+    ]
+)
+streams = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 12), subjects, header_blocks, payloads),
+    max_size=12,
+    unique_by=lambda row: row[0],
+).map(lambda rows: [Message(*row) for row in sorted(rows, key=lambda row: row[0])])
+
+masks = st.builds(
+    Masks.parse,
+    st.lists(
+        st.sampled_from(["a.>:$.m=redact", ">:$..m=hash", "b:header(x-user)=hash", "*.b:header(X-User)=redact"]),
+        max_size=2,
+    ),
+    st.sampled_from(["drop", "keep"]),
+)
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> Reshape:
+    wanted = draw(st.none() | st.lists(patterns(), min_size=1, max_size=2))
+    renames = RenameOptions.parse(draw(st.sampled_from(RENAMES))).over(STREAMS)
+    return Reshape(
+        draw(cuts),
+        None if wanted is None else SubjectFilter.parse(wanted),
+        SubjectMaps(tuple(draw(st.lists(maps(), max_size=2)))),
+        renames,
+        draw(masks),
+        (SourceMark(("S", ">", ">"), (renames.name("S"), ">", ">"), True),) if renames else (),
+    )
+
+
+def one(message: Message, reshape: Reshape) -> Message | None:
+    """The rule for one message; None if it falls out."""
+    if not is_kept(reshape.cut, message):
+        return None
+    if reshape.subjects is not None and not any(by_the_rule(p, message.subject) for p in reshape.subjects.patterns):
+        return None
+    message = masked_by_hand(message, reshape.masks)
+    if message is None:
+        return None
+
+    def move(subject: str) -> str:
+        for stage in (reshape.maps, reshape.renames.subjects):
+            found = [by_hand(m, subject) for m in stage.maps]
+            subject = next((f for f in found if f is not None), subject)
+        return subject
+
+    data, headers = message.data, message.headers
+    between = replace(reshape, renames=replace(reshape.renames, subjects=UNTOUCHED)).move(message.subject)
+    if "OBJ_a" in dict(reshape.renames.names) and by_the_rule("$O.*.M.>", between):
+        data = data.replace(b'"bucket":"a"', b'"bucket":"z"')
+    if headers is not None and (reshape.maps or reshape.renames):
+        target = f"Target: {move('a.b')}\r".encode()
+        source = f"Source: {reshape.renames.name('S')} 4 > > {move('a.b') if reshape.marks else 'a.b'}\r".encode()
+        headers = headers.replace(b"Target: a.b\r", target).replace(b"Source: S 4 > > a.b\r", source)
+    return message._replace(subject=move(message.subject), headers=headers, data=data)
+
+
+def masked_by_hand(message: Message, masks: Masks) -> Message | None:
+    headers, data = message.headers, message.data
+    keep = masks.unmaskable == "keep"
+
+    def replacement(mask: str, value: object) -> str:
+        canonical = json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+        return "***" if mask.endswith("redact") else hmac.new(SECRET, canonical.encode(), hashlib.sha256).hexdigest()
+
+    for mask in map(str, masks.masks):
+        pattern, what = mask.split(":", 1)
+        if not by_the_rule(pattern, message.subject):
+            continue
+        if what.startswith("header"):
+            if headers == b"no block" and not keep:
+                return None
+            for value in (b" eve\r", b" b\r", b" ***\r"):
+                if headers is not None and b"X-User:" in headers and headers.endswith(value + b"\n\r\n"):
+                    text = value[1:-1].decode()
+                    headers = headers[: -len(value) - 3] + f" {replacement(mask, text)}".encode() + b"\r\n\r\n"
+                    break
+        elif data:
+            try:
+                document = json.loads(data)
+            except ValueError:
+                if not keep:
+                    return None
+                continue
+            if isinstance(document, dict) and "m" in document:
+                written = json.dumps(document["m"]).encode()
+                data = data.replace(written, json.dumps(replacement(mask, document["m"])).encode(), 1)
+    return message._replace(headers=headers, data=data)
+
+
+@settings(deadline=None, max_examples=300)
+@given(reshapes(), streams, st.lists(st.integers(1, 5), min_size=1, max_size=12))
+def test_batches_come_out_as_the_rule_says_for_each_message(
+    reshape: Reshape, messages: list[Message], sizes: list[int]
+) -> None:
+    batches, left = [], messages
+    while left:
+        size = sizes[len(batches) % len(sizes)]
+        batches.append(batch_of(left[:size]))
+        left = left[size:]
+    tally = Tally()
+    after = messages_of(reshape.apply(batches, stream="S", secret=SECRET, tally=tally))
+    expected = [m for m in (one(message, reshape) for message in messages) if m is not None]
+    assert after == expected
+    within = [m for m in messages if is_kept(reshape.cut, m)]
+    assert (tally.came, tally.cut, tally.kept) == (extent(messages), extent(within), extent(expected))
+    behind = [m for m in messages if not within or m.sequence > within[-1].sequence]
+    assert tally.first_dropped == ((behind[0].sequence, behind[0].timestamp_ns) if behind else None)
+    if not reshape.drops:
+        assert len(after) == len(messages)
+    if not reshape:
+        assert after == messages
+
+
+def extent(messages: list[Message]) -> Extent:
+    return Extent().plus(batch_of(messages))
+
+
+@settings(deadline=None)
+@given(reshapes())
+def test_json_brings_back_every_reshape(reshape: Reshape) -> None:
+    assert Reshape.from_json(json.loads(json.dumps(reshape.to_json()))) == reshape
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["since", "until", "a"]), inner),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(Reshape().to_json())), junk)
+def test_a_damaged_reshape_is_a_format_error(field: str, value: object) -> None:
+    try:
+        reshape = Reshape.from_json({**Reshape().to_json(), field: value})
+    except FormatError:
+        return
+    assert Reshape.from_json(reshape.to_json()) == reshape
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {**Reshape().to_json(), "more": 1}])
+def test_a_reshape_of_another_shape_is_a_format_error(value: object) -> None:
+    with pytest.raises(FormatError):
+        Reshape.from_json(value)  # type: ignore[arg-type]
+
+
+def test_the_secret_is_nowhere_in_it() -> None:
+    reshape = Reshape(masks=Masks.parse([">:$.m=hash"]))
+    batch = batch_of([Message(1, 1, "a", None, b'{"m":1}')])
+    list(reshape.apply([batch], stream="S", secret=SECRET))
+    assert SECRET.decode() not in repr(reshape) + json.dumps(reshape.to_json())
+
+
+def test_a_stream_and_what_belongs_to_it_follow_together() -> None:
+    streams = {
+        "ORDERS": {"name": "ORDERS", "subjects": ["orders.>"]},
+        "KV_old": {"name": "KV_old", "subjects": ["$KV.old.>"], "republish": {"src": "$KV.old.>", "dest": "seen.>"}},
+        "ALL": {"name": "ALL", "sources": [{"name": "ORDERS", "filter_subject": "orders.eu"}, {"name": "KV_old"}]},
+    }
+    reshape = Reshape(
+        maps=SubjectMaps.parse(["orders.*=>old.$1"]),
+        renames=RenameOptions.parse(["ORDERS=PAST", "KV_old=KV_new"]).over(streams),
+    )
+    assert reshape.stream_config(streams["KV_old"], streams) == {
+        "name": "KV_new",
+        "subjects": ["$KV.new.>"],
+        "republish": {"src": "$KV.new.>", "dest": "seen.>"},
+    }
+    assert reshape.stream_config(streams["ALL"], streams) == {
+        "name": "ALL",
+        "sources": [{"name": "PAST", "filter_subject": "old.eu"}, {"name": "KV_new"}],
+    }
+    consumer = {"durable_name": "C", "filter_subjects": ["$KV.old.a", "$KV.old.b"], "deliver_subject": "orders.x"}
+    assert reshape.consumer_config(consumer, streams["KV_old"], streams) == {
+        "durable_name": "C",
+        "filter_subjects": ["$KV.new.a", "$KV.new.b"],
+        "deliver_subject": "orders.x",
+    }
+    headers = b"NATS/1.0\r\nNats-Stream-Source: ORDERS 9 orders.eu > orders.eu\r\n\r\n"
+    of_all = reshape.of_stream(streams["ALL"], streams)
+    batch = batch_of([Message(1, 1, "orders.eu", headers, b""), Message(2, 2, "$KV.old.k", None, b"")])
+    assert messages_of(of_all.apply([batch], stream="ALL")) == [
+        Message(1, 1, "old.eu", b"NATS/1.0\r\nNats-Stream-Source: PAST 9 old.eu > old.eu\r\n\r\n", b""),
+        Message(2, 2, "$KV.new.k", None, b""),
+    ]
+
+
+def test_object_buckets_keep_names_of_objects_and_follow_links() -> None:
+    streams = {"OBJ_o": {"name": "OBJ_o", "subjects": ["$O.o.C.>", "$O.o.M.>"]}}
+    reshape = Reshape(renames=RenameOptions.parse([], "p_").over(streams))
+    assert reshape.stream_config(streams["OBJ_o"], streams)["subjects"] == ["$O.p_o.C.>", "$O.p_o.M.>"]
+    name = base64.urlsafe_b64encode(b"file").decode()
+    meta = b'{"name":"file","bucket":"o","options":{"link":{"bucket":"o"}}}'
+    batch = batch_of([Message(1, 1, "$O.o.C.n", None, meta), Message(2, 2, f"$O.o.M.{name}", None, meta)])
+    assert messages_of(reshape.apply([batch], stream="OBJ_o")) == [
+        Message(1, 1, "$O.p_o.C.n", None, meta),
+        Message(2, 2, f"$O.p_o.M.{name}", None, meta.replace(b'"bucket":"o"', b'"bucket":"p_o"')),
+    ]
+
+
+def test_what_one_should_know_is_said() -> None:
+    reshape = Reshape(maps=SubjectMaps.parse(["a.*=>b"]))
+    config = {"name": "S", "mirror": {"name": "FAR"}}
+    assert reshape.notes(config, ["S"]) == [
+        "goes on copying from FAR, where subjects are not mapped",
+        "messages may come to share a subject: a.*=>b makes one subject of many",
+    ]
+    assert Reshape().notes(config, ["S"]) == []
+
+
+def test_a_refusal_names_stream_and_sequence_in_the_midst_of_it() -> None:
+    batch = batch_of([Message(6, 1, "a", None, b"{}"), Message(7, 1, "a", None, b"?")])
+    with pytest.raises(PlanRefused, match="message 7 of stream S cannot be masked"):
+        list(Reshape(masks=Masks.parse(["a:$.m=redact"])).apply([batch], stream="S"))
+
+
+def test_a_lazy_chain_holds_one_batch_only() -> None:
+    taken = []
+
+    def batches():  # type: ignore[no-untyped-def]
+        for n in range(1, 5):
+            taken.append(n)
+            yield batch_of([Message(n, n, "a", None, bytes(3 << 20))])
+
+    chain = Reshape(maps=SubjectMaps.parse(["a=>b"])).apply(batches(), stream="S")
+    assert not taken
+    next(chain)
+    assert taken == [1]
+    assert Cut() == Reshape().cut
