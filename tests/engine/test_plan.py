@@ -10,6 +10,7 @@ import pytest
 from jsbackup.config import parse_glob
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import Consumers, IfExists, RestoreOptions, RestorePlan, Target, Wire
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import UsageError
 from jsbackup.model import ConsumerState, Fidelity, SequencePair, StreamState
 from jsbackup.protocol.info import StreamInfo
@@ -189,3 +190,58 @@ def test_a_stream_that_the_backup_does_not_have_is_a_mistake_of_usage() -> None:
         plan(stream("S"), streams=(parse_glob("NOPE"),))
     chosen = plan(stream("A1"), stream("A2"), stream("B"), streams=(parse_glob("A*"),), exclude=(parse_glob("A2"),))
     assert [action.name for action in chosen.actions] == ["A1"]
+
+
+def rules(made: RestorePlan) -> list[str]:
+    return [refusal.rule for refusal in made.refusals]
+
+
+def test_subjects_of_two_streams_of_the_plan_are_in_each_others_way() -> None:
+    made = plan(stream("A", subjects=["x.>"]), stream("B", subjects=["y", "x.*.z"]), stream("C"))
+    assert [(found.stream, found.rule) for found in made.refusals] == [("B", Rule.SUBJECT_OVERLAP_IN_PLAN)]
+    assert made.refusals[0].reason == "its subject x.*.z overlaps with x.> of stream A in the same backup"
+    assert rules(plan(stream("A", subjects=["x.>"]), stream("B", subjects=["x.*.z"]), exclude=(parse_glob("B"),))) == []
+
+
+def test_circles_of_sources_are_refused_as_far_as_the_server_would() -> None:
+    two = stream("TWO", sources=[{"name": "ONE"}])
+    assert rules(plan(stream("ONE", sources=[{"name": "TWO"}]), two)) == [Rule.CYCLE, Rule.CYCLE]
+    # A filter that no subject of the stream can meet keeps them apart, another account is nobody's business.
+    apart = stream("ONE", sources=[{"name": "TWO", "filter_subject": "other.>"}])
+    assert rules(plan(apart, stream("TWO", sources=[{"name": "ONE", "filter_subject": "other.>"}]))) == []
+    outside = stream("ONE", sources=[{"name": "TWO", "external": {"api": "$JS.x.API"}}])
+    assert rules(plan(outside, two)) == []
+    assert rules(plan(stream("SELF", subjects=[], mirror={"name": "SELF"}))) == [Rule.CYCLE]
+    three = [stream(a, subjects=[], mirror={"name": b}) for a, b in (("A", "B"), ("B", "C"), ("C", "A"))]
+    made = plan(*three)
+    assert rules(made) == [Rule.CYCLE] * 3
+    assert made.refusals[0].reason == "would copy in a circle: A from B from C from A"
+
+
+def test_a_circle_through_streams_of_the_target_ends() -> None:
+    there = replace(existing("X"), config={"name": "X", "sources": [{"name": "Y"}, {"name": 7}, "?"]})
+    back = replace(existing("Y"), config={"name": "Y", "mirror": {"name": "X"}})
+    assert rules(plan(stream("S", sources=[{"name": "X"}]), there=(there, back))) == []
+
+
+def test_a_configuration_beyond_the_targets_payload_is_refused() -> None:
+    wordy = stream("S", metadata={"k": "v" * 1000})
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (wordy,))
+    for limit, found in ((1 << 20, []), (1000, [Rule.REQUEST_TOO_LARGE])):
+        made = plan_restore(manifest, Target(NEW, False, {}, max_payload_bytes=limit), RestoreOptions())
+        assert rules(made) == found
+
+
+def test_the_code_of_a_plan_is_that_of_the_restore() -> None:
+    conflict = Finding("S", Rule.EXISTS, "")
+    refused, denied = Finding("S", Rule.WIRE_V2, ""), Finding("S", Rule.NOT_ALLOWED, "")
+    lost = Finding("S", Rule.OBJECT_LOST, "")
+    for found, code in (
+        ((), 0),
+        ((conflict,), 16),
+        ((conflict, refused), 15),
+        ((conflict, denied, lost), 16),
+        ((denied, lost), 20),
+        ((lost,), 14),
+    ):
+        assert RestorePlan("b", (), found).code == code

@@ -659,7 +659,7 @@ ROWS = [
 # Rules that other tests show.
 ELSEWHERE = {
     Rule.NO_TIER: "tests/engine/test_limits.py: tiers need an operator's JWT",
-    Rule.ACK_FLOOR: "tests/engine/test_plan.py: what a clustered snapshot of 2.15 loses",
+    Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
 }
 
