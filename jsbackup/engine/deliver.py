@@ -18,12 +18,12 @@ from jsbackup.errors import ApiError, JsBackupError, TargetConflict, TransferErr
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender
 
-__all__ = ["deliver"]
+__all__ = ["PAUSE_SECONDS", "deliver", "deliver_once", "did_not_begin"]
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
-_PAUSE_SECONDS = 0.5  # for the servers to forget what the last attempt made
+PAUSE_SECONDS = 0.5  # for the servers to forget what the last attempt made
 
 
 # S: `processServiceImport` puts the header Nats-Request-Info there, and a restore takes it for archive (up to 2.15).
@@ -41,24 +41,44 @@ async def deliver(
     limits: TransmitLimits,
 ) -> None:
     """Send what `archive` makes, with a new sender from `begin` for each attempt. Raises as `transmit`."""
-    for attempt in range(1, _ATTEMPTS + 1):
+    attempt = 1
+    while True:
         sender = begin()
         try:
-            await transmit(js, sender, archive, limits)
+            await deliver_once(js, connection, sender, archive, limits)
             return
-        except BaseException as error:
-            if isinstance(error, JsBackupError) and connection.js_api_prefix is not None:
-                error.hint = _IMPORTED
-            begun = sender.deliver_subject is not None
-            refused = not begun and isinstance(error, (ApiError, TargetConflict))
-            if not refused and not _is_name_taken(error):
-                await asyncio.shield(abandon_restore(connection, sender))
-            # After the first attempt it may be our own stream, just deleted, that still has the name.
-            passing = isinstance(error, TransferError) or (attempt > 1 and _is_name_taken(error))
-            if begun or not passing or attempt == _ATTEMPTS:
+        except JsBackupError as error:
+            if not did_not_begin(error, sender, attempt):
                 raise
             _log.info("%s; attempt %d", error, attempt + 1)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        attempt += 1
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def deliver_once(
+    js: JetStream,
+    connection: Connection,
+    sender: RestoreSender,
+    archive: Callable[[], Iterable[bytes]],
+    limits: TransmitLimits,
+) -> None:
+    """Send what `archive` makes. What a failure leaves is removed before this raises as `transmit`."""
+    try:
+        await transmit(js, sender, archive, limits)
+    except BaseException as error:
+        if isinstance(error, JsBackupError) and connection.js_api_prefix is not None:
+            error.hint = _IMPORTED
+        refused = sender.deliver_subject is None and isinstance(error, (ApiError, TargetConflict))
+        if not refused and not _is_name_taken(error):
+            await asyncio.shield(abandon_restore(connection, sender))
+        raise
+
+
+def did_not_begin(error: JsBackupError, sender: RestoreSender, attempt: int) -> bool:
+    """Whether attempt `attempt` (from 1) failed before anything was sent, and another one makes sense."""
+    # After the first attempt it may be our own stream, just deleted, that still has the name.
+    passing = isinstance(error, TransferError) or (attempt > 1 and _is_name_taken(error))
+    return sender.deliver_subject is None and passing and attempt < _ATTEMPTS
 
 
 def _is_name_taken(error: BaseException) -> bool:

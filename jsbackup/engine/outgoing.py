@@ -12,13 +12,13 @@ from dataclasses import replace
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.planned import Action, PlannedConsumer, Wire
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
 
-__all__ = ["archive_of", "load_consumers"]
+__all__ = ["archive_of", "load_consumers", "writer_for"]
 
 
 def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
@@ -42,18 +42,22 @@ def archive_of(
             yield piece
             advance(len(piece), 0)
         return
-    archived = [planned.consumer for planned in consumers]
-    state = state_to_restore(action.entry)
-    writer: ArchiveV1Writer | ArchiveV2Writer
-    if action.wire is Wire.V1:
-        writer = ArchiveV1Writer(config, action.entry.created, state, archived)
-    else:
-        # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
-        # made by the API when the messages are there.
-        starting = ConsumerState()
-        archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
-        writer = ArchiveV2Writer(state, archived)
+    writer = writer_for(action, config, state_to_restore(action.entry), consumers)
     yield from archive_stream(objects, action.entry, writer, advance)
+
+
+def writer_for(
+    action: Action, config: JsonObject, state: StreamState, consumers: Sequence[PlannedConsumer]
+) -> ArchiveV1Writer | ArchiveV2Writer:
+    """What writes the archive of a stream that will have this state."""
+    archived = [planned.consumer for planned in consumers]
+    if action.wire is Wire.V1:
+        return ArchiveV1Writer(config, action.entry.created, state, archived)
+    # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
+    # made by the API when the messages are there.
+    starting = ConsumerState()
+    archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
+    return ArchiveV2Writer(state, archived)
 
 
 def _starts_at_first(consumer: ArchivedConsumer) -> bool:

@@ -34,7 +34,7 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import StreamInfo
 
-__all__ = ["Expected", "Proof", "prove_stream"]
+__all__ = ["Expected", "Proof", "excuses", "prove_stream", "read_back"]
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
@@ -83,21 +83,12 @@ async def prove_stream(
 ) -> Proof:
     """Read `name` back and compare. Raises DigestMismatch, saying which messages, and NatsError."""
     sink = _DigestSink(expected.last_seq)
-    info = await _read(js, name, lambda: sink, advance)
+    info = await read_back(js, name, lambda: sink, advance)
     found = sink.digester
     if found.stream_digest == expected.digest and found.messages == expected.messages:
         _check_last(info, expected)
         return Proof(info, found.stream_digest, found.messages, 0)
-    queue = expected.config.get("retention", "limits") != "limits"
-    taken = queue and await _at_work(js, name, expected.consumers)
-
-    def excused(missing: Missing) -> bool:
-        return (
-            taken
-            or _has_expired(missing, expected.config, now_ns())
-            or (queue and _is_acknowledged(missing, expected.consumers))
-        )
-
+    excused = await excuses(js, name, expected.config, expected.consumers, now_ns)
     comparison = Comparison((), 0)
 
     def compare() -> Sink:
@@ -105,7 +96,7 @@ async def prove_stream(
         comparison = Comparison(expected.messages_of(), expected.last_seq, excused)
         return comparison
 
-    info = await _read(js, name, compare, lambda _bytes, _messages: None)
+    info = await read_back(js, name, compare, lambda _bytes, _messages: None)
     await asyncio.to_thread(comparison.finish)
     if comparison.count:
         wrong = [missing.sequence for missing in comparison.missing]
@@ -118,6 +109,19 @@ async def prove_stream(
         )
     _check_last(info, expected)
     return Proof(info, found.stream_digest, found.messages, comparison.gone)
+
+
+async def excuses(
+    js: JetStream, name: str, config: JsonObject, consumers: Sequence[ArchivedConsumer], now_ns: Callable[[], int]
+) -> Callable[[Missing], bool]:
+    """What tells whether the stream itself has removed a message by now, by its rules or for its consumers."""
+    queue = config.get("retention", "limits") != "limits"
+    taken = queue and await _at_work(js, name, consumers)
+
+    def excused(missing: Missing) -> bool:
+        return taken or _has_expired(missing, config, now_ns()) or (queue and _is_acknowledged(missing, consumers))
+
+    return excused
 
 
 async def _at_work(js: JetStream, name: str, consumers: Sequence[ArchivedConsumer]) -> bool:
@@ -193,7 +197,7 @@ def _go_seconds(text: str) -> float | None:
     return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
 
 
-async def _read(js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance) -> StreamInfo:
+async def read_back(js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance) -> StreamInfo:
     """Everything the stream holds, into a fresh sink, again until a reading comes out clean."""
     deleted = SequenceSet()
     for attempt in range(1, _ATTEMPTS + 1):

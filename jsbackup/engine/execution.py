@@ -1,0 +1,331 @@
+"""A plan carried out, stream by stream, and proved: the same for a restore and a clone (`supply.py`).
+
+Origins come before their mirrors. A stream counts as restored when it has been read back and is what was sent.
+
+What a failure leaves. A failed transfer may leave a partial, active stream: what this run created is deleted, and only
+that. If the process dies, nobody can: so streams that a server could leave half-made carry the metadata key
+`jsbackup.restoring` until the transfer has ended, and the next run takes one that carries it for a leftover. A
+stream that is whole is never deleted, even if the proof fails: publishers and consumers may be at work on it.
+
+Replacing. No server can rename a stream, and two cannot share subjects. So the new one is first restored beside the
+old one, under a name of its own and without its subjects, and proved; only then is the old one deleted and the new one
+restored in its place. Whenever this is interrupted, the old stream or the proved copy is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from jsbackup.config import Connection
+from jsbackup.engine.abandon import MARKER, remove_stream, with_marker
+from jsbackup.engine.backup import Failure, connect_jetstream
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.plan import staging_prefix
+from jsbackup.engine.planned import Action, RestorePlan, Target, Wire
+from jsbackup.engine.prove import Proof
+from jsbackup.engine.settle import RestoredConsumer, Settled, configure, creatable, letting_go_of_nothing, settle
+from jsbackup.engine.supply import Delivery, Origin, Sent, Supply, Transfer
+from jsbackup.engine.transmit import TransmitLimits
+from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
+from jsbackup.model import Fidelity, JsonObject
+from jsbackup.progress import Progress
+from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES
+from jsbackup.repository.archiving import state_to_restore
+from jsbackup.repository.verify import Problem
+
+__all__ = ["Execution", "RestoreSettings", "RestoredStream", "bytes_to_move"]
+
+_log = logging.getLogger(__name__)
+
+# What would make a copy beside the stream that it replaces do something, or let go of messages; and what would keep
+# it from being removed. It has no consumers either.
+_ACTIVE = frozenset(
+    {
+        "allow_msg_schedules",
+        "allow_msg_ttl",
+        "max_age",
+        "metadata",
+        "mirror",
+        "mirror_direct",
+        "republish",
+        "retention",
+        "sealed",
+        "sources",
+        "subject_delete_marker_ttl",
+        "subject_transform",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """How to go about it. `window_bytes` may be on the way unacknowledged.
+
+    `partial` restores what is left where objects are lost, which otherwise refuses everything.
+    """
+
+    jobs: int = 4
+    window_bytes: int = DEFAULT_WINDOW_BYTES
+    verify: bool = True
+    partial: bool = False
+    limits: TransmitLimits = field(default_factory=TransmitLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredStream:
+    """A stream at the target. `verified` is False only where no proof was asked for or none is possible.
+
+    `lost` is what the repository no longer has of it; numbers and proof are those of the rest.
+    """
+
+    name: str
+    as_name: str
+    messages: int
+    bytes: int
+    digest: str
+    verified: bool
+    seconds: float
+    wire: Wire
+    consumers: tuple[RestoredConsumer, ...] = ()
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+    lost: tuple[Problem, ...] = ()
+
+
+class Execution:
+    """One restore or clone: what its streams have in common. `label` names it in the streams that it makes."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        origin: Origin,
+        label: str,
+        settings: RestoreSettings,
+        progress: Progress,
+        random: Callable[[int], bytes],
+        now_ns: Callable[[], int],
+        target: Target,
+        marking: bool,
+        lost: Mapping[str, tuple[Problem, ...]],
+    ) -> None:
+        self.connection = connection
+        self.origin = origin
+        self.label = label
+        self.settings = settings
+        self.progress = progress
+        self.random = random
+        self.now_ns = now_ns
+        self.target = target
+        self.marking = marking
+        self.lost = lost
+
+    async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+        """Stage by stage; a failed stream does not stop the others."""
+        results: list[RestoredStream] = []
+        failures: list[Failure] = []
+
+        async def one(js: JetStream, supply: Supply, action: Action) -> bool:
+            try:
+                results.append(await self._one(js, supply, action))
+            except JsBackupError as error:
+                _log.warning("stream %s failed: %s", action.name, error.message)
+                failures.append(Failure(action.name, error))
+                return False
+            finally:
+                self.progress.finish(action.name)
+            return True
+
+        for stage in plan.stages:
+            waiting = list(reversed(stage))
+            unreachable: list[JsBackupError] = []
+
+            async def work(waiting: list[Action] = waiting, unreachable: list[JsBackupError] = unreachable) -> None:
+                """Until nothing waits, or no connection can be had: then the others do what is left, or nobody can."""
+                try:
+                    while waiting:
+                        async with connect_jetstream(self.connection) as js, self.origin() as supply:
+                            while waiting:
+                                if await one(js, supply, waiting.pop()):
+                                    continue
+                                if not (js.link.connected and supply.connected):
+                                    break
+                except JsBackupError as error:
+                    unreachable.append(error)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.settings.jobs, len(stage))):
+                    group.create_task(work())
+            failures += [Failure(action.name, unreachable[-1]) for action in waiting]
+        return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
+
+    async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        began = time.monotonic()
+        if action.leftover:
+            _log.info("stream %s is left over from an interrupted restore: removed", action.name)
+            await js.delete_stream(action.name)
+        restored = await (self._replace if action.replaces else self._restore)(js, supply, action)
+        return replace(restored, seconds=time.monotonic() - began)
+
+    async def _replace(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        staged, sent = await self._stage(js, supply, action)
+        try:
+            await js.delete_stream(action.name)
+        except JsBackupError:
+            await remove_stream(self.connection, staged)
+            raise
+        try:
+            async with supply.after_staging(self.connection, staged, sent) as proved:
+                restored = await self._restore(js, proved, action)
+        except JsBackupError as error:
+            error.hint = f"What was to replace it is proved and kept as stream {staged}. {error.hint or ''}".strip()
+            raise
+        await js.delete_stream(staged)
+        return restored
+
+    async def _stage(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, Sent]:
+        """A proved copy of what is to come, beside the stream that it will replace."""
+        suffix = self.random(4).hex()
+        name = f"{staging_prefix(action.name)}{suffix}"
+        config = {key: value for key, value in action.config.items() if key not in _ACTIVE}
+        config |= {"name": name, "subjects": [f"jsbackup.staged.{suffix}"], "description": f"replaces {action.name}"}
+        copy = replace(action, name=name, config=config, replaces=False, consumers=())
+        _log.info("stream %s is restored as %s first, and proved, before the old one goes", action.name, name)
+        try:
+            if copy.wire is Wire.API:
+                await self._create(js, copy)
+                return name, Sent(copy.entry, (), copy.wire)
+            sent, _ = await self._deliver(js, supply, copy, copy.config)
+            await self._settle(js, copy, sent)
+            _, unproved = await self._prove(js, supply, copy, sent)
+            if unproved or sent.incomplete:
+                raise PlanRefused(
+                    f"stream {action.name} is not replaced, its copy cannot be proved: {unproved or sent.notes[0]}",
+                    hint="With --no-verify it is replaced without a proof.",
+                )
+        except BaseException:
+            await asyncio.shield(remove_stream(self.connection, name))
+            raise
+        finally:
+            self.progress.finish(name)
+        return name, sent
+
+    def _marked(self, action: Action) -> bool:
+        return self.marking and not action.config.get("sealed")
+
+    def _final(self, action: Action) -> JsonObject:
+        """The configuration that the stream has until its consumers are there."""
+        return letting_go_of_nothing(action.config) if self._marked(action) and action.consumers else action.config
+
+    async def _deliver(
+        self, js: JetStream, supply: Supply, action: Action, keeping: JsonObject
+    ) -> tuple[Sent, list[str]]:
+        """Send the stream and take the mark from it; with what went wrong after all of it was there."""
+        factor = 2 if self.settings.verify else 1
+        marked = self._marked(action)
+        delivery = Delivery(
+            js,
+            Transfer(self.connection, self.settings.window_bytes, self.settings.limits),
+            action,
+            with_marker(supply.on_the_way(keeping), self.label) if marked else action.config,
+            lambda byte_count, messages: self.progress.start(action.name, factor * byte_count, messages),
+            lambda *moved: self.progress.advance(action.name, *moved),
+        )
+        sent = await supply.send(delivery)
+        # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
+        if marked and (reason := await configure(js, keeping)):
+            return sent, [f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}"]
+        return sent, []
+
+    async def _restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        began = time.monotonic()
+        if action.wire is Wire.API:
+            return await self._create(js, action)
+        keeping = self._final(action)
+        sent, amiss = await self._deliver(js, supply, action, keeping)
+        entry, whole = sent.entry, state_to_restore(sent.entry)
+        settled = await self._settle(js, action, sent)
+        if keeping != action.config and (reason := await configure(js, action.config)):
+            amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
+        proof, unproved = await self._prove(js, supply, action, sent)
+        lasting = [warning.reason for warning in action.warnings if warning.rule.lasting]
+        notes = [*lasting, *sent.notes, *amiss, *settled.notes]
+        if proof and proof.gone:
+            notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
+        if unproved:
+            held = settled.info.state.messages if settled.info else 0
+            notes.append(f"not compared, the server reports {held} of {whole.messages} messages: {unproved}")
+        incomplete = settled.incomplete or sent.incomplete or bool(amiss) or bool(unproved)
+        return RestoredStream(
+            name=entry.name,
+            as_name=action.name,
+            messages=proof.messages if proof else whole.messages,
+            bytes=whole.bytes,
+            digest=proof.digest.hex if proof else entry.digest.hex,
+            verified=proof is not None,
+            seconds=time.monotonic() - began,
+            wire=sent.wire,
+            consumers=settled.consumers,
+            notes=tuple(notes),
+            incomplete=incomplete or entry.name in self.lost,
+            lost=self.lost.get(entry.name, ()),
+        )
+
+    async def _settle(self, js: JetStream, action: Action, sent: Sent) -> Settled:
+        last_message = sent.entry.captured.last_seq
+        clustered = self.target.clustered is not False
+        return await settle(js, action.name, sent.consumers, last_message=last_message, clustered=clustered)
+
+    async def _create(self, js: JetStream, action: Action) -> RestoredStream:
+        """A stream of a config-only backup: made by the API, empty."""
+        began = time.monotonic()
+        # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
+        await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
+        try:
+            for planned in action.consumers:
+                await js.create_consumer(action.name, creatable(planned.consumer))
+            if action.config.get("sealed"):
+                await js.update_stream(action.config)
+        except JsBackupError:
+            await remove_stream(self.connection, action.name)
+            raise
+        return RestoredStream(
+            name=action.entry.name,
+            as_name=action.name,
+            messages=0,
+            bytes=0,
+            digest=action.entry.digest.hex,
+            verified=True,
+            seconds=time.monotonic() - began,
+            wire=action.wire,
+            consumers=tuple(RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY) for p in action.consumers),
+        )
+
+    async def _prove(self, js: JetStream, supply: Supply, action: Action, sent: Sent) -> tuple[Proof | None, str]:
+        """The proof that was asked for, or why there is none."""
+        if not self.settings.verify:
+            return None, ""
+        if sent.undecoded:
+            return None, sent.undecoded
+        try:
+            return await supply.prove(
+                js,
+                action,
+                sent,
+                self.now_ns,
+                lambda byte_count, _messages: self.progress.advance(action.name, byte_count, 0),
+            )
+        except NatsPermissionDenied as error:
+            return None, error.message
+
+
+def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
+    """There, and back again to be compared."""
+    if action.wire is Wire.API:
+        return 0
+    if action.wire is Wire.OPAQUE:
+        return sum(piece.bytes for piece in action.entry.opaque)
+    return action.entry.captured.bytes * (2 if settings.verify else 1)

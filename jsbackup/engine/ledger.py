@@ -1,0 +1,135 @@
+"""What has gone through a clone, in digests: enough to prove the copy by, and small whatever the size of the stream.
+
+A clone keeps no message. It keeps runs: for each run of messages its ends, their number and their digest. A copy is
+proved run by run, and what does not agree is narrowed down to a run, which is small enough to be read again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow.compute as pc
+
+from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
+
+__all__ = ["Ledger", "Run", "RunDigests"]
+
+# Of some 300 bytes each. Where a stream has more, each two neighbours become one.
+MOST_RUNS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages from one sequence to another. `last_seq` may lie behind the last message, where nothing follows it."""
+
+    first_seq: int
+    last_seq: int
+    messages: int
+    digest: StreamDigest
+
+    def joined(self, following: Run) -> Run:
+        return Run(
+            self.first_seq, following.last_seq, self.messages + following.messages, self.digest + following.digest
+        )
+
+
+class Ledger:
+    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` are those of what came so far."""
+
+    def __init__(self, most_runs: int = MOST_RUNS) -> None:
+        self._most = most_runs
+        self._batches_per_run = 1
+        self._open = 0  # batches in the last run
+        self.runs: list[Run] = []
+        self.raw_bytes = 0
+
+    @property
+    def messages(self) -> int:
+        return sum(run.messages for run in self.runs)
+
+    @property
+    def digest(self) -> StreamDigest:
+        return sum((run.digest for run in self.runs), StreamDigest())
+
+    @property
+    def first_seq(self) -> int:
+        return self.runs[0].first_seq if self.runs else 0
+
+    @property
+    def last_seq(self) -> int:
+        return self.runs[-1].last_seq if self.runs else 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Count messages. FormatError if they are none."""
+        if not batch.num_rows:
+            return
+        rows = encode_rows(batch)
+        sequences = batch.column("sequence")
+        run = Run(sequences[0].as_py(), sequences[-1].as_py(), batch.num_rows, digest_rows(rows))
+        self.raw_bytes += rows.size
+        if self._open and self._open < self._batches_per_run:
+            self.runs[-1] = self.runs[-1].joined(run)
+            self._open += 1
+            return
+        if len(self.runs) == self._most:
+            pairs = range(0, len(self.runs) - 1, 2)
+            odd = self.runs[len(self.runs) // 2 * 2 :]
+            self.runs = [self.runs[at].joined(self.runs[at + 1]) for at in pairs] + odd
+            self._batches_per_run *= 2
+        self.runs.append(run)
+        self._open = 1
+
+    def remove(self, message: MessageBatch) -> None:
+        """Take a message, as a batch of one, out again."""
+        rows = encode_rows(message)
+        at = bisect_left(self.runs, message.column("sequence")[0].as_py(), key=lambda run: run.last_seq)
+        run = self.runs[at]
+        self.runs[at] = replace(run, messages=run.messages - 1, digest=run.digest - digest_rows(rows))
+        self.raw_bytes -= rows.size
+
+    def until(self, last_seq: int) -> list[Run]:
+        """The runs, side by side without a gap from the first sequence to `last_seq`."""
+        if not self.runs:
+            return [Run(1, last_seq, 0, StreamDigest())]
+        ends = [*(run.first_seq - 1 for run in self.runs[1:]), max(last_seq, self.last_seq)]
+        closed = [replace(run, last_seq=end) for run, end in zip(self.runs, ends, strict=True)]
+        closed[0] = replace(closed[0], first_seq=1)
+        return closed
+
+
+class RunDigests:
+    """A sink for what a server holds: the digests of the same runs. What lies behind the last one is not looked at."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self._found = [Run(run.first_seq, run.last_seq, 0, StreamDigest()) for run in runs]
+        self._at = 0
+        self.messages = 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Messages, in order."""
+        sequences = batch.column("sequence")
+        start = 0
+        while start < batch.num_rows and self._at < len(self._runs):
+            found = self._found[self._at]
+            stop = pc.sum(pc.less_equal(sequences, found.last_seq)).as_py()
+            if stop > start:
+                rows = encode_rows(batch.slice(start, stop - start))
+                digest = found.digest + digest_rows(rows)
+                self._found[self._at] = replace(found, messages=found.messages + stop - start, digest=digest)
+                self.messages += stop - start
+                start = stop
+            if start < batch.num_rows:
+                self._at += 1
+
+    @property
+    def digest(self) -> StreamDigest:
+        return sum((run.digest for run in self._found), StreamDigest())
+
+    def differing(self) -> Iterator[Run]:
+        """The expected runs that the server holds otherwise."""
+        for expected, found in zip(self._runs, self._found, strict=True):
+            if (expected.messages, expected.digest) != (found.messages, found.digest):
+                yield expected
