@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from jsbackup.errors import FormatError
@@ -24,6 +25,8 @@ MAX_DEPTH = 128
 MAX_VALUES = 1_000_000
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
+_MARK = re.compile(r"[ \t\n\r]*([,\]}])[ \t\n\r]*")
 _BRACKET = re.compile(r'[\[{]|[\]}]|"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d{1,18}))?", re.ASCII)
 _LONGEST_PLAIN = 40  # digits of a number that is written without an exponent
@@ -42,8 +45,10 @@ class _Members(list[tuple[str, Any]]):
 _decoder = json.JSONDecoder(
     parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Members, strict=True
 )
-# The same for what is only passed over.
-_skipper = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=True)
+# The same for what is only passed over; without `raw_decode` around it, which costs as much as a short value.
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+    parse_int=str, parse_float=str, parse_constant=str, strict=True
+).scan_once  # type: ignore[attr-defined]  # of every decoder since Python 2.7
 
 
 def decode_text(data: bytes) -> str:
@@ -138,46 +143,60 @@ def _past_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
+# Where one comes to below a place: by name, and below all other names; by index likewise.
+_Below = tuple[Mapping[str, frozenset[int]], frozenset[int]]
+
+
+@lru_cache(maxsize=64)
+def _places(_steps: tuple[Step, ...]) -> dict[frozenset[int], _Below]:
+    """What has been found out about the places of a path: the same for every text."""
+    return {}
+
+
 class _Walk:
     """Goes through a text along a path. A place is a set of steps: those that may come next."""
 
     def __init__(self, text: str, steps: tuple[Step, ...]) -> None:
         self.text = text
         self.steps = steps
+        self.done = len(steps)
         self.found: list[tuple[int, int]] = []
+        self.below = _places(steps)
 
     def value(self, at: int, places: frozenset[int]) -> int:
         """Look into the value at `at`; where it ends."""
         start = self.text[at : at + 1]
-        if len(self.steps) in places:
-            end = self._skip(at)
+        if self.done in places:
+            end = _skip(self.text, at)
             if len(self.found) == MAX_VALUES:
                 raise FormatError(f"more than {MAX_VALUES} values are meant")
             self.found.append((at, end))
             return end
         if not places or start not in ("{", "["):
-            return self._skip(at)
+            return _skip(self.text, at)
         return self._object(at, places) if start == "{" else self._array(at, places)
 
     def _object(self, at: int, places: frozenset[int]) -> int:
         text = self.text
+        named, others = self.below.get(places) or self._members(places)
         at = _past_space(text, at + 1)
         if text[at : at + 1] == "}":
             return at + 1
         while True:
             if text[at : at + 1] != '"':
                 raise FormatError("not JSON: a name is missing")
-            name, at = self._read(at)
-            at = _past_space(text, at)
-            if text[at : at + 1] != ":":
+            name, at = _read(text, at)
+            colon = _COLON.match(text, at)
+            if colon is None:
                 raise FormatError("not JSON: a colon is missing")
-            at = _past_space(text, self.value(_past_space(text, at + 1), self._below(places, name, None)))
-            mark = text[at : at + 1]
-            if mark == "}":
-                return at + 1
-            if mark != ",":
+            there = named.get(name, others)
+            at = self.value(colon.end(), there) if there else _skip(text, colon.end())
+            mark = _MARK.match(text, at)
+            if mark is None or mark[1] == "]":
                 raise FormatError("not JSON: an object does not end")
-            at = _past_space(text, at + 1)
+            if mark[1] == "}":
+                return mark.end(1)
+            at = mark.end()
 
     def _array(self, at: int, places: frozenset[int]) -> int:
         text = self.text
@@ -186,36 +205,55 @@ class _Walk:
             return at + 1
         index = 0
         while True:
-            at = _past_space(text, self.value(at, self._below(places, None, index)))
-            mark = text[at : at + 1]
-            if mark == "]":
-                return at + 1
-            if mark != ",":
+            there = self._element(places, index)
+            at = self.value(at, there) if there else _skip(text, at)
+            mark = _MARK.match(text, at)
+            if mark is None or mark[1] == "}":
                 raise FormatError("not JSON: an array does not end")
-            at = _past_space(text, at + 1)
+            if mark[1] == "]":
+                return mark.end(1)
+            at = mark.end()
             index += 1
 
-    def _below(self, places: frozenset[int], name: str | None, index: int | None) -> frozenset[int]:
-        """Where one comes to in the member of that name, or the element of that index."""
+    def _members(self, places: frozenset[int]) -> _Below:
+        steps = [(place, self.steps[place]) for place in places]
+        others = {place for place, step in steps if step.kind is StepKind.ANYWHERE}
+        others |= {place + 1 for place, step in steps if step.kind is StepKind.EVERY}
+        names = {step.name for _, step in steps if step.kind in (StepKind.MEMBER, StepKind.ANYWHERE)}
+        named = {
+            name: frozenset(
+                others
+                | {
+                    place + 1
+                    for place, step in steps
+                    if step.kind in (StepKind.MEMBER, StepKind.ANYWHERE) and step.name == name
+                }
+            )
+            for name in names
+        }
+        self.below[places] = found = (named, frozenset(others))
+        return found
+
+    def _element(self, places: frozenset[int], index: int) -> frozenset[int]:
+        if not any(self.steps[place].kind is StepKind.ELEMENT for place in places):
+            return (self.below.get(places) or self._members(places))[1]  # as for a member of another name
         below = set()
         for place in places:
             step = self.steps[place]
             if step.kind is StepKind.ANYWHERE:
                 below.add(place)
-            matches = (
-                step.kind is StepKind.EVERY
-                or (step.kind in (StepKind.MEMBER, StepKind.ANYWHERE) and name == step.name)
-                or (step.kind is StepKind.ELEMENT and index == step.index)
-            )
-            if matches:
+            if step.kind is StepKind.EVERY or (step.kind is StepKind.ELEMENT and step.index == index):
                 below.add(place + 1)
         return frozenset(below)
 
-    def _skip(self, at: int) -> int:
-        return self._read(at)[1]
 
-    def _read(self, at: int) -> tuple[Any, int]:
-        try:
-            return _skipper.raw_decode(self.text, at)
-        except ValueError as error:
-            raise FormatError("not JSON") from error
+def _skip(text: str, at: int) -> int:
+    return _read(text, at)[1]
+
+
+def _read(text: str, at: int) -> tuple[Any, int]:
+    """The value at `at`, and where it ends."""
+    try:
+        return _scan(text, at)
+    except (ValueError, StopIteration) as error:
+        raise FormatError("not JSON") from error
