@@ -8,6 +8,7 @@ import ipaddress
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,26 +49,33 @@ _UNLIMITED = dict.fromkeys(
         "exports",
         "conn",
         "leaf",
-        "mem_storage",
-        "disk_storage",
-        "streams",
-        "consumer",
+        *(_STORED := ("mem_storage", "disk_storage", "streams", "consumer")),
     ),
     -1,
 )
 
 
 class Operator:
-    """An operator with a system account and one account; `config` makes a server trust it."""
+    """An operator with a system account and one account; `config` makes a server trust it.
 
-    def __init__(self) -> None:
+    `tiers` are JetStream limits of the account by their number of replicas, such as `{"R1": {"streams": 1}}`.
+    """
+
+    def __init__(self, tiers: Mapping[str, Mapping[str, int]] | None = None) -> None:
         operator, system = Key(nkeys.PREFIX_BYTE_OPERATOR), Key(nkeys.PREFIX_BYTE_ACCOUNT)
         self.account = Key(nkeys.PREFIX_BYTE_ACCOUNT)
         jwt = operator.jwt(operator.public, "op", {"type": "operator", "system_account": system.public})
         limits = {"type": "account", "limits": {**_UNLIMITED, "wildcards": True}}
+        system_limits = limits
+        if tiers is not None:
+            flat = {key: value for key, value in _UNLIMITED.items() if key not in _STORED} | {"wildcards": True}
+            own = {name: {**dict.fromkeys(_STORED, -1), **given} for name, given in tiers.items()}
+            # The system account must not have JetStream.
+            system_limits = {"type": "account", "limits": flat}
+            limits = {"type": "account", "limits": {**flat, "tiered_limits": own}}
         preload = "\n".join(
-            f"  {key.public}: {operator.jwt(key.public, name, limits)}"
-            for key, name in ((system, "SYS"), (self.account, "APP"))
+            f"  {key.public}: {operator.jwt(key.public, name, claims)}"
+            for key, name, claims in ((system, "SYS", system_limits), (self.account, "APP", limits))
         )
         self.config = (
             f"operator: {jwt}\nsystem_account: {system.public}\nresolver: MEMORY\nresolver_preload: {{\n{preload}\n}}\n"
