@@ -5,7 +5,8 @@ What servers read again from stored messages (nats-server `server/stream.go`, `s
 - `Nats-Stream-Source: <origin> <sequence> <filter> <destination>[ <subject>[ <identity>]]`, by which a stream that has
   sources knows, when it starts, up to where it has copied from each. Origin (the name, and behind a colon what tells
   external ones apart), filter and destination are those of its config: were they to differ, it would copy all again.
-  Before 2.10: `<origin> <sequence>`.
+  Before 2.10: `<origin> <sequence>`. The identity (from 2.15) is a hash of when the origin was made: were that another,
+  it would copy all again too, so it is left out where the origin is made anew with it. Without it nobody asks.
 - `Nats-Counter-Sources`, JSON: what a counter has got from each origin and subject, `{origin: {subject: value}}`.
 - `Nats-Schedule-Target`, `Nats-Schedule-Source`, `Nats-Scheduler`: subjects of scheduled messages.
 
@@ -118,7 +119,7 @@ def _source(value: str, marks: Sequence[SourceMark], rename: Callable[[str], str
         if _is_of(fields[0], mark) and (fields[2], fields[3]) == mark.before[1:]:
             name, sequence, _, _, *rest = fields
             if rest and mark.mapped:
-                rest[0] = move(rest[0])
+                rest = [move(rest[0])]
             return " ".join([mark.after[0] + name[len(mark.before[0]) :], sequence, *mark.after[1:], *rest])
     return value
 

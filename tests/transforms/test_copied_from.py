@@ -44,7 +44,8 @@ def followed(name: str, value: str) -> str:
     [
         ("O 7 a.x >", "O2 7 z.x >"),
         ("O 7 a.x > a.x", "O2 7 z.x > z.x"),
-        ("O 7 a.x > a.x identity", "O2 7 z.x > z.x identity"),
+        ("O 7 a.x > a.x identity", "O2 7 z.x > z.x"),
+        ("Q:hAsH1234 7 > > a.x identity", "Q:hAsH1234 7 > > a.x identity"),
         ("P 7 a.*\f> b.$1\fc a.q", "P 7 z.*\f> b.$1\fc z.q"),
         ("Q:hAsH1234 7 > > a.x", "Q:hAsH1234 7 > > a.x"),
         ("O:C=hash 7 a.x > a.x", "O2:C=hash 7 z.x > z.x"),
