@@ -49,6 +49,10 @@ def _nobody(_bytes: int, _messages: int) -> None:
     pass
 
 
+def _unheeded(_capture: Capture) -> None:
+    pass
+
+
 class Sink(Protocol):
     """Where captured messages go. All calls come from one worker thread, one at a time."""
 
@@ -71,8 +75,8 @@ class CaptureLimits:
     stall_seconds: float = 300.0  # the sink takes nothing
 
     def beside(self, others: int) -> CaptureLimits:
-        """For one of several snapshots at once: together they keep no more on the way than three would."""
-        share = 3 / max(3, others + 1)
+        """For one of several snapshots at once: together they keep no more on the way than two would."""
+        share = 2 / max(2, others + 1)
         return replace(self, window_bytes=int(self.window_bytes * share), queue_bytes=int(self.queue_bytes * share))
 
     def reduced(self) -> CaptureLimits:
@@ -109,8 +113,11 @@ async def capture_snapshot(
     check: bool = False,
     limits: CaptureLimits | None = None,
     advance: Advance = _nobody,
+    begun: Callable[[Capture], None] = _unheeded,
 ) -> Capture:
     """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted (they are left out).
+
+    `begun` is told of the capture when the server has answered, before anything comes: it fills from then on.
 
     Raises TransferError where another attempt may help, FormatError for damage, UnsupportedError for a stream that
     this server cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError for
@@ -135,7 +142,7 @@ async def capture_snapshot(
         items, capture.end = decoder.finish()
         take(items)
 
-    capture = await _capture(js, stream, decode, limits or CaptureLimits(), consumers=consumers, check=check)
+    capture = await _capture(js, stream, decode, limits or CaptureLimits(), begun, consumers=consumers, check=check)
     _check_coverage(stream, capture)
     return capture
 
@@ -148,6 +155,7 @@ async def capture_opaque(
     consumers: bool = True,
     limits: CaptureLimits | None = None,
     advance: Advance = _nobody,
+    begun: Callable[[Capture], None] = _unheeded,
 ) -> Capture:
     """Take one snapshot of `stream` as the bytes it is, undecoded: for archive formats newer than this tool."""
 
@@ -156,7 +164,7 @@ async def capture_opaque(
             sink(chunk)
             advance(len(chunk), 0)
 
-    return await _capture(js, stream, keep, limits or CaptureLimits(), consumers=consumers, check=False)
+    return await _capture(js, stream, keep, limits or CaptureLimits(), begun, consumers=consumers, check=False)
 
 
 async def _capture(
@@ -164,6 +172,7 @@ async def _capture(
     stream: str,
     work: Callable[[Intake, Capture], None],
     limits: CaptureLimits,
+    begun: Callable[[Capture], None],
     *,
     consumers: bool,
     check: bool,
@@ -174,6 +183,7 @@ async def _capture(
         if js.link.generation != subscription.generation:
             receiver.reconnected()
         capture = Capture(started.config, started.state)
+        begun(capture)
         await _Transfer(receiver, subscription, limits).run(lambda intake: work(intake, capture))
         capture.received_bytes = receiver.bytes_received
     return capture

@@ -11,6 +11,7 @@ from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.room import give_back
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = ["archive_batches", "archive_stream", "read_stream", "state_to_restore"]
@@ -43,6 +44,7 @@ def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch
         with objects.room.share() as share:
             share.hold(ref.size)
             yield from reader.read(ref)
+        give_back()
 
 
 def archive_stream(

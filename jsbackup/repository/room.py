@@ -22,7 +22,7 @@ import pyarrow as pa
 
 __all__ = ["SHARED_BYTES", "Room", "Share", "give_back"]
 
-SHARED_BYTES = 32 << 20
+SHARED_BYTES = 24 << 20
 
 
 class Room:
