@@ -64,7 +64,7 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: s
         )
         write_plan(output_file, data)
         saved = str(output_file)
-    document = _document(preview, f"{chosen}, {manifest.result}, made {manifest.created}", saved)
+    document = _document(preview, f"{chosen}, {manifest.result}, made {_second(manifest.created)}", saved)
     shared.output.result(document, lambda: _tell(shared.output, document))
     if output_file is not None and saved is None:
         shared.output.note("the plan was not saved, since it is refused")
@@ -144,7 +144,7 @@ def _consumer_json(entry: StreamBackup, planned: PlannedConsumer) -> JsonObject:
 def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
     """What there is under the name, and will not be any more."""
     there = target.streams.get(action.name)
-    if there is None:
+    if there is None or not (action.replaces or action.leftover):
         return None
     return {
         "messages": there.state.messages,
@@ -205,7 +205,7 @@ def _details(action: JsonObject) -> Iterator[str]:
     name = action["as"]
     if action["first_time"]:
         about = "" if action["times_exact"] else "about "
-        yield f"times: {name}: {about}{action['first_time']} to {action['last_time']}"
+        yield f"times: {name}: {about}{_second(action['first_time'])} to {_second(action['last_time'])}"
     yield f"sent as {action['wire']}: {name}: {action['wire_reason']}"
     for change in action["config_changes"]:
         yield f"changed: {name}: {change['field']}: {_value(change['before'])} → {_value(change['after'])}"
@@ -214,7 +214,8 @@ def _details(action: JsonObject) -> Iterator[str]:
     if gone := action["destroys"]:
         what = "a leftover of an interrupted restore" if gone["leftover"] else "the stream that is there"
         messages = format_count(gone["messages"], "message")
-        yield f"destroyed: {name}: {what}, {messages} up to sequence {gone['last_seq']}, created {gone['created']}"
+        made = _second(gone["created"])
+        yield f"destroyed: {name}: {what}, {messages} up to sequence {gone['last_seq']}, made {made}"
 
 
 def _consumer_text(consumer: JsonObject) -> str:
@@ -227,6 +228,11 @@ def _consumer_text(consumer: JsonObject) -> str:
     if count == 0:
         again = "nothing comes again"
     return f"{consumer['fidelity']}; {again}" + (f"; {consumer['note']}" if consumer["note"] else "")
+
+
+def _second(moment: str) -> str:
+    """RFC 3339 in UTC, without what is less than a second."""
+    return moment if "." not in moment else moment.partition(".")[0] + "Z"
 
 
 def _value(value: Any) -> str:

@@ -143,7 +143,7 @@ def _plan_stream(
         wire=wire,
         wire_reason=why,
         config=config,
-        replaces=exists,
+        replaces=exists and options.if_exists is IfExists.REPLACE,
         leftover=entry.name in target.leftovers | target.unborn,
         changes=tuple(
             ConfigChange(name, entry.config.get(name), value)

@@ -62,7 +62,7 @@ def test_a_refused_plan_is_told_whole_and_not_saved(typed: Type, shop: Shop, tmp
 def test_a_replacement_says_what_it_destroys(typed: Type, shop: Shop) -> None:
     done = typed("plan", "latest", "ORDERS", "-r", shop.repo, "-s", shop.url, "--if-exists", "replace")
     assert done.code == 0
-    assert "destroyed: ORDERS: the stream that is there, 1,000 messages up to sequence 1000, created 20" in done.out
+    assert "destroyed: ORDERS: the stream that is there, 1,000 messages up to sequence 1000, made 20" in done.out
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_fields_that_say_nothing_are_left_out_for_servers_that_do_not_know_them(
 
 @pytest.mark.parametrize(
     ("choice", "refused", "skipped", "replaces"),
-    [(IfExists.FAIL, [16], [], True), (IfExists.SKIP, [], ["S"], None), (IfExists.REPLACE, [], [], True)],
+    [(IfExists.FAIL, [16], [], False), (IfExists.SKIP, [], ["S"], None), (IfExists.REPLACE, [], [], True)],
 )
 def test_a_name_that_is_taken(choice: IfExists, refused: list[int], skipped: list[str], replaces: bool | None) -> None:
     made = plan(stream("S"), there=(existing("S", "S.>"),), if_exists=choice)
