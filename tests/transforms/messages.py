@@ -51,7 +51,7 @@ literals = st.lists(tokens, min_size=1, max_size=4).map(".".join)
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
-    parts = draw(st.lists(st.one_of(tokens, st.just("*")), min_size=0, max_size=3))
+    parts = draw(st.lists(st.one_of(tokens, st.just("*")), max_size=2))
     if not parts or draw(st.booleans()):
         parts.append(draw(st.one_of(tokens, st.sampled_from(["*", ">"]))))
     return ".".join(parts)

@@ -38,7 +38,7 @@ def test_matching_follows_the_rule(pattern: str) -> None:
 @settings(deadline=None)
 @given(patterns(), patterns())
 def test_sets_are_compared_as_sets(one: str, other: str) -> None:
-    # Patterns of up to four tokens: what tells two apart has at most one more.
+    # Patterns have up to three tokens: what tells two apart has one more at most, and a token that none has.
     assert contains(one, other) == (matching(other) <= matching(one))
     both = intersection(one, other)
     assert (matching(both) if both else frozenset()) == matching(one) & matching(other)
