@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -36,7 +36,15 @@ from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
-__all__ = ["BackupOptions", "BackupReport", "Failure", "connect_jetstream", "run_backup"]
+__all__ = [
+    "BackupOptions",
+    "BackupReport",
+    "Failure",
+    "choose_streams",
+    "connect_jetstream",
+    "describe_source",
+    "run_backup",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -106,14 +114,8 @@ async def run_backup(
         lock = await asyncio.to_thread(open_lock, repository, options.lock, begun_ns / 10**9)
     async with connect_jetstream(connection) as js, advisories(js.link):
         await js.account()  # JetStream is there, and for this account
-        source = Source(
-            server_version=".".join(map(str, js.link.server_version)),
-            cluster=js.link.cluster_name or js.link.server_name or "",
-            account=await js.link.account() or "",
-            domain=connection.js_domain or js.link.domain,
-            context=connection.context,
-        )
-        streams, failures = await _choose(js, options)
+        source = await describe_source(js, connection)
+        streams, failures = await choose_streams(js, options.streams, options.exclude)
         if not options.config_only and options.check:
             _log.info("the server checks each stream before it sends it; that may take long")
         if not options.config_only:
@@ -161,20 +163,36 @@ def _selection(options: BackupOptions) -> Selection:
     return Selection(tuple(streams), tuple(exclude), options.consumers, options.config_only)
 
 
-async def _choose(js: JetStream, options: BackupOptions) -> tuple[list[StreamInfo], list[Failure]]:
-    """The streams to back up, largest first, and those that should be but did not answer."""
+async def describe_source(js: JetStream, connection: Connection) -> Source:
+    """Where streams come from, by what the server said."""
+    return Source(
+        server_version=".".join(map(str, js.link.server_version)),
+        cluster=js.link.cluster_name or js.link.server_name or "",
+        account=await js.link.account() or "",
+        domain=connection.js_domain or js.link.domain,
+        context=connection.context,
+    )
+
+
+async def choose_streams(
+    js: JetStream, names: Sequence[Glob], exclude: Sequence[Glob]
+) -> tuple[list[StreamInfo], list[Failure]]:
+    """The streams that are meant, largest first, and those that are too but did not answer.
+
+    Raises UsageError if one is named that does not exist.
+    """
     listing = await js.streams()
     silent = dict.fromkeys(listing.missing, "it did not answer")
     silent.update({name: f"it is offline: {reason}" for name, reason in listing.offline.items()})
-    names = set(listing.entries) | set(silent)
-    for glob in options.streams:
-        if not any(glob.matches(name) for name in names):
+    there = set(listing.entries) | set(silent)
+    for glob in names:
+        if not any(glob.matches(name) for name in there):
             raise UsageError(
                 f"no stream matches {glob.pattern}", hint="See 'nats stream ls' for the streams there are."
             )
 
     def wanted(name: str) -> bool:
-        return is_chosen(name, options.streams, options.exclude)
+        return is_chosen(name, names, exclude)
 
     failures = [
         Failure(name, NatsError(f"stream {name} cannot be read: {reason}"))

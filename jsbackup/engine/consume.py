@@ -33,7 +33,7 @@ from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
-__all__ = ["is_reader", "read_messages"]
+__all__ = ["Row", "is_reader", "read_messages", "rows_as_batch"]
 
 BATCH_BYTES = 4 * 1024 * 1024
 _IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
@@ -44,7 +44,9 @@ _ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a d
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
+    """One message, as a batch has it."""
+
     sequence: int
     timestamp_ns: int
     subject: bytes
@@ -66,7 +68,7 @@ async def read_messages(
     inbox = js.link.new_inbox()
     consumer = await _try_consumer(js, info, inbox, first)
     rows = _get_each(js, info, first, last) if consumer is None else _consume(js, info.name, inbox, consumer, last)
-    batch: list[_Row] = []
+    batch: list[Row] = []
     size = 0
     async with aclosing(rows):
         async for row in rows:
@@ -74,14 +76,15 @@ async def read_messages(
             size += len(row.subject) + len(row.headers or b"") + len(row.data) + 16
             if size >= BATCH_BYTES:
                 advance(size, len(batch))
-                yield _as_batch(batch)
+                yield rows_as_batch(batch)
                 batch, size = [], 0
     if batch:
         advance(size, len(batch))
-        yield _as_batch(batch)
+        yield rows_as_batch(batch)
 
 
-def _as_batch(rows: list[_Row]) -> pa.RecordBatch:
+def rows_as_batch(rows: list[Row]) -> pa.RecordBatch:
+    """A message batch. FormatError if a sequence or a time is none."""
     schema = BATCH_SCHEMA
     subjects: list[bytes] | list[str] = [row.subject for row in rows]
     try:
@@ -94,7 +97,7 @@ def _as_batch(rows: list[_Row]) -> pa.RecordBatch:
         raise FormatError("a message has a sequence or a time that is none") from error
 
 
-def _columns(rows: list[_Row], subjects: list[bytes] | list[str], schema: pa.Schema) -> list[pa.Array]:
+def _columns(rows: list[Row], subjects: list[bytes] | list[str], schema: pa.Schema) -> list[pa.Array]:
     return [
         pa.array([row.sequence for row in rows], pa.int64()),
         pa.array([row.timestamp_ns for row in rows], pa.int64()),
@@ -104,13 +107,13 @@ def _columns(rows: list[_Row], subjects: list[bytes] | list[str], schema: pa.Sch
     ]
 
 
-async def _get_each(js: JetStream, info: StreamInfo, first: int, last: int) -> AsyncGenerator[_Row, None]:
+async def _get_each(js: JetStream, info: StreamInfo, first: int, last: int) -> AsyncGenerator[Row, None]:
     deleted = SequenceSet(info.deleted or ())
     sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
     while wanted := list(islice(sequences, _GETS_AT_ONCE)):
         for message in await asyncio.gather(*(js.message(info.name, sequence) for sequence in wanted)):
             if message is not None:
-                yield _Row(
+                yield Row(
                     message.sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data
                 )
 
@@ -127,7 +130,7 @@ async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int)
 
 async def _consume(
     js: JetStream, stream: str, inbox: str, consumer: ConsumerInfo, last: int
-) -> AsyncGenerator[_Row, None]:
+) -> AsyncGenerator[Row, None]:
     async with js.link.subscribe(inbox) as subscription:
         try:
             left = consumer.num_pending
@@ -183,7 +186,7 @@ def _consumer_config(inbox: str, first: int) -> JsonObject:
     }
 
 
-def _row_of(stream: str, message: Message, last: int) -> tuple[_Row, int]:
+def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
     """A delivered message, and how many are to come after it; both told by its ack subject."""
     tokens = (message.reply or "").split(".")
     if len(tokens) >= _LONG_ACK_TOKENS - 1:
@@ -199,4 +202,4 @@ def _row_of(stream: str, message: Message, last: int) -> tuple[_Row, int]:
     if sequence <= last:
         raise TransferError(f"reading {stream}: sequence {sequence} came after {last}")
     subject = message.subject.encode("utf-8", "surrogateescape")
-    return _Row(sequence, timestamp_ns, subject, message.headers or None, message.data), pending
+    return Row(sequence, timestamp_ns, subject, message.headers or None, message.data), pending

@@ -16,8 +16,9 @@ from jsbackup.formats.consumer_state import clamp
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
 from jsbackup.protocol.info import ConsumerInfo, stored_config
 from jsbackup.protocol.paging import Listing
+from jsbackup.repository.manifest import ConsumerBackup
 
-__all__ = ["KnownConsumer", "merge_consumers"]
+__all__ = ["KnownConsumer", "as_backed_up", "merge_consumers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class KnownConsumer:
     consumer: ArchivedConsumer
     fidelity: Fidelity
     reason: str = ""
+
+
+def as_backed_up(known: KnownConsumer) -> ConsumerBackup:
+    """As a manifest has it."""
+    consumer = known.consumer
+    return ConsumerBackup(
+        consumer.name, consumer.config, consumer.created, known.fidelity, consumer.state, known.reason
+    )
 
 
 def merge_consumers(

@@ -168,13 +168,26 @@ class Relay(Generic[T]):
         self._changed = threading.Condition()
         self._things: deque[tuple[T, int]] = deque()
         self._queued = 0
+        self._full = False
         self._closed = False
         self._error: BaseException | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it was aborted with."""
+        return self._error
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything was handed over."""
+        return self._closed
 
     def put(self, thing: T, size: int) -> None:
         """The giving thread: hand over something of so many bytes; waits while the other one has enough."""
         with self._changed:
             while self._queued and self._queued + size > self._limit and self._error is None:
+                self._full = True
+                self._changed.notify_all()
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
@@ -195,6 +208,12 @@ class Relay(Generic[T]):
             self._things.clear()
             self._queued = 0
             self._changed.notify_all()
+
+    def wait_filled(self) -> None:
+        """The taking thread: wait until there is all that there will be, or as much as may be."""
+        with self._changed:
+            while not (self._full or self._closed or self._error):
+                self._changed.wait()
 
     def __iter__(self) -> Iterator[T]:
         """The taking thread: everything, to the end. Waits."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.backup import connect_jetstream
+from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.rules import Finding, Rule
@@ -16,7 +17,7 @@ from jsbackup.engine.target import look_at, not_allowed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 
-__all__ = ["Preview", "preview_restore"]
+__all__ = ["Preview", "preview_plan", "preview_restore"]
 
 _LOST = "Restore what is left with --partial, or the stream from another backup."
 
@@ -42,14 +43,21 @@ async def preview_restore(
     Objects are looked up, not read. Raises UsageError, NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
-        target = await look_at(js, now_ns())
-        target = replace(target, round_trip_seconds=await js.link.rtt())
-        plan = plan_restore(manifest, target, options)
-        permissions = await not_allowed(js, plan)
+        preview = await preview_plan(js, lambda target: plan_restore(manifest, target, options), now_ns)
+    plan = preview.plan
     lost = [
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
         for problem in await asyncio.to_thread(missing_objects, repository.objects, manifest, plan)
     ]
-    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code), *lost]
+    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *lost)))
+
+
+async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:
+    """The plan that `make` makes for the target as it is now, with what the user may not do there. Raises NatsError."""
+    target = await look_at(js, now_ns())
+    target = replace(target, round_trip_seconds=await js.link.rtt())
+    plan = make(target)
+    permissions = await not_allowed(js, plan)
+    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code)]
     warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
     return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)

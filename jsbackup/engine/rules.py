@@ -33,6 +33,7 @@ class Rule(StrEnum):
     # What is at the target.
     EXISTS = "exists", _CONFLICT
     NAME_TAKEN = "name-taken", _CONFLICT
+    ITSELF = "itself", _CONFLICT
     SUBJECT_OVERLAP = "subject-overlap", _CONFLICT
     SUBJECT_OVERLAP_IN_PLAN = "subject-overlap-in-plan", _CONFLICT
     # Limits of its account.

@@ -21,16 +21,19 @@ __all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left
 _TOLD = 10  # refusals in one message
 
 
-def refuse_if_refused(plan: RestorePlan) -> None:
-    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it."""
+def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = "jsbackup plan") -> None:
+    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it.
+
+    `done` is what was not done, `preview` the command that tells all of it.
+    """
     if not plan.refusals:
         return
     reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:_TOLD])
     more = len(plan.refusals) - _TOLD
-    message = f"nothing was restored: {reasons}" + (f"; and {more} more" if more > 0 else "")
+    message = f"nothing was {done}: {reasons}" + (f"; and {more} more" if more > 0 else "")
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
     hints = dict.fromkeys(refusal.hint for refusal in plan.refusals[:_TOLD] if refusal.hint)
-    raise kind(message, hint=" ".join((*hints, "See 'jsbackup plan' for all of it.")))
+    raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
 
 
 def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
 from jsbackup.engine.consume import read_messages
-from jsbackup.engine.consumers import KnownConsumer, merge_consumers
+from jsbackup.engine.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.engine.increment import MAX_DELETED, Incremental, Whole
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import take_increment
@@ -38,7 +38,6 @@ from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
-    ConsumerBackup,
     OpaqueRef,
     ReadAs,
     Reading,
@@ -160,20 +159,13 @@ async def back_up_stream(
         archive_format=stored.archive_format,
         digest=totals.digest,
         segments=stored.segments,
-        consumers=tuple(store_consumer(repository.objects, folder, _consumer_backup(item)) for item in known),
+        consumers=tuple(store_consumer(repository.objects, folder, as_backed_up(item)) for item in known),
         opaque=stored.opaque,
         warnings=tuple(warnings),
         read=stored.read,
     )
     incomplete = bool(lost) or stored.archive_format is ArchiveFormat.OPAQUE
     return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
-
-
-def _consumer_backup(known: KnownConsumer) -> ConsumerBackup:
-    consumer = known.consumer
-    return ConsumerBackup(
-        consumer.name, consumer.config, consumer.created, known.fidelity, consumer.state, known.reason
-    )
 
 
 def _config_only(known: KnownConsumer) -> KnownConsumer:

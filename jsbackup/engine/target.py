@@ -16,7 +16,7 @@ from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.protocol.responses import ErrCode
 
-__all__ = ["check_allowed", "look_at", "may_update", "not_allowed"]
+__all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allowed"]
 
 _NOWHERE = "jsbackup-probe"
 
@@ -69,6 +69,13 @@ async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
     for action in plan.actions:
         async for denied in _denials(js, action):
+            raise denied
+
+
+async def check_readable(js: JetStream, plan: RestorePlan) -> None:
+    """Raise NatsPermissionDenied if a copy of a stream could not be read at the target, which replaces it there."""
+    for action in plan.actions:
+        if action.replaces and (denied := await _try(js, "SNAPSHOT", action.name)) is not None:
             raise denied
 
 

@@ -1,0 +1,209 @@
+"""Clone: streams of one server into another, planned and carried out like a restore, with nothing stored in between.
+
+The source is described as if it were a backup that was made just now; so the plan is the same pure function, and
+refuses for the same reasons. Messages come while they are sent (`live.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from jsbackup.config import Connection
+from jsbackup.engine.backup import Failure, choose_streams, connect_jetstream, describe_source
+from jsbackup.engine.capture import CaptureLimits
+from jsbackup.engine.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.execution import Execution, RestoreSettings, bytes_to_move
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.live import LiveSupply
+from jsbackup.engine.plan import plan_restore
+from jsbackup.engine.planned import IfExists, RestoreOptions, RestorePlan, Target, Wire
+from jsbackup.engine.preview import Preview, preview_plan
+from jsbackup.engine.restore import RestoreReport
+from jsbackup.engine.rules import Finding, Rule
+from jsbackup.engine.soundness import refuse_if_refused
+from jsbackup.engine.supply import Supply
+from jsbackup.engine.target import check_allowed, check_readable, look_at, may_update
+from jsbackup.engine.watch import advisories
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.progress import Progress
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    Manifest,
+    Result,
+    SegmentRef,
+    SkippedStream,
+    Source,
+    StreamBackup,
+)
+from jsbackup.times import format_time
+
+__all__ = ["Survey", "preview_clone", "run_clone"]
+
+_V2_SINCE = (2, 15)
+_CONSUMER_LISTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The source as a manifest without objects, and streams that did not answer."""
+
+    manifest: Manifest
+    failures: tuple[Failure, ...]
+
+
+async def run_clone(
+    source: Connection,
+    connection: Connection,
+    options: RestoreOptions,
+    settings: RestoreSettings,
+    progress: Progress,
+    *,
+    random: Callable[[int], bytes],
+    now_ns: Callable[[], int] = time.time_ns,
+) -> RestoreReport:
+    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then."""
+    async with connect_jetstream(source) as origin, connect_jetstream(connection) as js, advisories(js.link):
+        survey = await _survey(origin, source, options, now_ns())
+        target = await look_at(js, now_ns())
+        plan = _plan(survey.manifest, target, options, same_place=await _same_place(origin, js))
+        refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
+        await check_allowed(js, plan)
+        await check_readable(js, plan)
+        marking = await may_update(js)
+    limits = CaptureLimits().beside(max(0, min(settings.jobs, len(plan.actions)) - 1))
+
+    def replan(entry: StreamBackup, wire: Wire) -> RestorePlan:
+        # As it was planned but for what is known by now; all of them, since how streams are renamed depends on others.
+        streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
+        asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
+        again = plan_restore(replace(survey.manifest, streams=tuple(streams), skipped=()), target, asked)
+        stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
+        refusals = tuple(found for found in again.refusals if found.stream == entry.name)
+        return replace(again, stages=stages, refusals=refusals)
+
+    @asynccontextmanager
+    async def live() -> AsyncIterator[Supply]:
+        async with connect_jetstream(source) as js:
+            yield LiveSupply(js, replan, limits)
+
+    progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
+    run = Execution(connection, live, survey.manifest.id, settings, progress, random, now_ns, target, marking, {})
+    results, failures = await run.all(plan)
+    failures = sorted([*failures, *survey.failures], key=lambda failure: failure.name)
+    return RestoreReport(plan, tuple(results), tuple(failures))
+
+
+async def preview_clone(
+    source: Connection, connection: Connection, options: RestoreOptions, *, now_ns: Callable[[], int]
+) -> tuple[Preview, Source]:
+    """What a clone would do, with what stands against it among the refusals; and where it would come from."""
+    async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
+        survey = await _survey(origin, source, options, now_ns())
+        same_place = await _same_place(origin, js)
+        preview = await preview_plan(
+            js, lambda target: _plan(survey.manifest, target, options, same_place=same_place), now_ns
+        )
+    return preview, survey.manifest.source
+
+
+async def _survey(js: JetStream, connection: Connection, options: RestoreOptions, now_ns: int) -> Survey:
+    """The chosen streams and their consumers. Raises UsageError if a named stream does not exist, and NatsError."""
+    source = await describe_source(js, connection)
+    infos, failures = await choose_streams(js, options.streams, options.exclude)
+    at_once = asyncio.Semaphore(_CONSUMER_LISTS_AT_ONCE)
+
+    async def described(info: StreamInfo) -> StreamBackup:
+        inventory: Listing[ConsumerInfo] = Listing({}, (), {})
+        if info.state.consumers:
+            async with at_once:
+                inventory = await js.consumers(info.name)
+        return _entry(info, inventory, source, version, created)
+
+    version, _ = await js.serving()
+    created = format_time(now_ns)
+    entries = await asyncio.gather(*map(described, infos))
+    manifest = Manifest(
+        id=f"clone-{created}",
+        created=created,
+        tool="",
+        source=source,
+        result=Result.PARTIAL if failures else Result.COMPLETE,
+        streams=tuple(sorted(entries, key=lambda entry: entry.name)),
+        skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+    )
+    return Survey(manifest, tuple(failures))
+
+
+def _entry(
+    info: StreamInfo, inventory: Listing[ConsumerInfo], source: Source, version: tuple[int, ...], now: str
+) -> StreamBackup:
+    """A stream as a backup would describe it, had it been made now: by numbers that its server tells."""
+    state = info.state
+    archive_format = ArchiveFormat.V2
+    if version[:2] < _V2_SINCE:
+        archive_format = ArchiveFormat.MESSAGES if info.config.get("storage") == "memory" else ArchiveFormat.V1
+    whole = SegmentRef(
+        key="",
+        first_seq=state.first_seq,
+        last_seq=state.last_seq,
+        messages=state.messages,
+        bytes=state.bytes,
+        min_ns=state.first_ns,
+        max_ns=state.last_ns,
+        size=0,
+        sha256="",
+        digest="",
+        fingerprint=StreamDigest(),
+    )
+    known = merge_consumers((), inventory, state.last_seq)
+    first_seq, last_seq = (state.first_seq, state.last_seq) if state.messages else (0, 0)
+    return StreamBackup(
+        name=info.name,
+        incarnation=layout.incarnation(source.cluster, source.account, info.name, info.created),
+        config=stored_config(info.config),
+        created=info.created,
+        state=state,
+        captured=Captured(state.messages, state.bytes, first_seq, last_seq, now, now),
+        archive_format=archive_format,
+        segments=(whole,) if state.messages else (),
+        consumers=tuple(map(as_backed_up, known)),
+    )
+
+
+def _plan(manifest: Manifest, target: Target, options: RestoreOptions, *, same_place: bool) -> RestorePlan:
+    plan = plan_restore(manifest, target, options)
+    if not same_place:
+        return plan
+    hint = "Name another target, or clone it under another name."
+    selves = {
+        action.name: Finding(action.name, Rule.ITSELF, "is the stream itself: source and target are the same", hint)
+        for action in plan.actions
+        if action.name == action.entry.name
+    }
+    others = (found for found in plan.refusals if found.stream not in selves)
+    return replace(plan, refusals=(*selves.values(), *others))
+
+
+async def _same_place(source: JetStream, target: JetStream) -> bool:
+    """Whether both are the same JetStream, as far as can be told.
+
+    One server has one id. Servers of a cluster have a name in common, which another cluster may have too; so where both
+    tell the addresses of their servers, these have to overlap.
+    """
+    if await source.link.account() != await target.link.account() or source.prefix.text != target.prefix.text:
+        return False
+    ours, theirs = source.link, target.link
+    if ours.server_info.get("server_id") == theirs.server_info.get("server_id"):
+        return True
+    if ours.cluster_name is None or (ours.cluster_name, ours.domain) != (theirs.cluster_name, theirs.domain):
+        return False
+    addresses = [set(link.server_info.get("connect_urls") or ()) for link in (ours, theirs)]
+    return not all(addresses) or bool(addresses[0] & addresses[1])

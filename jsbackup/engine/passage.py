@@ -1,0 +1,350 @@
+"""One stream on its way from server to server: nothing is stored, and nothing is kept but digests.
+
+A capture at the source, a restore at the target, and a relay of batches between their two worker threads, bounded, so
+that the slower side sets the pace of both. Where the target is slow the capture's credit trickles (`capture.py`), where
+the source is slow the restore is kept alive byte by byte (`transmit.py`).
+
+What a repository would know beforehand is learnt on the way:
+
+- **How the stream ends.** The archive is begun as the source stood when its snapshot began, and ends where that ends.
+- **Consumers.** A snapshot v2 has them first, v1 last, and so does what is sent. So from v1 to v2 their states are
+  those that the API tells, unless all of a small stream has come before anything is sent.
+- **Late deletions.** A snapshot v1 tells at its end of messages that it should not have given (`late_deletions`). They
+  are at the target by then, and are deleted there before the stream counts as whole. Until then it has a configuration
+  that allows that (`not_yet`). Those in doubt stay: what newer messages of a subject explain, the target removes by the
+  same limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.engine.consume import Row, read_messages, rows_as_batch
+from jsbackup.engine.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.deliver import deliver_once
+from jsbackup.engine.handoff import Relay
+from jsbackup.engine.increment import MAX_DELETED
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.ledger import Ledger
+from jsbackup.engine.outgoing import writer_for
+from jsbackup.engine.planned import PlannedConsumer, RestorePlan, Wire
+from jsbackup.engine.supply import Delivery, Sent
+from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied
+from jsbackup.formats.archive import ArchiveV1Writer, late_deletions
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.restore import RestoreSender
+from jsbackup.repository.archiving import archive_batches, state_to_restore
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+
+__all__ = ["LiveSent", "Passage", "Read", "Replan", "Source", "not_yet"]
+
+_RELAY_BYTES = 4 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
+_V2_SINCE = (2, 15)
+_DELETES_AT_ONCE = 64
+# What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
+_NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
+
+Replan = Callable[[StreamBackup, Wire], RestorePlan]
+"""The plan for one stream as it turned out, to be sent in this way."""
+
+
+def not_yet(config: JsonObject) -> JsonObject:
+    """The configuration that the stream has until all of it is there."""
+    return {key: value for key, value in config.items() if key not in _NOT_YET}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The stream `name` of the server behind `js`. `consumers` are those that are known already, by name."""
+
+    js: JetStream
+    name: str
+    replan: Replan
+    consumers: Mapping[str, PlannedConsumer] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the source told by the end of the reading. `late` have to be taken out again."""
+
+    state: StreamState
+    archive_format: ArchiveFormat
+    archived: tuple[ArchivedConsumer, ...] = ()
+    late: SequenceSet = field(default_factory=SequenceSet)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSent(Sent):
+    """With what proves it, and with all consumers as they were planned, also where the stream goes without."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    known: Mapping[str, PlannedConsumer] = field(default_factory=dict)
+
+
+class Passage:
+    """One attempt. `source_failed`: it was the source that broke off, not the target."""
+
+    def __init__(self, source: Source, delivery: Delivery, limits: CaptureLimits) -> None:
+        self.source = source
+        self.delivery = delivery
+        self.limits = limits
+        self.sender: RestoreSender | None = None
+        self.source_failed = False
+        self._action = delivery.action
+        self._relay: Relay[pa.RecordBatch | bytes] = Relay(_RELAY_BYTES)
+        self._ledger = Ledger()
+        self._began: asyncio.Future[StreamState] = asyncio.get_running_loop().create_future()
+        self._capture: Capture | None = None
+        self._outcome: Outcome | None = None
+        self._inventory: Listing[ConsumerInfo] = Listing({}, (), {})
+        self._consumers: dict[str, PlannedConsumer] = {}
+
+    async def run(self, read: Read) -> LiveSent:
+        """Send the stream. Raises what broke off first; nothing of it runs any more then, and nothing is left."""
+        reading = asyncio.create_task(self._read(read))
+        sending = asyncio.create_task(self._send(reading))
+        try:
+            # Not `sending` itself: it waits for its thread, which may wait for the source.
+            await asyncio.wait({sending})
+            await sending
+            outcome = await reading
+        except BaseException:
+            self._relay.abort(JsBackupError("the clone of the stream was given up"))
+            for task in (reading, sending):
+                task.cancel()
+            await asyncio.gather(reading, sending, return_exceptions=True)
+            raise
+        return self._sent(outcome, await self._take_out(outcome.late))
+
+    async def _send(self, reading: asyncio.Task[Outcome]) -> None:
+        parts: set[asyncio.Future[Any]] = {reading, self._began}
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        if not self._began.done():
+            await reading
+        delivery, transfer = self.delivery, self.delivery.transfer
+        self.sender = delivery.sender(self._began.result())
+        archive = self._archive_as_it_comes if self._action.wire is Wire.OPAQUE else self._archive
+        await deliver_once(delivery.js, transfer.connection, self.sender, archive, transfer.limits)
+
+    async def _read(self, read: Read) -> Outcome:
+        try:
+            outcome = await read(self)
+        except BaseException as error:
+            self.source_failed = self._relay.error is None and isinstance(error, JsBackupError)
+            self._relay.abort(error if isinstance(error, Exception) else JsBackupError("the clone was given up"))
+            raise
+        self._outcome = outcome
+        self._relay.close()
+        return outcome
+
+    # --- the source, on the loop
+
+    async def read_snapshot(self) -> Outcome:
+        """The stream from its server's snapshot."""
+        js, name = self.source.js, self.source.name
+        info = await self._look()
+        capture = await capture_snapshot(
+            js,
+            name,
+            self,
+            deleted=await self._deleted(info),
+            consumers=bool(self._action.consumers) or self.source.consumers is None,
+            limits=self.limits,
+            begun=self._begin,
+        )
+        end = capture.end
+        assert end is not None
+        late = late_deletions(end).certain
+        await self._check_count(capture.state, end.messages - len(late))
+        state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
+        return Outcome(state, ArchiveFormat(end.format), tuple(capture.consumers), late)
+
+    async def read_messages(self) -> Outcome:
+        """The stream message by message."""
+        info = await self._look()
+        self._began.set_result(info.state)
+        async for batch in read_messages(self.source.js, info, lambda _bytes, _messages: None):
+            await asyncio.to_thread(self.add, batch)
+        return Outcome(info.state, ArchiveFormat.MESSAGES)
+
+    async def read_as_it_comes(self) -> Outcome:
+        """The stream's snapshot, undecoded."""
+        await self._look()
+        capture = await capture_opaque(
+            self.source.js,
+            self.source.name,
+            lambda chunk: self._relay.put(chunk, len(chunk)),
+            limits=self.limits,
+            begun=self._begin,
+        )
+        return Outcome(capture.state, ArchiveFormat.OPAQUE)
+
+    async def _look(self) -> StreamInfo:
+        info = await self.source.js.stream(self.source.name)
+        self.delivery.start(info.state.bytes, info.state.messages)
+        if self.source.consumers is None and info.state.consumers:
+            # Before the messages: what a consumer gets meanwhile comes again, instead of being left out.
+            self._inventory = await self.source.js.consumers(self.source.name)
+        return info
+
+    def _begin(self, capture: Capture) -> None:
+        self._capture = capture
+        self._began.set_result(capture.state)
+
+    async def _deleted(self, info: StreamInfo) -> SequenceSet:
+        """Those asked for beforehand; what goes from then on is told late."""
+        if self.source.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
+            return SequenceSet()
+        detailed = await self.source.js.stream(self.source.name, deleted_details=True)
+        return SequenceSet(detailed.deleted or ())
+
+    async def _check_count(self, then: StreamState, messages: int) -> None:
+        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        now = (await self.source.js.stream(self.source.name)).state
+        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
+        if quiet and messages != then.messages:
+            raise IntegrityError(
+                f"the snapshot of {self.source.name} has {messages} messages, the server reports {then.messages}",
+                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+            )
+
+    # --- between two threads
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The capture's sink."""
+        self._relay.put(batch, batch.nbytes)
+
+    def _archive_as_it_comes(self) -> Iterator[bytes]:
+        for chunk in self._relay:
+            assert isinstance(chunk, bytes)
+            yield chunk
+            self.delivery.advance(len(chunk), 0)
+
+    def _archive(self) -> Iterator[bytes]:
+        if self._action.wire is Wire.V2:
+            self._relay.wait_filled()
+        batches = self._batches()
+        first = next(batches, None)
+        state = self._state_to_begin_with(first)
+        consumers = self._plan_consumers(state.last_seq) if self._action.wire is Wire.V2 else ()
+        writer = writer_for(self._action, self.delivery.config, state, consumers)
+
+        def outgoing() -> Iterator[pa.RecordBatch]:
+            for batch in chain([] if first is None else [first], batches):
+                writer.extend(batch.column("sequence")[-1].as_py())
+                self._ledger.add(batch)
+                yield batch
+            if isinstance(writer, ArchiveV1Writer):
+                assert self._outcome is not None
+                last_seq = self._outcome.state.last_seq
+                writer.extend(last_seq)
+                writer.set_consumers(planned.consumer for planned in self._plan_consumers(last_seq))
+
+        yield from archive_batches(outgoing(), writer, self.delivery.advance)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._relay:
+            assert isinstance(batch, pa.RecordBatch)
+            if batch.num_rows:
+                yield batch
+
+    def _state_to_begin_with(self, first: pa.RecordBatch | None) -> StreamState:
+        if first is None:
+            assert self._outcome is not None
+            return state_to_restore(self._entry(self._outcome))
+        state = self._began.result()
+        sequences = first.column("sequence")
+        return replace(state, first_seq=sequences[0].as_py(), last_seq=max(state.last_seq, sequences[-1].as_py()))
+
+    def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
+        """The planned consumers, with the best state that is known by now."""
+        if self.source.consumers is None:
+            outcome, capture = self._outcome, self._capture
+            archived = outcome.archived if outcome else tuple(capture.consumers) if capture else ()
+            known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
+            plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
+            self._consumers = {one.consumer.name: one for action in plan.actions for one in action.consumers}
+        else:
+            self._consumers = dict(self.source.consumers)
+        return self._chosen()
+
+    def _chosen(self) -> list[PlannedConsumer]:
+        """Those that the action has, and that there still are."""
+        wanted = [planned.consumer.name for planned in self._action.consumers]
+        return [self._consumers[name] for name in wanted if name in self._consumers]
+
+    # --- when all of it is there
+
+    async def _take_out(self, late: SequenceSet) -> str:
+        """Delete these messages at the target; what stands against it, "" if nothing."""
+        js, name = self.delivery.js, self._action.name
+
+        async def take(sequence: int) -> None:
+            message = await js.message(name, sequence)
+            if message is None:
+                return
+            await js.delete_message(name, sequence)
+            row = Row(sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data)
+            self._ledger.remove(rows_as_batch([row]))
+
+        waiting = iter(late)
+        failures: list[JsBackupError] = []
+
+        async def work() -> None:
+            try:
+                for sequence in waiting:
+                    await take(sequence)
+            except (ApiError, NatsPermissionDenied) as error:
+                failures.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(_DELETES_AT_ONCE, len(late))):
+                group.create_task(work())
+        if not failures:
+            return ""
+        return f"has messages that were deleted at the source while it was read: {failures[0].message}"
+
+    def _sent(self, outcome: Outcome, amiss: str) -> LiveSent:
+        opaque = self._action.wire is Wire.OPAQUE
+        return LiveSent(
+            entry=self._entry(outcome),
+            consumers=tuple(self._action.consumers if opaque else self._chosen()),
+            wire=self._action.wire,
+            undecoded="it was passed on as it came, not decoded" if opaque else "",
+            notes=(amiss,) if amiss else (),
+            incomplete=bool(amiss),
+            ledger=self._ledger,
+            known=self._consumers,
+        )
+
+    def _entry(self, outcome: Outcome) -> StreamBackup:
+        ledger, entry = self._ledger, self._action.entry
+        captured = replace(
+            entry.captured,
+            messages=outcome.state.messages if outcome.archive_format is ArchiveFormat.OPAQUE else ledger.messages,
+            bytes=ledger.raw_bytes,
+            first_seq=ledger.first_seq,
+            last_seq=ledger.last_seq,
+        )
+        return replace(
+            entry,
+            state=outcome.state,
+            captured=captured,
+            archive_format=outcome.archive_format,
+            digest=ledger.digest,
+            segments=(),
+        )
+
+
+Read = Callable[[Passage], Coroutine[Any, Any, Outcome]]
+"""How the source is read: one of the passage's own ways."""
