@@ -23,6 +23,8 @@ from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import open_or_make_repository, open_repository
+from jsbackup.cli.spark import Where, on_spark
+from jsbackup.cli.tables import TABLE_FORMATS, write_tables
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.exchange.new_folder import NewFolder
@@ -78,17 +80,25 @@ def import_(shared: Shared, directory: str, tags: tuple[str, ...], lock_timeout:
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["nats-cli", "config"]),
+    type=click.Choice(["nats-cli", "config", *TABLE_FORMATS]),
     required=True,
-    help="nats-cli: what `nats stream restore` and `nats account restore` take; config: JSON files without messages.",
+    help="nats-cli: what `nats stream restore` and `nats account restore` take; config: JSON files without messages; "
+    "parquet, jsonl: the messages as tables, by Spark.",
 )
-@click.option("--output", "directory", required=True, metavar="DIR", help="Folder to make, or an empty one.")
+@click.option(
+    "--output",
+    "directory",
+    required=True,
+    metavar="DIR",
+    help="Folder to make, or an empty one; for tables also s3://bucket/prefix.",
+)
 @click.option(
     "--archive",
     type=click.Choice(["v1", "v2"]),
     help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer. Default: v1, for streams kept in "
     "memory v2.",
 )
+@on_spark
 @lock_timeout_option
 def export(
     shared: Shared,
@@ -97,6 +107,7 @@ def export(
     kind: str,
     directory: str,
     archive: str | None,
+    where: Where,
     lock_timeout: str,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) out as files: all streams, or those named (globs are allowed).
@@ -104,7 +115,9 @@ def export(
     For the nats CLI each stream gets a folder in DIR, as `nats account restore DIR` takes them. If the command names
     exactly one stream, and no glob, DIR is that stream's, for `nats stream restore DIR`.
 
-    DIR appears when everything is written, or not at all.
+    Tables have a folder for each stream, with files of up to some 64 MiB of messages.
+
+    DIR appears when everything is written, or not at all. In S3 an object _SUCCESS is written last.
     """
     from jsbackup.exchange.exporting import Archive, export_account, export_configs, export_stream
 
@@ -113,6 +126,11 @@ def export(
     wanted = None if archive is None else Archive(archive)
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
+    if kind in TABLE_FORMATS:
+        tables = write_tables(shared, backup, streams, kind, directory, where, lock_timeout)
+        return _tell(shared, tables.files, tables.bytes, tables.streams, directory)
+    if where.given:
+        raise UsageError("options of Spark make sense for --format parquet and jsonl only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
         manifest = repository.manifest(repository.resolve(backup))
@@ -126,7 +144,7 @@ def export(
             else:
                 exported = export_account(new, repository.objects, chosen, wanted, progress)
             new.commit()
-    return _tell(shared, new, exported, directory)
+    return _tell(shared, new.files, new.bytes, exported, directory)
 
 
 def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
@@ -142,7 +160,7 @@ def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
     return chosen
 
 
-def _tell(shared: Shared, new: NewFolder, exported: Sequence[ExportedStream], directory: str) -> int:
+def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStream], directory: str) -> int:
     output = shared.output
     messages = sum(stream.messages for stream in exported)
 
@@ -155,13 +173,13 @@ def _tell(shared: Shared, new: NewFolder, exported: Sequence[ExportedStream], di
                 output.line(f"note: {stream.name}: {note}")
         output.line(
             f"wrote {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
-            f"{format_count(new.files, 'file')}, {format_bytes(new.bytes)}"
+            f"{format_count(files, 'file')}, {format_bytes(size)}"
         )
 
     document = {
-        "files": new.files,
+        "files": files,
         "rows": messages,
-        "bytes": new.bytes,
+        "bytes": size,
         "streams": [
             {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
         ],

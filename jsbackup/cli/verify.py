@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from jsbackup.cli.output import format_bytes, format_count, format_time
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.session import open_with_keys
+from jsbackup.cli.spark import Where, on_spark, place_given, settings_of
 from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
 from jsbackup.model import JsonObject
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.own_documents import Flaw
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.verified import Coverage, Portion
-    from jsbackup.repository.verify import Problem, Verifier
+    from jsbackup.repository.verify import Checker, Problem, Verifier
 
 __all__ = ["COMMANDS", "LEVELS"]
 
@@ -59,6 +61,7 @@ _THREADS = 2
 )
 @click.option("--max-bytes", metavar="SIZE", help="Read a part of at most so many stored bytes.")
 @click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
+@on_spark
 @lock_timeout_option
 def verify(
     shared: Shared,
@@ -67,6 +70,7 @@ def verify(
     sample: float | None,
     max_bytes: str | None,
     expect: str | None,
+    where: Where,
     lock_timeout: str,
 ) -> int:
     """Check stored backups; all of them if none is named.
@@ -76,6 +80,8 @@ def verify(
 
     With --sample or --max-bytes a run reads a part of the objects: what it never has before, then what it has not for
     the longest time. A nightly `--sample 4` comes round to everything in 25 nights.
+
+    With --spark-master objects are read by Spark, on as many cores and machines as it has.
     """
     from jsbackup.repository.evidence import find_gaps
     from jsbackup.repository.keys import NO_KEYS
@@ -85,6 +91,8 @@ def verify(
     if expect is not None:
         _check_id(expect)
     portion = _portion(level, sample, max_bytes)
+    if where.given and level == "manifest":
+        raise UsageError("level manifest reads no objects, so there is nothing for Spark", hint="Leave it out.")
     repository, keys = open_with_keys(shared)
     signed = repository.descriptor.authority is not None
     if signed and keys == NO_KEYS:
@@ -97,10 +105,27 @@ def verify(
             wanted = (chosen if backups else None) if signed else ()
             gaps = find_gaps(repository.documents, wanted, expect)
         flaws = [] if backups else check_own_documents(repository)
-        with make_progress("verify", wanted=shared.progress) as progress:
-            run = _Run(shared, repository, chosen, level, progress, whole=not backups)
+        with (
+            make_progress("verify", wanted=shared.progress) as progress,
+            _checker(shared, where, progress) as checker,
+        ):
+            run = _Run(shared, repository, chosen, level, progress, checker, whole=not backups)
             found = run.check(portion)
     return _tell(shared, level, found, gaps, flaws, run.coverage, alone=len(backups) == 1)
+
+
+@contextmanager
+def _checker(shared: Shared, where: Where, progress: Progress) -> Iterator[Checker | None]:
+    """What checks objects on Spark, if that was asked for."""
+    if not where.given:
+        yield None
+        return
+    settings = settings_of(where)
+    from jsbackup.pipeline.session import open_session
+    from jsbackup.pipeline.verify import SparkChecker
+
+    with open_session(settings) as session:
+        yield SparkChecker(session, place_given(shared), progress)
 
 
 def _check_id(expect: str) -> None:
@@ -138,6 +163,7 @@ class _Run:
         chosen: Sequence[str],
         level: str,
         progress: Progress,
+        checker: Checker | None,
         *,
         whole: bool,
     ) -> None:
@@ -148,7 +174,7 @@ class _Run:
         self._chosen = chosen
         self._progress = progress
         self._whole = whole
-        self._verifier: Verifier = Verifier(repository.objects, Level(level), progress=progress)
+        self._verifier: Verifier = Verifier(repository.objects, Level(level), progress=progress, checker=checker)
         self.coverage: Coverage | None = None
 
     def check(self, portion: Portion | None) -> list[_Found]:

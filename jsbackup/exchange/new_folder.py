@@ -57,6 +57,11 @@ class NewFolder:
                 raise UsageError(f"there is no folder {printable(str(self._target.parent))} to make it in")
         return False
 
+    @property
+    def staging(self) -> Path:
+        """The hidden folder, for others who write into it. They flush what they write, and it is not counted here."""
+        return self._staging
+
     def __enter__(self) -> Self:
         with explained("the output folder cannot be made"):
             self._staging.mkdir(mode=self._mode)

@@ -17,13 +17,12 @@ from enum import StrEnum
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jsbackup.errors import KeyUnavailable, UnsupportedError
+from jsbackup.errors import UnsupportedError
 from jsbackup.pipeline.columns import COLUMNS, check_columns, ddl
 from jsbackup.pipeline.failures import explained
-from jsbackup.pipeline.place import Place
+from jsbackup.pipeline.place import Place, find_backup
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.source import choose_streams, options_of
-from jsbackup.repository.keys import NEEDS_IDENTITY
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
 
 __all__ = ["Backup", "Reader", "open_backup"]
@@ -63,11 +62,14 @@ class Backup:
         """
         chosen = choose_streams(self.manifest, patterns)
         for stream in chosen:
-            if stream.archive_format is ArchiveFormat.OPAQUE:
-                if stream.name in patterns:
-                    raise UnsupportedError(f"stream {stream.name} is of an archive format that is not known here")
-                _log.warning("stream %s is of an archive format that is not known here, and left out", stream.name)
+            if stream.archive_format is ArchiveFormat.OPAQUE and stream.name in patterns:
+                raise UnsupportedError(f"stream {stream.name} is of an archive format that is not known here")
         return [stream for stream in chosen if stream.archive_format is not ArchiveFormat.OPAQUE]
+
+    def left_out(self, patterns: Sequence[str] = ()) -> list[str]:
+        """The names of those that `streams` leaves out."""
+        chosen = [one for one in choose_streams(self.manifest, patterns) if one.name not in patterns]
+        return [one.name for one in chosen if one.archive_format is ArchiveFormat.OPAQUE]
 
     def messages(
         self, patterns: Sequence[str] = (), columns: Sequence[str] = COLUMNS, reader: Reader = Reader.AUTO
@@ -118,18 +120,9 @@ class Backup:
 
 
 def open_backup(session: SparkSession, place: Place, backup: str = "latest") -> Backup:
-    """A backup (an id, the start of one, or `latest`), to be read with `session`.
-
-    Raises:
-        UsageError: there is no such backup.
-        KeyUnavailable: the repository is encrypted, and no key that reads messages was given.
-        RepositoryNotFound, IntegrityError, StoreError: as `Repository.open`.
-    """
+    """A backup (an id, the start of one, or `latest`), to be read with `session`. Errors as `find_backup`."""
     attach(session)
-    repository = place.open()
-    manifest = repository.manifest(repository.resolve(backup))
-    if repository.objects.sealing.suffix and repository.secret is None:
-        raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)
+    repository, manifest = find_backup(place, backup)
     why = ""
     if repository.objects.sealing.suffix:
         why = "they are encrypted"

@@ -15,16 +15,17 @@ from pathlib import Path
 
 from jsbackup.config import KeySecrets, environment, key_secrets
 from jsbackup.config.secrets import expand_path
-from jsbackup.errors import UsageError
+from jsbackup.errors import KeyUnavailable, UsageError
 from jsbackup.model import S3Settings
-from jsbackup.repository.keys import NO_KEYS, read_keys
+from jsbackup.repository.keys import NEEDS_IDENTITY, NO_KEYS, read_keys
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
 
-__all__ = ["Place", "place_of"]
+__all__ = ["Place", "find_backup", "opened", "place_of"]
 
 _FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
 
@@ -41,8 +42,12 @@ class Place:
     keys: tuple[tuple[str, str], ...] = ()
 
     def open(self) -> Repository:
-        """The repository, opened once in each process. Errors as `Repository.open`, and UsageError for wrong keys."""
-        return _open(self)
+        """The repository. Errors as `Repository.open`, and UsageError for wrong keys."""
+        secrets = key_secrets(dict(self.keys), environment())
+        keys = NO_KEYS
+        if secrets != KeySecrets():
+            keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+        return Repository.open(self.store(), keys)
 
     @property
     def folder(self) -> str | None:
@@ -71,9 +76,21 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Place
 
 
 @lru_cache(_OPEN)
-def _open(place: Place) -> Repository:
-    secrets = key_secrets(dict(place.keys), environment())
-    keys = NO_KEYS
-    if secrets != KeySecrets():
-        keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
-    return Repository.open(place.store(), keys)
+def opened(place: Place) -> Repository:
+    """The repository, opened once in each process: for workers, which run one task after the other."""
+    return place.open()
+
+
+def find_backup(place: Place, backup: str) -> tuple[Repository, Manifest]:
+    """The repository and one backup of it (an id, the start of one, or `latest`), whose messages can be read.
+
+    Raises:
+        UsageError: there is no such backup.
+        KeyUnavailable: the repository is encrypted, and no key that reads messages was given.
+        RepositoryNotFound, IntegrityError, StoreError: as `Repository.open`.
+    """
+    repository = place.open()
+    manifest = repository.manifest(repository.resolve(backup))
+    if repository.objects.sealing.suffix and repository.secret is None:
+        raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)
+    return repository, manifest

@@ -35,7 +35,7 @@ from jsbackup.formats.segment import scan_segment
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.bounds import ALL, bounds_of
 from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, check_columns, ddl, shaped, stored_columns
-from jsbackup.pipeline.place import Place, place_of
+from jsbackup.pipeline.place import Place, opened, place_of
 from jsbackup.pipeline.task_source import freeze_worker
 from jsbackup.pipeline.tasks import TASK_BYTES, pack
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
@@ -94,7 +94,7 @@ class _Reader(DataSourceReader):
         self._bounds = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
-        repository = self._place.open()
+        repository = opened(self._place)
         manifest = repository.manifest(repository.resolve(self._backup))
         streams = choose_streams(manifest, self._patterns)
         wanted = [
@@ -113,7 +113,7 @@ class _Reader(DataSourceReader):
         if partition.value is None:  # what Spark makes of no partitions
             return
         backup, refs = partition.value
-        repository = self._place.open()
+        repository = opened(self._place)
         for stream, ref in refs:
             for batch in self._batches(repository, ref):
                 yield from shaped(self._bounds.keep(batch), self._columns, stream, backup)

@@ -16,12 +16,12 @@ Header blocks are compared by the digest only, not judged: servers take any byte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.progress import NullProgress, Progress
@@ -36,14 +36,19 @@ from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
     "ID_BYTES",
+    "AnyRef",
+    "Checker",
     "Level",
+    "ObjectFlaw",
     "Problem",
     "ProblemKind",
     "Stocked",
     "Verifier",
     "check_manifest",
+    "check_object",
     "check_segment",
     "verify_backup",
+    "weight_of",
 ]
 
 AnyRef = SegmentRef | ObjectRef | OpaqueRef
@@ -94,7 +99,7 @@ class Stocked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Flaw:
+class ObjectFlaw:
     """What is wrong with an object, whoever names it."""
 
     kind: ProblemKind
@@ -102,8 +107,14 @@ class _Flaw:
     cause: JsBackupError | None = None
 
 
+class Checker(Protocol):
+    """Checks objects elsewhere, many at a time; gives what is wrong with each, None for nothing, in their order."""
+
+    def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterable[ObjectFlaw | None]: ...
+
+
 class Verifier:
-    """One run over any number of backups.
+    """One run over any number of backups. With a `checker`, all that a backup has to be read of goes to it at once.
 
     `stock` are the objects that they name, by an id of `ID_BYTES` bytes that stands for key, size, SHA-256 and what is
     said of the content; `sound` those that were checked and are right, `damaged` those that are not. All three grow
@@ -111,15 +122,22 @@ class Verifier:
     """
 
     def __init__(
-        self, objects: Objects, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
+        self,
+        objects: Objects,
+        level: Level,
+        *,
+        progress: Progress | None = None,
+        threads: int = _THREADS,
+        checker: Checker | None = None,
     ) -> None:
         self._objects = objects
+        self._checker = checker
         self._level = level
         self._progress = progress or NullProgress()
         self._threads = threads
         self._only: Collection[bytes] | None = None
         self._folders: dict[str, dict[str, ObjectInfo]] = {}
-        self._flaws: dict[bytes, _Flaw] = {}
+        self._flaws: dict[bytes, ObjectFlaw] = {}
         self.stock: dict[bytes, Stocked] = {}
         self.sound: set[bytes] = set()
 
@@ -150,33 +168,47 @@ class Verifier:
             StoreError: the store cannot be listed, so nothing can be said.
         """
         yield from check_manifest(manifest)
+        if self._checker is not None:
+            self._check_elsewhere(manifest, self._checker)
         for stream in manifest.streams:
             yield from self._check_stream(stream)
+
+    def _check_elsewhere(self, manifest: Manifest, checker: Checker) -> None:
+        due: dict[bytes, AnyRef] = {}
+        for stream in manifest.streams:
+            refs = _refs_of(stream)
+            self._look_up(refs)
+            due |= {name: ref for name, ref in refs.items() if self._is_due(name)}
+        for name, flaw in zip(due, checker(list(due.values()), self._level), strict=True):
+            self._take(name, flaw)
 
     def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
         refs = _refs_of(stream)
         self._look_up(refs)
         due = {name: ref for name, ref in refs.items() if self._is_due(name)}
-        weights = [_weight(ref) for ref in due.values()]
+        weights = [weight_of(ref) for ref in due.values()]
         if due:
             self._progress.start(stream.name, sum(size for size, _ in weights), sum(count for _, count in weights))
-        checks = (partial(_check_object, self._objects, ref, self._level) for ref in due.values())
+        checks = (partial(check_object, self._objects, ref, self._level) for ref in due.values())
         results = in_order(checks, self._threads)
         try:
             for name, ref in refs.items():
                 if name in due:
                     flaw = next(results)
-                    self._progress.advance(stream.name, *_weight(ref))
-                    if flaw is None:
-                        self.sound.add(name)
-                    else:
-                        self._flaws[name] = flaw
+                    self._progress.advance(stream.name, *weight_of(ref))
+                    self._take(name, flaw)
                 if name in self._flaws:
                     yield _problem(stream.name, ref, self._flaws[name])
         finally:
             results.close()
             if due:
                 self._progress.finish(stream.name)
+
+    def _take(self, name: bytes, flaw: ObjectFlaw | None) -> None:
+        if flaw is None:
+            self.sound.add(name)
+        else:
+            self._flaws[name] = flaw
 
     def _is_due(self, name: bytes) -> bool:
         if self._level is Level.MANIFEST or name in self.sound or name in self._flaws:
@@ -192,10 +224,10 @@ class Verifier:
             right = info is not None and info.size == ref.size
             self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
             if info is None:
-                self._flaws[name] = _Flaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+                self._flaws[name] = ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
             elif not right:
                 text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
-                self._flaws[name] = _Flaw(ProblemKind.DAMAGED, text)
+                self._flaws[name] = ObjectFlaw(ProblemKind.DAMAGED, text)
         return new
 
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
@@ -227,7 +259,7 @@ def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Proble
 
     Raises nothing but `KeyUnavailable`.
     """
-    flaw = _check_object(objects, ref, Level.DATA)
+    flaw = check_object(objects, ref, Level.DATA)
     return [] if flaw is None else [_problem(stream, ref, flaw)]
 
 
@@ -247,7 +279,8 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
             yield "the segments do not come to the digest of the stream"
 
 
-def _check_object(objects: Objects, ref: AnyRef, level: Level) -> _Flaw | None:
+def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | None:
+    """What is wrong with an object. Raises nothing but `KeyUnavailable`."""
     try:
         if level is not Level.DATA:
             objects.fetch_stored(ref.key, ref.size, ref.sha256)
@@ -260,10 +293,10 @@ def _check_object(objects: Objects, ref: AnyRef, level: Level) -> _Flaw | None:
             decode_pending(objects.fetch(ref.key, ref.size, ref.sha256))
     except IntegrityError as error:
         missing = isinstance(error.__cause__, ObjectNotFound)
-        return _Flaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
+        return ObjectFlaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
     except (StoreError, UnsupportedError) as error:
         _forget_frames(error)
-        return _Flaw(ProblemKind.UNREADABLE, error.message, error)
+        return ObjectFlaw(ProblemKind.UNREADABLE, error.message, error)
     return None
 
 
@@ -289,12 +322,12 @@ def _id_of(ref: AnyRef) -> bytes:
     return hashlib.sha256("\0".join(map(str, said)).encode()).digest()[:ID_BYTES]
 
 
-def _weight(ref: AnyRef) -> tuple[int, int]:
+def weight_of(ref: AnyRef) -> tuple[int, int]:
     """What an object counts for in progress: bytes and messages."""
     return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
 
 
-def _problem(stream: str, ref: AnyRef, flaw: _Flaw) -> Problem:
+def _problem(stream: str, ref: AnyRef, flaw: ObjectFlaw) -> Problem:
     if isinstance(ref, SegmentRef):
         lost = (ref.first_seq, ref.last_seq, ref.messages)
         return Problem(flaw.kind, stream, ref.key, flaw.text, *lost, cause=flaw.cause)

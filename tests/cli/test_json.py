@@ -49,6 +49,11 @@ PROMISED = {
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
     "copy": "copied_objects copied_bytes skipped_objects",
     "export": "files rows bytes",
+    "stats": (
+        "streams streams[].stream streams[].messages streams[].bytes streams[].subjects "
+        "streams[].subjects[].subject streams[].subjects[].messages streams[].subjects[].bytes"
+    ),
+    "query": "columns rows",
     "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
     "error": "error.code error.message error.hint",

@@ -22,8 +22,10 @@ HEAVY = {
     "zstandard",
     "cramjam",
     "boto3",
+    "pyspark",
     "jsbackup.engine",
     "jsbackup.repository",
+    "jsbackup.pipeline",
 }
 PROGRAM = (
     "import sys; from jsbackup.cli.main import run; code = run(sys.argv[1:]); print('', *sys.modules); sys.exit(code)"

@@ -1,0 +1,119 @@
+"""What commands that run on Spark have in common: options, and a backup opened with a session.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from jsbackup.cli.command import Shared
+from jsbackup.cli.leases import reading
+from jsbackup.config import environment, s3_settings
+from jsbackup.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.pipeline.backup_frames import Backup
+    from jsbackup.pipeline.place import Place
+    from jsbackup.pipeline.session import SparkSettings
+
+__all__ = ["Where", "note_left_out", "on_spark", "open_with_spark", "place_given", "require_spark", "settings_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What `--spark-master` (None: it was not given) and `--spark-conf` said."""
+
+    master: str | None
+    conf: tuple[str, ...]
+
+    @property
+    def given(self) -> bool:
+        return self.master is not None or bool(self.conf)
+
+
+def on_spark(command: F) -> F:
+    """`--spark-master` and `--spark-conf`, given to the command as `where`."""
+
+    @click.option(
+        "--spark-master",
+        metavar="URL",
+        help="Where Spark runs: local[N], spark://host:7077, yarn or k8s://…; by default all cores of this machine.",
+    )
+    @click.option(
+        "--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark, such as spark.driver.memory=8g."
+    )
+    @wraps(command)
+    def run(*arguments: Any, spark_master: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
+        return command(*arguments, where=Where(spark_master, spark_conf), **others)
+
+    return cast(F, run)
+
+
+def settings_of(where: Where) -> SparkSettings:
+    """Raises UsageError for what is no setting, UnsupportedError where Spark is not installed."""
+    pairs = [text.partition("=") for text in where.conf]
+    for name, equals, _ in pairs:
+        if not name.startswith("spark.") or not equals:
+            raise UsageError(f"not a setting of Spark: {name[:80]!r}", hint="Write it as spark.driver.memory=8g.")
+    require_spark()
+    from jsbackup.pipeline.session import DEFAULT_MASTER, SparkSettings
+
+    return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs})
+
+
+def require_spark() -> None:
+    """Raises UnsupportedError where Spark is not installed."""
+    if find_spec("pyspark") is None:
+        raise UnsupportedError(
+            "this runs on Spark, which is not installed", hint="Install it with `pip install 'jsbackup[spark]'`."
+        )
+
+
+def place_given(shared: Shared) -> Place:
+    """The repository that the options name, for executors. Raises UsageError if there is none."""
+    from jsbackup.pipeline.place import place_of
+
+    if not shared.repo:
+        raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
+    return place_of(shared.repo, s3_settings(shared.s3, environment()), shared.keys)
+
+
+@contextmanager
+def open_with_spark(
+    shared: Shared,
+    purpose: str,
+    backup: str,
+    streams: Sequence[str],
+    where: Where,
+    lock_timeout: str,
+) -> Iterator[Backup]:
+    """A backup to be read with Spark, under a lease. Whatever is wrong with the command is said before Spark starts."""
+    settings = settings_of(where)
+    from jsbackup.pipeline.backup_frames import open_backup
+    from jsbackup.pipeline.place import find_backup
+    from jsbackup.pipeline.session import open_session
+    from jsbackup.pipeline.source import choose_streams
+
+    place = place_given(shared)
+    repository = place.open()
+    with reading(shared, repository, purpose, lock_timeout):
+        _, manifest = find_backup(place, backup)
+        choose_streams(manifest, streams)
+        with open_session(settings) as session:
+            yield open_backup(session, place, manifest.id)
+
+
+def note_left_out(shared: Shared, backup: Backup, streams: Sequence[str]) -> None:
+    """Say which of the chosen streams cannot be read."""
+    for name in backup.left_out(streams):
+        shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")

@@ -1,0 +1,172 @@
+"""Export: streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
+
+Parquet files have the columns of `columns.py`, the stream's name among them, so that they can be added to tables of any
+kind. JSON lines are described in `json_lines.py`. A file holds some 64 MiB of messages.
+
+One task reads, proves, encodes and writes a few files where it runs: three times as fast as sending the messages
+through Spark to its own writers.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import IntegrityError
+from jsbackup.exchange.exporting import ExportedStream
+from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, shaped
+from jsbackup.pipeline.json_lines import encode_lines
+from jsbackup.pipeline.place import Place, opened
+from jsbackup.pipeline.target import Target, put_again
+from jsbackup.pipeline.tasks import TASK_BYTES, pack, run_tasks
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader
+
+__all__ = ["Exported", "TableFormat", "export_tables"]
+
+# What readers of tables take at once; ours are sized for a reader of single messages.
+_GROUP_BYTES = 32 << 20
+
+
+class TableFormat(StrEnum):
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written. `bytes` are those of the files."""
+
+    files: int
+    bytes: int
+    streams: tuple[ExportedStream, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(stream.messages for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to write: a run of a stream's segments."""
+
+    key: str
+    stream: str
+    refs: tuple[SegmentRef, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(ref.bytes for ref in self.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteFiles:
+    """A task; gives rows and bytes of each file."""
+
+    source: Place
+    target: Place
+    kind: TableFormat
+    backup: str
+    files: tuple[_File, ...]
+
+    def __call__(self) -> list[tuple[int, int]]:
+        objects, store = opened(self.source).objects, self.target.store()
+        written = []
+        for file in self.files:
+            rows, data = _ENCODERS[self.kind](objects, file, self.backup)
+            put_again(store, file.key, data)
+            written.append((rows, len(data)))
+        return written
+
+
+def export_tables(
+    session: SparkSession,
+    source: Place,
+    target: Target,
+    kind: TableFormat,
+    backup: str,
+    streams: Sequence[StreamBackup],
+    progress: Progress,
+) -> Exported:
+    """Write the messages of `streams` of a backup, and commit the target.
+
+    Raises:
+        IntegrityError: the repository is damaged; nothing is left.
+        StoreError: something cannot be read or written.
+    """
+    files = [file for stream in streams for file in _files_of(stream, kind)]
+    tasks, weights = [], []
+    for piece in pack([file.raw_bytes for file in files], TASK_BYTES):
+        part = tuple(files[piece])
+        tasks.append(_WriteFiles(source, target.place, kind, backup, part))
+        weights.append(sum(file.raw_bytes for file in part))
+    written = list(run_tasks(session, "the export", tasks, weights=weights, progress=progress))
+    sizes = [one for part in written for one in part]
+    rows: dict[str, int] = {}
+    for file, (count, _) in zip(files, sizes, strict=True):
+        rows[file.stream] = rows.get(file.stream, 0) + count
+    for stream in streams:
+        if rows.get(stream.name, 0) != stream.captured.messages:
+            raise IntegrityError(
+                f"stream {stream.name} has {stream.captured.messages} messages, and {rows.get(stream.name, 0)} came out"
+            )
+    target.commit()
+    told = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
+    return Exported(len(files), sum(size for _, size in sizes), told)
+
+
+def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
+    for piece in pack([ref.bytes for ref in stream.segments], SEGMENT_BYTES):
+        refs = stream.segments[piece]
+        name = f"{refs[0].first_seq:020}-{refs[-1].last_seq:020}.{kind}"
+        yield _File(f"{layout.encode_name(stream.name)}/{name}", stream.name, refs)
+
+
+def _parquet(objects: Objects, file: _File, backup: str) -> tuple[int, bytes]:
+    sink = io.BytesIO()
+    writer: pq.ParquetWriter | None = None
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+
+    def write() -> None:
+        nonlocal writer, size
+        table = pa.Table.from_batches(waiting)
+        writer = writer or pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True)
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+        waiting.clear()
+        size = 0
+
+    for ref in file.refs:
+        for batch in SegmentReader(objects).read(ref):
+            waiting += shaped(as_text_subjects(batch), COLUMNS, file.stream, backup)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size >= _GROUP_BYTES:
+                write()
+    if waiting:
+        write()
+    if writer is not None:
+        writer.close()
+    return rows, sink.getvalue()
+
+
+def _json_lines(objects: Objects, file: _File, _backup: str) -> tuple[int, bytes]:
+    rows = 0
+    lines = []
+    for ref in file.refs:
+        for batch in SegmentReader(objects).read(ref):
+            lines.append(encode_lines(batch, file.stream))
+            rows += batch.num_rows
+    return rows, b"".join(lines)
+
+
+_ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines}
