@@ -24,7 +24,7 @@ from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, shaped
 from jsbackup.pipeline.json_lines import encode_lines
 from jsbackup.pipeline.place import Place, opened
 from jsbackup.pipeline.target import Target, put_again
-from jsbackup.pipeline.tasks import TASK_BYTES, pack, run_tasks
+from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
@@ -105,7 +105,7 @@ def export_tables(
     """
     files = [file for stream in streams for file in _files_of(stream, kind)]
     tasks, weights = [], []
-    for piece in pack([file.raw_bytes for file in files], TASK_BYTES):
+    for piece in pack_tasks([file.raw_bytes for file in files]):
         part = tuple(files[piece])
         tasks.append(_WriteFiles(source, target.place, kind, backup, part))
         weights.append(sum(file.raw_bytes for file in part))

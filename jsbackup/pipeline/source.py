@@ -37,7 +37,7 @@ from jsbackup.pipeline.bounds import ALL, bounds_of
 from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, check_columns, ddl, shaped, stored_columns
 from jsbackup.pipeline.place import Place, opened, place_of
 from jsbackup.pipeline.task_source import freeze_worker
-from jsbackup.pipeline.tasks import TASK_BYTES, pack
+from jsbackup.pipeline.tasks import pack_tasks
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.object_file import ObjectFile
 from jsbackup.repository.repository import Repository
@@ -56,10 +56,6 @@ _KEYS = (
 )
 _S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
 _OWN = {"repo", "backup", "stream", "streams", "columns", "pushdown"}
-
-# Small backups are spread over some tasks too.
-_LEAST_TASK_BYTES = 8 << 20
-_SPREAD = 16
 
 
 class BackupSource(DataSource):
@@ -102,10 +98,8 @@ class _Reader(DataSourceReader):
             for stream in streams
             if self._bounds.wants_stream(stream.name)
         ]
-        total = sum(ref.bytes for _, refs in wanted for ref in refs)
-        limit = max(_LEAST_TASK_BYTES, min(TASK_BYTES, total // _SPREAD))
         found: list[tuple[str, SegmentRef]] = [(name, ref) for name, refs in wanted for ref in refs]
-        slices = pack([ref.bytes for _, ref in found], limit)
+        slices = pack_tasks([ref.bytes for _, ref in found])
         return [InputPartition((manifest.id, tuple(found[piece]))) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -23,12 +23,14 @@ from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["TASK_BYTES", "pack", "run_tasks", "watched"]
+__all__ = ["pack", "pack_tasks", "run_tasks", "watched"]
 
 T = TypeVar("T")
 
-# Raw bytes for one task: its fixed cost is a hundredth of a second then, and little is lost with it.
-TASK_BYTES = 128 << 20
+# Raw bytes for one task: its fixed cost is a hundredth of a second, and little is lost with it. Less where there is not
+# much in all, so that all cores have something to do.
+_MOST_BYTES, _LEAST_BYTES = 128 << 20, 8 << 20
+_SPREAD = 16
 
 # Tasks of one job: what they are told passes through the driver as one text.
 _MOST_TASKS = 4096
@@ -80,6 +82,11 @@ def pack(sizes: Sequence[int], limit: int) -> list[slice]:
     if start < len(sizes):
         slices.append(slice(start, len(sizes)))
     return slices
+
+
+def pack_tasks(sizes: Sequence[int]) -> list[slice]:
+    """Neighbours together, as much as one task should do of work that has these raw bytes."""
+    return pack(sizes, max(_LEAST_BYTES, min(_MOST_BYTES, sum(sizes) // _SPREAD)))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from jsbackup.pipeline.place import Place, opened
-from jsbackup.pipeline.tasks import TASK_BYTES, pack, run_tasks
+from jsbackup.pipeline.tasks import pack_tasks, run_tasks
 from jsbackup.progress import Progress
 from jsbackup.repository.verify import AnyRef, Level, ObjectFlaw, check_object, weight_of
 
@@ -39,7 +39,7 @@ class SparkChecker:
     def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterator[ObjectFlaw | None]:
         """Raises what Spark fails with, and KeyUnavailable."""
         tasks, weights = [], []
-        for piece in pack([weight_of(ref)[0] for ref in refs], TASK_BYTES):
+        for piece in pack_tasks([weight_of(ref)[0] for ref in refs]):
             part = tuple(refs[piece])
             tasks.append(_CheckObjects(self.place, level, part))
             weights.append(sum(weight_of(ref)[0] for ref in part))
