@@ -45,6 +45,7 @@ from jsbackup.formats.batch import batch_from_columns
 from jsbackup.formats.consumer_state import decode_state
 from jsbackup.formats.given_sequences import GivenSequences, sequence_set
 from jsbackup.formats.index_db import IndexReader
+from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.formats.tar import Piece, TarReader
 from jsbackup.model import ArchivedConsumer
@@ -84,7 +85,7 @@ class ArchiveV1Reader:
         self._deleted = SequenceSet() if deleted is None else deleted
         self._hidden = self._deleted.within(0, MAX_U64)
         self._tar = TarReader()
-        self._member = bytearray()  # of one member, where it is needed as a whole
+        self._member = PagedFile(0)  # of one member, where it is needed as a whole
         self._stage = _META
         self._meta = b""
         self._stream = ""
@@ -108,9 +109,11 @@ class ArchiveV1Reader:
                 raise FormatError(
                     f"archive v1: {_shown(piece.name)} has {piece.size} bytes, at most {most} are allowed"
                 )
-            self._member += piece.data
+            if piece.offset == 0:
+                self._member = PagedFile(piece.size)
+            self._member.write(piece.data)
             if piece.is_last:
-                content, self._member = self._member, bytearray()
+                content, self._member = self._member.content(), PagedFile(0)
                 yield from self._take(piece.name, content)
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
@@ -160,9 +163,9 @@ class ArchiveV1Reader:
             raise UnsupportedError("archive v1: made by a server older than 2.10")
         raise FormatError(f"archive v1: unexpected file {_shown(name)}")
 
-    def _take(self, name: str, content: bytearray) -> Iterator[ArchiveItem]:
+    def _take(self, name: str, content: memoryview) -> Iterator[ArchiveItem]:
         if name == "errors.txt":
-            self._failure = _shown(content.decode(errors="replace").strip())
+            self._failure = _shown(bytes(content).decode(errors="replace").strip())
         elif name == "meta.inf":
             self._expect(_META, name)
             self._meta = bytes(content)
@@ -192,7 +195,7 @@ class ArchiveV1Reader:
         created = config.pop("Created", None)
         return StreamMeta(config=config, created=created if isinstance(created, str) else None)
 
-    def _batches(self, block: bytearray) -> Iterator[pa.RecordBatch]:
+    def _batches(self, block: memoryview) -> Iterator[pa.RecordBatch]:
         key = sha256(f"{self._stream}-{self._block}".encode()).digest()
         offset = 0
         while offset < len(block):
