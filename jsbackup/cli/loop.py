@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
-# Each running transfer keeps one (at most 64 at a time), and each may want another for something short. The default
-# has a few more than the machine has processors, and a transfer that waits for a thread is given up by the server.
-_MOST_THREADS = 160
+# Each running transfer keeps one, or two to send on what it reads (at most 64 at a time), and each may want another for
+# something short. The default has a few more than the machine has processors, and a transfer that waits for a thread is
+# given up by the server.
+_MOST_THREADS = 224
 
 
 class _Threads(ThreadPoolExecutor):

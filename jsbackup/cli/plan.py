@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jsbackup.engine.rules import Finding
     from jsbackup.repository.manifest import StreamBackup
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "preview_json", "tell_preview"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -64,20 +64,25 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: s
         )
         write_plan(output_file, data)
         saved = str(output_file)
-    document = _document(preview, f"{chosen}, {manifest.result}, made {_second(manifest.created)}", saved)
-    shared.output.result(document, lambda: _tell(shared.output, document))
+    chosen = f"{chosen}, {manifest.result}, made {_second(manifest.created)}"
+    document = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview) | {"saved": saved}
+
+    def text() -> None:
+        last = [f"saved: {saved}"] if saved else []
+        tell_preview(shared.output, document, "restored", f"backup {document['backup']}: {chosen}", last)
+
+    shared.output.result(document, text)
     if output_file is not None and saved is None:
         shared.output.note("the plan was not saved, since it is refused")
     return preview.plan.code
 
 
-def _document(preview: Preview, chosen: str, saved: str | None) -> JsonObject:
+def preview_json(preview: Preview) -> JsonObject:
+    """The document of `plan --json`, but for where streams come from."""
     from jsbackup.engine.forecast import ESTIMATE
 
     made, target = preview.plan, preview.target
     return {
-        "backup": made.backup,
-        "chosen": chosen,
         "target": {
             "version": ".".join(map(str, target.version)),
             "clustered": target.clustered,
@@ -91,7 +96,6 @@ def _document(preview: Preview, chosen: str, saved: str | None) -> JsonObject:
         "warnings": [_finding_json(found) for found in _warnings(made)],
         "seconds": round(sum(action.seconds for action in made.actions), 1),
         "estimate": ESTIMATE,
-        "saved": saved,
     }
 
 
@@ -155,8 +159,8 @@ def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
     }
 
 
-def _tell(output: Output, document: JsonObject) -> None:
-    """The document of `plan --json`, for people."""
+def tell_preview(output: Output, document: JsonObject, done: str, origin: str, last: Iterable[str] = ()) -> None:
+    """What `preview_json` tells, for people: what would be `done`, and the `origin` of it."""
     actions, refusals = document["actions"], document["refusals"]
     if actions:
         output.table(
@@ -189,16 +193,16 @@ def _tell(output: Output, document: JsonObject) -> None:
                 output.line(f"hint: {one['hint']}")
     target = document["target"]
     where = f"nats-server {target['version']}" + (f", cluster {target['cluster']}" if target["cluster"] else "")
-    output.line(f"backup {document['backup']}: {document['chosen']}")
+    output.line(origin)
     if refusals:
-        output.line(f"refused: nothing can be restored into {where}, for {format_count(len(refusals), 'reason')}")
+        output.line(f"refused: nothing can be {done} into {where}, for {format_count(len(refusals), 'reason')}")
     elif actions:
         streams = format_count(len(actions), "stream")
-        output.line(f"{streams} can be restored into {where} in about {format_seconds(document['seconds'])}")
+        output.line(f"{streams} can be {done} into {where} in about {format_seconds(document['seconds'])}")
     else:
-        output.line(f"nothing is left to restore into {where}")
-    if document["saved"]:
-        output.line(f"saved: {document['saved']}")
+        output.line(f"nothing is left to be {done} into {where}")
+    for line in last:
+        output.line(line)
 
 
 def _details(action: JsonObject) -> Iterator[str]:

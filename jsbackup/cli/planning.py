@@ -5,7 +5,7 @@ The engine is imported when it is called: `--help` and completion load this modu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -20,17 +20,28 @@ from jsbackup.errors import UsageError
 if TYPE_CHECKING:
     from jsbackup.engine.planned import RestoreOptions
 
-__all__ = ["CONSUMERS", "IF_EXISTS", "WIRES", "Asked", "planning_options", "refuse_beside_plan"]
+__all__ = [
+    "CONSUMERS",
+    "IF_EXISTS",
+    "WIRES",
+    "Asked",
+    "live_planning_options",
+    "planning_options",
+    "refuse_beside_plan",
+]
 
 # As `engine/planned.py` has them; of the ways to send only those that one can ask for.
 IF_EXISTS = ("fail", "skip", "replace")
 CONSUMERS = ("all", "config", "none")
 WIRES = ("auto", "v1", "v2")
 
-_PARAMETERS = (
+_BACKUP = (
     # Not required by click: a saved plan stands in for it.
     click.argument("backup", required=False, shell_complete=complete_backup),
     click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]..."),
+)
+_LIVE = (click.argument("streams", nargs=-1, required=True, metavar="STREAM_OR_GLOB..."),)
+_OPTIONS = (
     click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out."),
     click.option(
         "--if-exists",
@@ -71,7 +82,7 @@ _PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters as they were typed. `backup` is "" where a saved plan names it."""
+    """The parameters as they were typed. `backup` is "" where a saved plan names it, or where there is none."""
 
     backup: str
     streams: tuple[str, ...]
@@ -86,12 +97,13 @@ class Asked:
     wire: str
 
     def options(self) -> RestoreOptions:
-        """What they come to. Raises UsageError, and click's own error if no backup is named."""
+        """What they come to. Raises UsageError, and click's own error if a backup has to be named and is not."""
         from jsbackup.engine.planned import Consumers, IfExists, RestoreOptions, Wire
 
-        if not self.backup:
-            ctx = click.get_current_context()
-            raise click.MissingParameter(ctx=ctx, param=next(p for p in ctx.command.params if p.name == "backup"))
+        ctx = click.get_current_context()
+        missing = [param for param in ctx.command.params if param.name == "backup" and not self.backup]
+        if missing:
+            raise click.MissingParameter(ctx=ctx, param=missing[0])
         return RestoreOptions(
             streams=tuple(map(parse_glob, self.streams)),
             exclude=tuple(map(parse_glob, self.exclude)),
@@ -123,15 +135,26 @@ class Asked:
 _NAMES = [field.name for field in fields(Asked)]
 
 
+Parameter = Callable[[Callable[..., int]], Callable[..., int]]
+
+
 def planning_options(command: Callable[..., int]) -> Callable[..., int]:
     """BACKUP, streams and options, given to the command as `asked`."""
+    return _asked(command, (*_BACKUP, *_OPTIONS))
 
+
+def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The same for streams that come from a server, not from a backup."""
+    return _asked(command, (*_LIVE, *_OPTIONS))
+
+
+def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
     @wraps(command)
     def collected(**values: Any) -> int:
-        asked = {name: values.pop(name) for name in _NAMES}
+        asked = {name: values.pop(name, None) for name in _NAMES}
         return command(asked=Asked(**asked | {"backup": asked["backup"] or ""}), **values)
 
-    for parameter in reversed(_PARAMETERS):
+    for parameter in reversed(parameters):
         parameter(collected)
     return collected
 

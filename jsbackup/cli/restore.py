@@ -23,7 +23,7 @@ from jsbackup.model import JsonObject
 if TYPE_CHECKING:
     from jsbackup.engine.restore import RestoredStream, RestoreReport
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "tell_restored"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -78,7 +78,7 @@ def restore(
         report = run_async(
             run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom, saved=saved)
         )
-    return _tell(shared, report)
+    return tell_restored(shared, report, "restored")
 
 
 def _stream_json(stream: RestoredStream) -> JsonObject:
@@ -97,7 +97,8 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
     }
 
 
-def _tell(shared: Shared, report: RestoreReport) -> int:
+def tell_restored(shared: Shared, report: RestoreReport, done: str) -> int:
+    """Print what came of it, which `done` names; the exit code."""
     output = shared.output
     streams = [_stream_json(stream) for stream in report.streams]
     failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
@@ -136,7 +137,7 @@ def _tell(shared: Shared, report: RestoreReport) -> int:
         restored = format_count(len(report.streams), "stream")
         lost = sum(problem.messages for stream in report.streams for problem in stream.lost)
         lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
-        output.line(f"restored {restored}, {len(report.failures)} failed, {len(skipped)} skipped{lacking}")
+        output.line(f"{done} {restored}, {len(report.failures)} failed, {len(skipped)} skipped{lacking}")
 
     output.result({"streams": streams, "failed": failed, "skipped": skipped}, text)
     if report.failures and not report.streams:

@@ -21,6 +21,7 @@ from jsbackup.config import (
     key_secrets,
     s3_settings,
     source_connection,
+    target_connection,
 )
 from jsbackup.errors import RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
@@ -43,6 +44,7 @@ __all__ = [
     "open_with_keys",
     "run_async",
     "store_at",
+    "target_connection_of",
 ]
 
 T = TypeVar("T")
@@ -54,6 +56,12 @@ def connection_of(shared: Shared) -> Connection:
     """The connection that options, environment and nats context come to."""
     given = {_OPTION_FIELDS.get(name, name): value for name, value in shared.server.items()}
     return source_connection(ConnectionOptions(**given), environment())
+
+
+def target_connection_of(given: Mapping[str, Any]) -> Connection:
+    """The connection to the second server of a command, by its own options, named as those of the first."""
+    named = {_OPTION_FIELDS.get(name, name): value for name, value in given.items()}
+    return target_connection(ConnectionOptions(**named), environment())
 
 
 def _store(shared: Shared) -> Store:

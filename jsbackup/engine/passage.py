@@ -316,12 +316,15 @@ class Passage:
 
     def _sent(self, outcome: Outcome, amiss: str) -> LiveSent:
         opaque = self._action.wire is Wire.OPAQUE
+        notes = [amiss] if amiss else []
+        if self._action.wire is Wire.V2 and outcome.state.last_seq > self._ledger.last_seq:
+            notes.append("its last message was deleted; the time of it has no place in an archive v2")
         return LiveSent(
             entry=self._entry(outcome),
             consumers=tuple(self._action.consumers if opaque else self._chosen()),
             wire=self._action.wire,
             undecoded="it was passed on as it came, not decoded" if opaque else "",
-            notes=(amiss,) if amiss else (),
+            notes=tuple(notes),
             incomplete=bool(amiss),
             ledger=self._ledger,
             known=self._consumers,

@@ -37,6 +37,10 @@ PROMISED = {
         "streams failed streams[].name streams[].as streams[].messages streams[].bytes streams[].digest "
         "streams[].verified streams[].seconds streams[].consumers[].name streams[].consumers[].fidelity"
     ),
+    "clone": (
+        "streams failed streams[].name streams[].as streams[].messages streams[].bytes streams[].digest "
+        "streams[].verified streams[].seconds streams[].consumers[].name streams[].consumers[].fidelity"
+    ),
     "plan": (
         "backup target actions[].stream actions[].as actions[].messages actions[].bytes actions[].first_seq "
         "actions[].last_seq actions[].wire actions[].config_changes actions[].consumers actions[].notes "
@@ -195,6 +199,27 @@ def test_every_command_prints_what_the_schema_says(
 
     check("completion", typed("completion", "fish", "--json"))
     assert check("error", typed("restore", "nothing", "-r", repo, "--json"))["error"]["code"] == 2
+
+
+@pytest.mark.nats
+def test_a_clone_prints_what_the_schema_says(shop: Shop, typed: Type, nats_server: Callable[..., NatsServer]) -> None:
+    target = nats_server(NEWEST)
+    line = ["clone", "*", "-s", shop.url, "--to-server", target.url, "--json"]
+    planned = check("clone_preview", typed(*line, "--dry-run"))
+    names = [action["stream"] for action in planned["actions"]]
+    assert planned["source"]["account"] == "$G" and planned["refusals"] == []
+    cloned = check("clone", typed(*line))
+    assert [(one["name"], one["verified"]) for one in cloned["streams"]] == [(name, True) for name in names]
+    assert cloned["failed"] == cloned["skipped"] == []
+    refused = typed(*line, "--dry-run")
+    assert [one["rule"] for one in check("clone_preview", refused)["refusals"]] == ["exists"] * len(names)
+    assert refused.code == 16
+    told = typed(*line[:-1], "--dry-run", "--if-exists", "replace")
+    assert told.code == 0 and f"{len(names)} streams can be cloned into nats-server {NEWEST}" in told.out
+    assert "from nats-server" in told.out
+    assert len(check("clone", typed(*line, "--if-exists", "skip"))["skipped"]) == len(names)
+    told = typed(*line[:-1], "--if-exists", "replace", "--no-verify")
+    assert told.code == 0 and f"cloned {len(names)} streams, 0 failed, 0 skipped" in told.out
 
 
 @pytest.mark.nats

@@ -56,7 +56,7 @@ def test_a_refused_plan_is_told_whole_and_not_saved(typed: Type, shop: Shop, tmp
     assert not saved.exists()
     skipping = typed("plan", "latest", "-r", shop.repo, "-s", shop.url, "--if-exists", "skip")
     assert (skipping.code, skipping.out.count("skipped: ")) == (0, 3)
-    assert "nothing is left to restore" in skipping.out
+    assert "nothing is left to be restored" in skipping.out
 
 
 def test_a_replacement_says_what_it_destroys(typed: Type, shop: Shop) -> None:
