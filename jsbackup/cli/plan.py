@@ -16,6 +16,7 @@ from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options
+from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
@@ -39,8 +40,9 @@ __all__ = ["COMMANDS", "preview_json", "tell_preview"]
     metavar="FILE",
     help="Save the plan for 'restore --plan', unless something stands against it.",
 )
+@mask_key_options
 @lock_timeout_option
-def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: str) -> int:
+def plan(shared: Shared, asked: Asked, output_file: Path | None, mask_secret: bytes, lock_timeout: str) -> int:
     """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
 
     Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the refusals.
@@ -50,6 +52,8 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, lock_timeout: s
 
     start_log(shared)
     options = asked.options()
+    if mask_secret:  # else whoever carries the plan out has it
+        options.reshape.masks.check_secret(mask_secret)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with reading(shared, repository, "plan", lock_timeout):
@@ -115,7 +119,9 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
         "last_seq": entry.captured.last_seq,
         "first_time": format_time(first_ns) if first_ns else None,
         "last_time": format_time(last_ns) if last_ns else None,
-        "times_exact": exact,
+        "times_exact": exact and action.counted,
+        "counted": action.counted,
+        "first_dropped": _dropped_json(action),
         "wire": action.wire,
         "wire_reason": action.wire_reason,
         "config_changes": [{"field": c.field, "before": c.before, "after": c.after} for c in action.changes],
@@ -124,6 +130,14 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
         "seconds": round(action.seconds, 1),
         "notes": [found.reason for found in action.warnings],
     }
+
+
+def _dropped_json(action: Action) -> JsonObject | None:
+    """The first message behind the end of a cut."""
+    if action.first_dropped is None:
+        return None
+    sequence, time_ns = action.first_dropped
+    return {"sequence": sequence, "time": format_time(time_ns)}
 
 
 def _warnings(plan: RestorePlan) -> list[Finding]:
@@ -210,6 +224,10 @@ def _details(action: JsonObject) -> Iterator[str]:
     if action["first_time"]:
         about = "" if action["times_exact"] else "about "
         yield f"times: {name}: {about}{_second(action['first_time'])} to {_second(action['last_time'])}"
+    if not action["counted"]:
+        yield f"estimate: {name}: messages and bytes are the most that can be kept; the restore counts them"
+    if dropped := action["first_dropped"]:
+        yield f"left out: {name}: from sequence {dropped['sequence']} on, stored {dropped['time']}"
     yield f"sent as {action['wire']}: {name}: {action['wire_reason']}"
     for change in action["config_changes"]:
         yield f"changed: {name}: {change['field']}: {_value(change['before'])} → {_value(change['after'])}"

@@ -6,7 +6,7 @@ The engine is imported when it is called: `--help` and completion load this modu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.reshaping import RESHAPING, rename_options, reshape_options
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
 
@@ -77,6 +78,7 @@ _OPTIONS = (
         show_default=True,
         help="Archive format to send; auto takes the faster one that the target can take.",
     ),
+    *RESHAPING,
 )
 
 
@@ -95,6 +97,14 @@ class Asked:
     fields: tuple[str, ...]
     consumers: str
     wire: str
+    rename: tuple[str, ...]
+    rename_prefix: str | None
+    map_subject: tuple[str, ...]
+    until: str | None
+    since: str | None
+    subject: tuple[str, ...]
+    mask: tuple[str, ...]
+    unmaskable: str
 
     def options(self) -> RestoreOptions:
         """What they come to. Raises UsageError, and click's own error if a backup has to be named and is not."""
@@ -115,6 +125,8 @@ class Asked:
             placement_cluster=self.placement_cluster,
             placement_tags=self.placement_tag,
             fields=self._overrides(),
+            renames=rename_options(asdict(self)),
+            reshape=reshape_options(asdict(self)),
         )
 
     def _overrides(self) -> dict[str, Any]:

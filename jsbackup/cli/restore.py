@@ -15,6 +15,7 @@ from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options, refuse_beside_plan
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
+from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.config import parse_size
 from jsbackup.errors import IncompleteError, JsBackupError
@@ -39,10 +40,12 @@ __all__ = ["COMMANDS", "tell_restored"]
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@mask_key_options
 @lock_timeout_option
 def restore(
     shared: Shared,
     asked: Asked,
+    mask_secret: bytes,
     plan_file: Path | None,
     window: str,
     partial: bool,
@@ -65,7 +68,10 @@ def restore(
         refuse_beside_plan(click.get_current_context(), "partial")
         saved = read_plan(plan_file)
     options = asked.options() if saved is None else saved.options
-    settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial)
+    options.reshape.masks.check_secret(mask_secret)
+    settings = RestoreSettings(
+        jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial, mask_secret=mask_secret
+    )
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (

@@ -21,7 +21,7 @@ from jsbackup.config.connection import (
     source_connection,
     target_connection,
 )
-from jsbackup.config.keys import KeySecrets, key_secrets, new_writer_key_file, secret_file
+from jsbackup.config.keys import KeySecrets, key_secrets, mask_secret, new_writer_key_file, secret_file
 from jsbackup.config.options import ConnectionOptions
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret
@@ -42,6 +42,7 @@ __all__ = [
     "environment",
     "environment_with",
     "key_secrets",
+    "mask_secret",
     "new_writer_key_file",
     "parse_bool",
     "parse_duration",

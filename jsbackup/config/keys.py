@@ -1,4 +1,4 @@
-"""Where the keys of a repository come from: a file, a command, or the environment; never the command line itself.
+"""Where keys come from, of a repository and for masks: a file, a command, the environment; never the command line.
 
 Each secret has an option for a file and one for a command, and three variables: the secret itself, a file, a command
 (`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; of two options, or of two variables,
@@ -19,7 +19,7 @@ from typing import Final
 from jsbackup.config.secrets import FILE_LIMIT_BYTES, expand_path, read_binary_file
 from jsbackup.errors import UsageError
 
-__all__ = ["KeySecrets", "key_secrets", "new_writer_key_file", "secret_file"]
+__all__ = ["KeySecrets", "key_secrets", "mask_secret", "new_writer_key_file", "secret_file"]
 
 _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -46,6 +46,7 @@ class _Way:
 
 _WRITER_KEY: Final = _Way("writer key", "writer_key", "writer_key_command", "JSBACKUP_WRITER_KEY")
 _IDENTITY: Final = _Way("identity", "identity", "identity_command", "JSBACKUP_IDENTITY")
+_MASK_KEY: Final = _Way("mask key", "mask_key_file", "mask_key_command", "JSBACKUP_MASK_KEY")
 _PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command", "JSBACKUP_PASSPHRASE")
 
 
@@ -65,6 +66,11 @@ def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeyS
         passphrase=_secret(_PASSPHRASE, given, environ),
         expect_signer=None if signer is None else str(signer),
     )
+
+
+def mask_secret(given: Mapping[str, object], environ: Mapping[str, str]) -> bytes:
+    """What masks hash with, b"" if nothing was given. Line ends behind it are no part of it. Raises UsageError."""
+    return (_secret(_MASK_KEY, given, environ) or b"").rstrip(b"\r\n")
 
 
 def new_writer_key_file(given: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:

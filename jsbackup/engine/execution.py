@@ -65,7 +65,8 @@ _ACTIVE = frozenset(
 class RestoreSettings:
     """How to go about it. `window_bytes` may be on the way unacknowledged.
 
-    `partial` restores what is left where objects are lost, which otherwise refuses everything.
+    `partial` restores what is left where objects are lost, which otherwise refuses everything. `mask_secret` is what
+    values are hashed with.
     """
 
     jobs: int = 4
@@ -73,6 +74,7 @@ class RestoreSettings:
     verify: bool = True
     partial: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
+    mask_secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _freed(action: Action, target: Target, tier: str, held: Callable[[StreamInfo
 def _least_bytes(action: Action) -> int:
     """What the stream takes at the least: the server told it, or messages without what the server adds to each."""
     entry = action.entry
-    if not entry.captured.messages:
+    if not entry.captured.messages or not action.counted:
         return 0
     return min(entry.state.bytes, entry.captured.bytes)
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.planned import Action, PlannedConsumer, Wire
+from jsbackup.engine.survey import messages_of
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
-from jsbackup.repository.archiving import archive_stream, state_to_restore
+from jsbackup.repository.archiving import archive_batches, state_to_restore
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
@@ -34,16 +35,24 @@ def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
 
 
 def archive_of(
-    objects: Objects, action: Action, config: JsonObject, consumers: Sequence[PlannedConsumer], advance: Advance
+    objects: Objects,
+    action: Action,
+    config: JsonObject,
+    consumers: Sequence[PlannedConsumer],
+    secret: bytes,
+    advance: Advance,
 ) -> Iterator[bytes]:
-    """The archive as the server reads it, in S2 frames. Blocks: meant for a worker thread."""
+    """The archive as the server reads it, in S2 frames; `secret` is what values are hashed with.
+
+    Blocks: meant for a worker thread.
+    """
     if action.wire is Wire.OPAQUE:
         for piece in read_opaque(objects, action.entry.opaque):
             yield piece
             advance(len(piece), 0)
         return
     writer = writer_for(action, config, state_to_restore(action.entry), consumers)
-    yield from archive_stream(objects, action.entry, writer, advance)
+    yield from archive_batches(messages_of(objects, action.entry, action.reshape, secret), writer, advance)
 
 
 def writer_for(

@@ -121,7 +121,7 @@ def against_overrides(action: Action) -> Iterator[Finding]:
         )
     for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
         most = config.get(field) or -1
-        if field in changed and 0 < most < held:
+        if field in changed and 0 < most < held and action.counted:
             noun = "messages" if field == "max_msgs" else "bytes"
             yield Finding(
                 name,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from jsbackup.config import Glob
 from jsbackup.engine.copying import about_origins, against_origins
+from jsbackup.engine.cutting import against_cut, is_imported
 from jsbackup.engine.features import (
     fit_consumer,
     fit_stream,
@@ -20,6 +21,7 @@ from jsbackup.engine.features import (
     version_text,
 )
 from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds
+from jsbackup.engine.kept import NOTHING_COUNTED, Kept, kept_by_bounds
 from jsbackup.engine.limits import against_limits
 from jsbackup.engine.origins import origins_first
 from jsbackup.engine.overrides import against_overrides, overriding
@@ -34,6 +36,7 @@ from jsbackup.engine.planned import (
     Target,
     Wire,
 )
+from jsbackup.engine.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.subjects import first_overlap
 from jsbackup.engine.wires import choose_wire, is_kept_in_memory
@@ -71,18 +74,30 @@ def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bo
     return wanted and not any(glob.matches(name) for glob in exclude)
 
 
-def plan_restore(manifest: Manifest, target: Target, options: RestoreOptions) -> RestorePlan:
-    """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup."""
+def plan_restore(
+    manifest: Manifest, target: Target, options: RestoreOptions, kept: Mapping[str, Kept] = NOTHING_COUNTED
+) -> RestorePlan:
+    """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup.
+
+    `kept` is what is known of the messages that are kept, by stream; else the bounds of segments are what is known.
+    """
     chosen = _choose(manifest, options)
+    restored, refusals = rename_streams(chosen, options, manifest.id)
     actions: list[Action] = []
-    refusals: list[Finding] = []
     skipped: list[Finding] = []
-    for entry in chosen:
-        exists = entry.name in target.streams and entry.name not in target.leftovers
-        if (exists or entry.name in target.unborn) and options.if_exists is IfExists.SKIP:
+    for entry in restored.streams:
+        name = restored.reshape.renames.name(entry.name)
+        exists = name in target.streams and name not in target.leftovers
+        if (exists or name in target.unborn) and options.if_exists is IfExists.SKIP:
             skipped.append(Finding(entry.name, Rule.SKIPPED, "exists at the target"))
             continue
-        action, reasons = _plan_stream(entry, manifest.source, target, options, exists=exists)
+        refusals += against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
+        _check_shapes(f"stream {entry.name}", entry.config)
+        for consumer in entry.consumers:
+            _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+        reshaped = reshape_stream(entry, restored, options)
+        known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
+        action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
     refusals += _overlaps(actions, target)
@@ -125,62 +140,72 @@ def _left_out(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
 
 
 def _plan_stream(
-    entry: StreamBackup, source: Source, target: Target, options: RestoreOptions, *, exists: bool
+    kept: Kept, reshaped: Reshaped, source: Source, target: Target, options: RestoreOptions, *, exists: bool
 ) -> tuple[Action, list[Finding]]:
-    _check_shapes(f"stream {entry.name}", entry.config)
-    for consumer in entry.consumers:
-        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
-    overrides = _overrides(entry, target, options)
-    wanted = {key: value for key, value in {**entry.config, **overrides}.items() if value is not None}
+    entry, name = kept.entry, reshaped.name
+    overrides = _overrides(entry, reshaped.config, target, options)
+    wanted = {key: value for key, value in {**reshaped.config, **overrides}.items() if value is not None}
     config = fit_stream(wanted, target.version)
-    wire, why, problem = choose_wire(entry, config, source, target, options)
+    wire, why, problem = choose_wire(entry, name, config, source, target, options)
     consumers: list[PlannedConsumer] = []
     if options.consumers is not Consumers.NONE:
-        consumers = [_plan_consumer(consumer, config, wire, target, options) for consumer in entry.consumers]
+        consumers = [
+            _plan_consumer(replace(one, config=reshaped.consumers[one.name]), config, wire, target, options)
+            for one in entry.consumers
+        ]
     action = Action(
         entry=entry,
-        name=entry.name,
+        name=name,
         wire=wire,
         wire_reason=why,
         config=config,
         replaces=exists and options.if_exists is IfExists.REPLACE,
-        leftover=entry.name in target.leftovers | target.unborn,
-        changes=tuple(
-            ConfigChange(name, entry.config.get(name), value)
-            for name, value in overrides.items()
-            if entry.config.get(name) != value
-        ),
+        leftover=name in target.leftovers | target.unborn,
+        changes=tuple(_changes(entry.config, wanted, overrides)),
         consumers=tuple(consumers),
+        reshape=reshaped.messages,
+        counted=kept.exact,
+        first_dropped=kept.first_dropped,
     )
     warnings = (
         *_about_config(action, target),
         *about_messages(entry, config, target),
         *_about_consumers(action),
         *about_destroyed(action, target),
-        *_staged_before(entry.name, target),
+        *_staged_before(action, target),
+        *reshaped.warnings,
+        *about_kept(kept, action, target),
     )
-    refusals = [*_taken(entry.name, target, options, exists=exists), *_against_config(action, wanted, target)]
+    refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target)]
     refusals += against_overrides(action)
     refusals += [problem] if problem is not None else []
-    return replace(action, warnings=warnings), refusals
+    return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
 
 
-def _overrides(entry: StreamBackup, target: Target, options: RestoreOptions) -> JsonObject:
+def _changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
+    """What was asked for comes first, then what follows from names and subjects. The name is told apart."""
+    for field in dict.fromkeys([*asked, *before, *after]):
+        if field != "name" and before.get(field) != after.get(field):
+            yield ConfigChange(field, before.get(field), after.get(field))
+
+
+def _overrides(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
     """Fields of the configuration that the target gets otherwise; None: not at all."""
-    overrides = overriding(entry.config, options)
+    overrides = overriding(config, options)
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
     return overrides
 
 
-def _taken(name: str, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
+def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
     """The name, by a stream or by a restore."""
     if options.if_exists is not IfExists.FAIL:
         return
+    name = action.entry.name
     if exists:
         hint = "Choose with --if-exists skip or replace."
         yield Finding(name, Rule.EXISTS, "exists at the target", hint)
-    if name in target.unborn:
+    if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."
         yield Finding(name, Rule.NAME_TAKEN, "has its name taken by another restore", hint)
 
@@ -279,10 +304,11 @@ def _about_consumers(action: Action) -> Iterable[Finding]:
         )
 
 
-def _staged_before(name: str, target: Target) -> Iterable[Finding]:
+def _staged_before(action: Action, target: Target) -> Iterable[Finding]:
     """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
+    name = action.entry.name
     for other in target.streams:
-        if re.fullmatch(rf"{re.escape(staging_prefix(name))}[0-9a-f]{{8}}", other):
+        if re.fullmatch(rf"{re.escape(staging_prefix(action.name))}[0-9a-f]{{8}}", other):
             reason = f"an interrupted replace left its copy {other}; remove that when this one is in place"
             yield Finding(name, Rule.STAGED_BEFORE, reason)
 
@@ -299,13 +325,13 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
             pair = first_overlap(ours, subjects)
             if pair is not None and name != action.name:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
-                hint = "Change the subjects of that one or remove it, or leave this one out with --exclude."
+                hint = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
         for other in actions[:at]:
             pair = first_overlap(ours, other.config.get("subjects") or [])
             if pair is not None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} in the same backup"
-                hint = "Leave one of them out with --exclude."
+                hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
 
 

@@ -33,6 +33,8 @@ from jsbackup.model import JsonObject
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, Fields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import encode_manifest
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["SavedPlan", "decode_plan", "encode_plan", "read_plan", "refuse_if_changed", "write_plan"]
 
@@ -155,6 +157,9 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "placement_cluster": options.placement_cluster,
         "placement_tags": list(options.placement_tags),
         "fields": dict(options.fields),
+        "renames": dict(options.renames.names),
+        "rename_prefix": options.renames.prefix,
+        "reshape": options.reshape.to_json(),
     }
 
 
@@ -170,6 +175,8 @@ def _options(fields: Fields) -> RestoreOptions:
         placement_cluster=fields.optional_text("placement_cluster"),
         placement_tags=tuple(fields.texts("placement_tags")),
         fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
+        renames=_renames(fields),
+        reshape=Reshape.from_json(fields.object("reshape")),
     )
     if options.storage not in (None, "file", "memory"):
         fields.wrong("storage", "file or memory")
@@ -178,6 +185,11 @@ def _options(fields: Fields) -> RestoreOptions:
             f"{fields.where}: not known here: {', '.join(unknown)[:200]}", hint="Use a newer jsbackup."
         )
     return options
+
+
+def _renames(fields: Fields) -> RenameOptions:
+    names, prefix = fields.fields("renames"), fields.text("rename_prefix")
+    return RenameOptions.parse([f"{old}={names.text(old)}" for old in names.value], prefix or None)
 
 
 def _decided(plan: RestorePlan, target: Target) -> JsonObject:

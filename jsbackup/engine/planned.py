@@ -17,6 +17,8 @@ from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.repository.manifest import ObjectRef, StreamBackup
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
 
 __all__ = [
     "Action",
@@ -71,6 +73,8 @@ class RestoreOptions:
     placement_cluster: str | None = None
     placement_tags: tuple[str, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, as asked for; None: left out
+    renames: RenameOptions = field(default_factory=RenameOptions)
+    reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,7 @@ class PlannedConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One stream to restore."""
+    """One stream to restore. `entry` is its backup, or what is kept of it (`kept.py`)."""
 
     entry: StreamBackup
     name: str  # at the target
@@ -128,6 +132,9 @@ class Action:
     changes: tuple[ConfigChange, ...] = ()
     consumers: tuple[PlannedConsumer, ...] = ()
     warnings: tuple[Finding, ...] = ()
+    reshape: Reshape = field(default_factory=Reshape)  # of its messages
+    counted: bool = True  # whether numbers, sequences and times of `entry` are those of messages, else bounds
+    first_dropped: tuple[int, int] | None = None  # sequence and time of the first message behind a cut's end
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
 
 

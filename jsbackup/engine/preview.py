@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from jsbackup.config import Connection
 from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
+from jsbackup.engine.planning import Planning
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import missing_objects
 from jsbackup.engine.target import look_at, not_allowed
@@ -40,10 +40,10 @@ async def preview_restore(
 ) -> Preview:
     """Plan a restore. What stands against it is among the refusals, missing permissions and lost objects too.
 
-    Objects are looked up, not read. Raises UsageError, NatsError and StoreError.
+    Objects are looked up, and not read but where a cut goes through. Raises UsageError, NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
-        preview = await preview_plan(js, lambda target: plan_restore(manifest, target, options), now_ns)
+        preview = await preview_plan(js, lambda target: Planning(repository, target, options).plan(manifest), now_ns)
     plan = preview.plan
     lost = [
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
@@ -56,7 +56,7 @@ async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now
     """The plan that `make` makes for the target as it is now, with what the user may not do there. Raises NatsError."""
     target = await look_at(js, now_ns())
     target = replace(target, round_trip_seconds=await js.link.rtt())
-    plan = make(target)
+    plan = await asyncio.to_thread(make, target)
     permissions = await not_allowed(js, plan)
     refusals = [*plan.refusals, *(found for found in permissions if found.rule.code)]
     warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]

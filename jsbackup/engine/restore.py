@@ -15,11 +15,11 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER
 from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.execution import Execution, RestoredStream, RestoreSettings, bytes_to_move
-from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
 from jsbackup.engine.planned import RestoreOptions, RestorePlan
+from jsbackup.engine.planning import Planning
 from jsbackup.engine.settle import RestoredConsumer
-from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused
+from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
 from jsbackup.engine.supply import StoredSupply, Supply
 from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.watch import advisories
@@ -55,33 +55,36 @@ async def run_restore(
     """
     async with connect_jetstream(connection) as js, advisories(js.link):
         target = await look_at(js, now_ns())
-        plan = plan_restore(manifest, target, options)
+        planning = Planning(repository, target, options)
+        plan = await asyncio.to_thread(planning.plan, manifest)
         if saved is not None:
             refuse_if_changed(saved, plan, target)
         refuse_if_refused(plan)
         await check_allowed(js, plan)
-        sound = PartialPlan(plan, {}, ())
+        sound = PartialPlan(plan, manifest, {}, ())
         if settings.partial:
             sound = await asyncio.to_thread(
                 plan_what_is_left,
                 repository.objects,
                 manifest,
                 plan,
-                lambda left: plan_restore(left, target, options),
+                planning.plan,
             )
-            refuse_if_refused(sound.plan)
         else:
             await asyncio.to_thread(check_objects, repository.objects, manifest, plan)
+        plan = await asyncio.to_thread(planning.settle, sound.manifest, sound.plan, settings.mask_secret)
+        plan = without(plan, {failure.name for failure in sound.failures})
+        refuse_if_refused(plan)
         marking = await may_update(js)
-        progress.expect({action.name: bytes_to_move(action, settings) for action in sound.plan.actions})
+        progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
 
         @asynccontextmanager
         async def stored() -> AsyncIterator[Supply]:
-            yield StoredSupply(repository.objects)
+            yield StoredSupply(repository.objects, settings.mask_secret)
 
         run = Execution(
             connection, stored, manifest.id, settings, progress, random, now_ns, target, marking, sound.lost
         )
-        results, failures = await run.all(sound.plan)
+        results, failures = await run.all(plan)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
-    return RestoreReport(sound.plan, tuple(results), tuple(failures))
+    return RestoreReport(plan, tuple(results), tuple(failures))

@@ -59,6 +59,16 @@ class Rule(StrEnum):
     # What was asked for by --set.
     DUPLICATE_WINDOW = "duplicate-window", _REFUSED
     LIMIT_TRIMS = "limit-trims", _REFUSED
+    # What was asked for by renaming, mapping, cutting and masking.
+    RENAME = "rename", _REFUSED
+    RENAME_COLLISION = "rename-collision", _REFUSED
+    MAP_STREAM = "map-stream", _REFUSED
+    MAP_CONSUMER = "map-consumer", _REFUSED
+    MAP_MERGES = "map-merges", _REFUSED
+    UNTIL_AFTER_BACKUP = "until-after-backup", _REFUSED
+    UNTIL_BEFORE_FIRST = "until-before-first", _REFUSED
+    OPAQUE_RESHAPED = "opaque-reshaped", _REFUSED
+    MASK_AIMLESS = "mask-aimless", _REFUSED
     # What a backup has.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
     OPAQUE_REPLACES = "opaque-replaces", _REFUSED
@@ -93,6 +103,13 @@ class Rule(StrEnum):
     DESTROYS_NEWER = "destroys-newer"
     DESTROYS_ANOTHER = "destroys-another"
     DESTROYS_CONSUMERS = "destroys-consumers"
+    NOTHING_KEPT = "nothing-kept", 0, True
+    SUBJECTS_MERGE = "subjects-merge", 0, True
+    COPIES_UNMAPPED = "copies-unmapped", 0, True
+    DELIVERS_TWICE = "delivers-twice"
+    MASKED = "masked", 0, True
+    MASKED_NOTHING = "masked-nothing", 0, True
+    UNMASKABLE = "unmaskable", 0, True
     STAGED_BEFORE = "staged-before", 0, True
     UNPROVED = "unproved"
 

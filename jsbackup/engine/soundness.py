@@ -5,18 +5,20 @@ All of it, or what is left: where objects are lost, a restore is refused, or pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup import Failure
+from jsbackup.engine.kept import segments_within
 from jsbackup.engine.planned import RestorePlan
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.salvage import find_lost, salvage
 from jsbackup.repository.verify import Level, Problem, verify_backup
+from jsbackup.transforms.cut import Cut
 
-__all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused"]
+__all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
 
 _TOLD = 10  # refusals in one message
 
@@ -53,9 +55,13 @@ def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> 
 
 @dataclass(frozen=True, slots=True)
 class PartialPlan:
-    """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored."""
+    """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored.
+
+    `manifest` is what it is made for: the backup without what is lost.
+    """
 
     plan: RestorePlan
+    manifest: Manifest
     lost: Mapping[str, tuple[Problem, ...]]
     failures: tuple[Failure, ...]
 
@@ -70,9 +76,14 @@ def plan_what_is_left(
     left = salvage(manifest, find_lost(objects, _chosen(manifest, plan)))
     if left.lost or left.beyond:
         plan = replan(left.manifest)
-    stages = (tuple(action for action in stage if action.entry.name not in left.beyond) for stage in plan.stages)
     failures = [Failure(name, _beyond(problem)) for name, problem in left.beyond.items()]
-    return PartialPlan(replace(plan, stages=tuple(filter(None, stages))), left.lost, tuple(failures))
+    return PartialPlan(without(plan, left.beyond), left.manifest, left.lost, tuple(failures))
+
+
+def without(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
+    """The plan without these streams."""
+    stages = (tuple(action for action in stage if action.entry.name not in names) for stage in plan.stages)
+    return replace(plan, stages=tuple(filter(None, stages)))
 
 
 def _beyond(problem: Problem) -> IntegrityError:
@@ -82,5 +93,23 @@ def _beyond(problem: Problem) -> IntegrityError:
 
 
 def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
-    chosen = {action.entry.name for action in plan.actions}
-    return replace(manifest, streams=tuple(stream for stream in manifest.streams if stream.name in chosen))
+    """The part of a backup that the plan needs."""
+    cuts = {action.entry.name: action.reshape.cut for action in plan.actions}
+    streams = (_within(stream, cuts[stream.name]) for stream in manifest.streams if stream.name in cuts)
+    return replace(manifest, streams=tuple(streams))
+
+
+def _within(stream: StreamBackup, cut: Cut) -> StreamBackup:
+    """The stream, had only those segments been captured that a cut may keep something of."""
+    segments = segments_within(stream, cut)
+    if segments == stream.segments:
+        return stream
+    total = total_of(segments)
+    captured = replace(
+        stream.captured,
+        messages=total.messages,
+        bytes=total.bytes,
+        first_seq=total.first_seq,
+        last_seq=total.last_seq,
+    )
+    return replace(stream, segments=segments, captured=captured, digest=total.digest)

@@ -19,10 +19,11 @@ from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.outgoing import archive_of, load_consumers
 from jsbackup.engine.planned import Action, PlannedConsumer, Wire
 from jsbackup.engine.prove import Expected, Proof, prove_stream
+from jsbackup.engine.survey import messages_of
 from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
-from jsbackup.repository.archiving import read_stream, state_to_restore
+from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
 
@@ -108,10 +109,11 @@ Origin = Callable[[], AbstractAsyncContextManager[Supply]]
 
 
 class StoredSupply:
-    """Streams of a backup in a repository."""
+    """Streams of a backup in a repository, reshaped as planned; `secret` is what values are hashed with."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, secret: bytes = b"") -> None:
         self._objects = objects
+        self._secret = secret
 
     connected = True
 
@@ -125,7 +127,7 @@ class StoredSupply:
         delivery.start(opaque or entry.captured.bytes, entry.captured.messages)
 
         def archive() -> Iterable[bytes]:
-            return archive_of(self._objects, action, delivery.config, consumers, delivery.advance)
+            return archive_of(self._objects, action, delivery.config, consumers, self._secret, delivery.advance)
 
         await deliver(
             delivery.js,
@@ -147,7 +149,7 @@ class StoredSupply:
             state_to_restore(entry).last_seq,
             action.config,
             [planned.consumer for planned in sent.consumers],
-            lambda: read_stream(self._objects, entry),
+            lambda: messages_of(self._objects, entry, action.reshape, self._secret),
         )
         return await prove_stream(js, action.name, expected, now_ns=now_ns, advance=advance), ""
 

@@ -16,9 +16,9 @@ V2_SINCE: Version = (2, 15)
 
 
 def choose_wire(
-    entry: StreamBackup, config: JsonObject, source: Source, target: Target, options: RestoreOptions
+    entry: StreamBackup, name: str, config: JsonObject, source: Source, target: Target, options: RestoreOptions
 ) -> tuple[Wire, str, Finding | None]:
-    """The way to the target, why that one, and what stands against it."""
+    """The way to the target, where the stream is called `name`; why that one, and what stands against it."""
     new = target.version[:2] >= V2_SINCE
     memory = config.get("storage") == "memory"
 
@@ -27,7 +27,7 @@ def choose_wire(
 
     problem: Finding | None = None
     if entry.archive_format is ArchiveFormat.CONFIG:
-        held = target.streams[entry.name].state.messages if entry.name in target.streams else 0
+        held = target.streams[name].state.messages if name in target.streams else 0
         if held:
             reason = f"is backed up without messages, and would replace one that has {held}"
             problem = against(Rule.CONFIG_ONLY_REPLACES, reason, "Choose a backup that has its messages.")

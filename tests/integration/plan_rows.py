@@ -107,7 +107,7 @@ _NEWER = "Restore into a newer server, or leave the stream out."
 _NO_CONSUMERS = "Restore into a newer server, or with --consumers none."
 _RAISE = "Raise that limit, make room, or leave the stream out with --exclude."
 _GRANT = "Grant the user this subject"
-_ROOM = "Change the subjects of that one or remove it, or leave this one out with --exclude."
+_ROOM = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
 _OTHER = {"name": "OTHER", "subjects": ["x", "file.*.y"]}
 _FILE = stream_config("FILE")
 
@@ -168,7 +168,7 @@ ROWS = [
         "2.12.8",
         "--consumers none",
         "its subject file.* overlaps with file.> of stream FILE in the same backup",
-        "Leave one of them out with --exclude.",
+        "Leave one of them out with --exclude, or map its subjects with --map-subject.",
         repo="overlapping",
     ),
     # Limits of the account, by name.

@@ -145,6 +145,27 @@ def targets() -> Iterator[Callable[[str], str]]:
 ELSEWHERE = {
     Rule.NO_TIER: "test_tiers_of_an_account_are_told_by_name",
     Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
+    **dict.fromkeys(
+        (
+            Rule.RENAME,
+            Rule.RENAME_COLLISION,
+            Rule.MAP_STREAM,
+            Rule.MAP_CONSUMER,
+            Rule.MAP_MERGES,
+            Rule.UNTIL_AFTER_BACKUP,
+            Rule.UNTIL_BEFORE_FIRST,
+            Rule.OPAQUE_RESHAPED,
+            Rule.MASK_AIMLESS,
+            Rule.NOTHING_KEPT,
+            Rule.SUBJECTS_MERGE,
+            Rule.COPIES_UNMAPPED,
+            Rule.DELIVERS_TWICE,
+            Rule.MASKED,
+            Rule.MASKED_NOTHING,
+            Rule.UNMASKABLE,
+        ),
+        "tests/engine/test_reshaping.py, and test_reshape.py beside this",
+    ),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
 }
 

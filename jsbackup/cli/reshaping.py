@@ -1,0 +1,111 @@
+"""Options that say what becomes of streams on their way: their names, subjects, extent and contents.
+
+What takes long to import is imported when it is called: `--help` and completion load this module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup.config import environment, mask_secret
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.rename import RenameOptions
+    from jsbackup.transforms.reshape import Reshape
+
+__all__ = ["RESHAPING", "UNMASKABLE", "mask_key_options", "rename_options", "reshape_options"]
+
+UNMASKABLE = ("refuse", "drop", "keep")  # as `transforms/mask.py` has them
+
+RESHAPING = (
+    click.option(
+        "--rename", multiple=True, metavar="OLD=NEW", help="Another name for a stream; for a bucket, KV_old=KV_new."
+    ),
+    click.option("--rename-prefix", metavar="PREFIX", help="Put this before all names; buckets stay buckets."),
+    click.option(
+        "--map-subject",
+        multiple=True,
+        metavar="'FROM=>TO'",
+        help="Other subjects, for messages and for all that names them: 'orders.*=>old.orders.$1'.",
+    ),
+    click.option(
+        "--until",
+        metavar="TIME_OR_SEQ",
+        help="Keep messages up to this time, duration before now, or sequence, itself included.",
+    ),
+    click.option("--since", metavar="TIME_OR_SEQ", help="Keep messages from there on, itself included."),
+    click.option(
+        "--subject",
+        multiple=True,
+        metavar="FILTER",
+        help="Keep messages of these subjects only (as they are in the source).",
+    ),
+    click.option(
+        "--mask",
+        multiple=True,
+        metavar="FILTER:WHAT=HOW",
+        help="Mask values: WHAT is a JSON path ($.user.email) or header(NAME), HOW is redact or hash.",
+    ),
+    click.option(
+        "--unmaskable",
+        type=click.Choice(UNMASKABLE),
+        default="refuse",
+        show_default=True,
+        help="What becomes of a message that --mask is for and that is not JSON; refuse stops everything.",
+    ),
+)
+
+_MASK_KEY = (
+    click.option(
+        "--mask-key-file",
+        metavar="FILE",
+        help="Key of 16 bytes or more that --mask hashes with [env: JSBACKUP_MASK_KEY_FILE, or JSBACKUP_MASK_KEY "
+        "itself].",
+    ),
+    click.option(
+        "--mask-key-command",
+        metavar="COMMAND",
+        help="Command that prints that key [env: JSBACKUP_MASK_KEY_COMMAND].",
+    ),
+)
+
+
+def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Where the key for hashes is, given to the command as `mask_secret`; b"" if nowhere."""
+
+    @wraps(command)
+    def keyed(**values: Any) -> int:
+        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
+        return command(mask_secret=mask_secret(given, environment()), **values)
+
+    for parameter in reversed(_MASK_KEY):
+        parameter(keyed)
+    return keyed
+
+
+def rename_options(typed: Mapping[str, Any]) -> RenameOptions:
+    """From the parameters by their names. Raises UsageError."""
+    from jsbackup.transforms.rename import RenameOptions
+
+    return RenameOptions.parse(typed["rename"], typed["rename_prefix"])
+
+
+def reshape_options(typed: Mapping[str, Any]) -> Reshape:
+    """From the parameters by their names. Raises UsageError."""
+    from jsbackup.transforms.cut import Cut
+    from jsbackup.transforms.mask import Masks
+    from jsbackup.transforms.reshape import Reshape
+    from jsbackup.transforms.subject_filter import SubjectFilter
+    from jsbackup.transforms.subject_map import SubjectMaps
+
+    return Reshape(
+        cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
+        subjects=SubjectFilter.parse(typed["subject"]) if typed["subject"] else None,
+        maps=SubjectMaps.parse(typed["map_subject"]),
+        masks=Masks.parse(typed["mask"], typed["unmaskable"]),
+    )

@@ -1,0 +1,177 @@
+"""What becomes of each stream of a plan: its name, its configuration, its messages; and what of that cannot be.
+
+Names come first, because what a stream copies from is renamed with it if both are restored. A stream that cannot have
+its new name is not planned any further: something stands against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.kept import Kept
+from jsbackup.engine.planned import Action, Consumers, RestoreOptions, Target
+from jsbackup.engine.rules import Finding, Rule
+from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.transforms.follow import arriving_unmapped, subjects_of
+from jsbackup.transforms.rename import Renames
+from jsbackup.transforms.reshape import Reshape
+
+__all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The streams of a plan, those that can have their names, and what all of them have in common."""
+
+    streams: Sequence[StreamBackup]
+    reshape: Reshape
+
+    @property
+    def names(self) -> Collection[str]:
+        return {entry.name for entry in self.streams}
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """One stream: its name and configuration at the target, its consumers' by their names, what goes for its messages.
+
+    What stands against it is in `refusals`; where there are any, configurations may be as they were.
+    """
+
+    name: str
+    config: JsonObject
+    consumers: dict[str, JsonObject]
+    messages: Reshape
+    refusals: Sequence[Finding] = ()
+    warnings: Sequence[Finding] = ()
+
+
+def rename_streams(
+    entries: Sequence[StreamBackup], options: RestoreOptions, backup: str
+) -> tuple[Restored, list[Finding]]:
+    """Give streams their names. UsageError for a name of none of them."""
+    if unknown := options.renames.unknown(entry.name for entry in entries):
+        raise UsageError(
+            f"--rename: {unknown[0]} is none of the streams to restore from backup {backup}",
+            hint="See 'jsbackup show' for the streams it has.",
+        )
+    names: dict[str, str] = {}
+    refusals: list[Finding] = []
+    for entry in entries:
+        try:
+            names[entry.name] = options.renames.over({entry.name: entry.config}).name(entry.name)
+        except UsageError as error:
+            refusals.append(Finding(entry.name, Rule.RENAME, error.message, error.hint or "Choose another name."))
+    for old, new in names.items():
+        if others := sorted(other for other, its in names.items() if its == new and other != old):
+            reason = f"would be called {new}, and so would {', '.join(others)}"
+            refusals.append(Finding(old, Rule.RENAME_COLLISION, reason, "Choose names that differ."))
+    refused = {refusal.stream for refusal in refusals}
+    sound = [entry for entry in entries if entry.name not in refused]
+    renames = options.renames.over({entry.name: entry.config for entry in sound}) if sound else Renames()
+    refusals += _against_masks(sound, options)
+    return Restored(sound, replace(options.reshape, renames=renames)), refusals
+
+
+def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOptions) -> Reshaped:
+    """What becomes of one of the streams that are restored. Raises FormatError if its configuration is damaged."""
+    names, whole = restored.names, restored.reshape
+    old, new = entry.name, whole.renames.name(entry.name)
+    consumers = {consumer.name: consumer.config for consumer in entry.consumers}
+    if entry.archive_format is ArchiveFormat.OPAQUE:
+        reshaped = Reshaped(new, entry.config, consumers, Reshape())
+        return replace(reshaped, refusals=list(_against_opaque(old, whole, renamed=new != old)))
+    refusals: list[Finding] = []
+    config, messages = entry.config, Reshape()
+    try:
+        config = whole.stream_config(entry.config, names)
+        messages = whole.of_stream(entry.config, names)
+    except PlanRefused as error:
+        reason = f"its configuration cannot follow the subjects: {error.message}"
+        refusals.append(Finding(old, Rule.MAP_STREAM, reason, error.hint or "Leave it out, or map its subjects whole."))
+    for consumer in entry.consumers if options.consumers is not Consumers.NONE else ():
+        try:
+            consumers[consumer.name] = whole.consumer_config(consumer.config, entry.config, names)
+        except PlanRefused as error:
+            reason = f"consumer {consumer.name} cannot follow the subjects: {error.message}"
+            hint = error.hint or "Restore it with --consumers none, and make the consumer anew."
+            refusals.append(Finding(old, Rule.MAP_CONSUMER, reason, hint))
+    warnings = list(_about_maps(entry, whole, names))
+    refusals += [warning for warning in warnings if warning.rule.code]
+    warnings = [warning for warning in warnings if not warning.rule.code]
+    return Reshaped(new, config, consumers, _of_messages(messages, entry.config), refusals, warnings)
+
+
+def _of_messages(reshape: Reshape, config: JsonObject) -> Reshape:
+    """Without names, where no message can have one in it: then nothing has to be read to know what is sent."""
+    moved = reshape.maps or reshape.renames.subjects or reshape.marks or config.get("allow_msg_counter")
+    return reshape if moved else replace(reshape, renames=Renames())
+
+
+def _against_opaque(name: str, reshape: Reshape, *, renamed: bool) -> Iterator[Finding]:
+    if renamed or reshape.drops or reshape.masks or reshape.maps:
+        reason = "was kept as it came, not decoded; it cannot be renamed, mapped, cut, filtered or masked"
+        yield Finding(name, Rule.OPAQUE_RESHAPED, reason, "Leave it out with --exclude, or use a newer jsbackup.")
+
+
+def _against_masks(entries: Sequence[StreamBackup], options: RestoreOptions) -> Iterator[Finding]:
+    patterns = [pattern for entry in entries for pattern in subjects_of(entry.config)]
+    for mask in options.reshape.masks.aimless(patterns) if entries else ():
+        yield Finding(
+            "",
+            Rule.MASK_AIMLESS,
+            f"--mask {mask}: no stream of the restore takes such subjects, so it would mask nothing",
+            "Correct its subjects, or leave it out.",
+        )
+
+
+def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]) -> Iterator[Finding]:
+    """What comes of mapping subjects; a refusal where messages would be lost by it."""
+    if not reshape.maps:
+        return
+    name, config = entry.name, entry.config
+    for origin in arriving_unmapped(config, reshape.maps, restored):
+        reason = f"goes on copying from {origin}, where subjects are not mapped"
+        yield Finding(name, Rule.COPIES_UNMAPPED, reason, f"Restore {origin} as well, so that it is mapped too.")
+    merged = reshape.maps.may_merge(subjects_of(config))
+    if not merged:
+        return
+    if (config.get("max_msgs_per_subject") or -1) > 0 or config.get("allow_msg_counter"):
+        reason = f"keeps so many messages of each subject, and {merged}: it would remove some"
+        yield Finding(name, Rule.MAP_MERGES, reason, "Map subjects so that they stay apart.")
+    else:
+        yield Finding(name, Rule.SUBJECTS_MERGE, f"messages may come to share a subject: {merged}")
+
+
+def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
+    """What comes of it: nothing kept, what was masked, and what the old and the new stream both do."""
+    name, reshape = action.entry.name, action.reshape
+    if reshape.drops and action.entry.segments != () and not action.entry.captured.messages:
+        yield Finding(name, Rule.NOTHING_KEPT, "nothing of it is kept, it will be empty")
+    if kept.counted:
+        yield from _about_masks(name, kept, reshape)
+    pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
+    if action.name != name and name in target.streams and pushed:
+        for consumer in pushed:
+            reason = (
+                f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"
+            )
+            yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it is not to.")
+
+
+def _about_masks(name: str, kept: Kept, reshape: Reshape) -> Iterator[Finding]:
+    count, masks = kept.masked, reshape.masks
+    patterns = subjects_of(kept.entry.config)
+    aimed = set(masks.masks) - set(masks.aimless(patterns))
+    for number, mask in enumerate(masks.masks):
+        if values := count.values.get(number, 0):
+            yield Finding(name, Rule.MASKED, f"{values:,} values are masked by {mask}")
+        elif mask in aimed:
+            yield Finding(name, Rule.MASKED_NOTHING, f"nothing is masked by {mask}", "Look at its path, if it is to.")
+    if count.dropped:
+        yield Finding(name, Rule.UNMASKABLE, f"{count.dropped:,} messages that cannot be masked are left out")
+    if count.kept:
+        yield Finding(name, Rule.UNMASKABLE, f"{count.kept:,} messages are kept that some mask cannot read")
