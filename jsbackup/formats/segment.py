@@ -119,7 +119,10 @@ class SegmentEncoder:
         writer = self._writer or self._open()
         writer.add_key_value_metadata({_METADATA_KEY: _metadata(self._schema)})
         writer.close()
-        return pa.py_buffer(self._sink.content())
+        content = self._sink.content()
+        # So that the caller decides how long the file takes memory.
+        self._sink, self._writer = PagedFile(0), None
+        return pa.py_buffer(content)
 
     def _open(self) -> pq.ParquetWriter:
         return pq.ParquetWriter(

@@ -22,6 +22,7 @@ from pyrage import passphrase as _passphrase
 from pyrage import ssh, x25519
 
 from jsbackup.errors import FormatError, KeyUnavailable, UsageError
+from jsbackup.formats.paged import PagedFile
 from jsbackup.stores.base import Data
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "decrypt",
     "decrypt_with_passphrase",
     "encrypt",
+    "encrypt_content",
     "encrypt_with_passphrase",
     "identity_of",
     "needs_passphrase",
@@ -45,6 +47,9 @@ _SSH_KEY = "-----BEGIN "
 _SECRET = "AGE-SECRET-KEY-1"
 # What the library says when no stanza is for any of the identities; a test holds it to that.
 _NO_MATCH = "No matching keys found"
+
+# More than a header, and 16 bytes for each block of 64 KiB.
+_ROOM_BYTES = 1 << 20
 
 _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
@@ -135,6 +140,24 @@ def encrypt(data: Data, recipients: Sequence[Recipient]) -> bytes:
     """`data` for all of `recipients`. Holds both in memory."""
     sealed: bytes = pyrage.encrypt(bytes(data), [recipient.key for recipient in recipients])
     return sealed
+
+
+def encrypt_content(data: Data, recipients: Sequence[Recipient]) -> memoryview:
+    """The same without a copy of `data`, into memory that is given back at once: for what is large."""
+    sealed = PagedFile(memoryview(data).nbytes + _ROOM_BYTES)
+    pyrage.encrypt_io(_Reader(data), sealed, [recipient.key for recipient in recipients])
+    return sealed.content()
+
+
+class _Reader:
+    """Bytes as the library asks for them, a few KiB at a time."""
+
+    def __init__(self, data: Data) -> None:
+        self._rest = memoryview(data).cast("B")
+
+    def read(self, size: int) -> bytes:
+        piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return piece
 
 
 def decrypt(data: bytes, identities: Sequence[Identity], what: str) -> bytes:

@@ -52,7 +52,7 @@ class AgeSealing:
     def seal(self, data: Data) -> Data:
         if not self._writes:
             _no_writer()
-        return age.encrypt(data, self._recipients)
+        return age.encrypt_content(data, self._recipients)
 
     def opens(self, head: bytes) -> bool:
         try:
