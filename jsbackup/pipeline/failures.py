@@ -47,9 +47,9 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
     text = str(error)
     if ours := _OURS.findall(text):
         name, message = ours[-1]
-        kind = getattr(errors, name, JsBackupError)
-        found = JsBackupError(message)
-        found.exit_code = kind.exit_code
+        kind: type[JsBackupError] = getattr(errors, name, JsBackupError)
+        found = kind.__new__(kind)
+        JsBackupError.__init__(found, message)  # whatever else the class takes did not travel
         return found
     if isinstance(error, ParseException | AnalysisException):
         return UsageError(f"{doing} cannot be understood: {plain_message(error)}")

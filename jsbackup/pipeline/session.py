@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.java import find_java, wrap_java
+from jsbackup.pipeline.segment_sink import SegmentSink
 from jsbackup.pipeline.shipping import ARCHIVE_FOLDER, pack
 from jsbackup.pipeline.source import BackupSource
 from jsbackup.pipeline.task_source import TaskSource
@@ -83,6 +84,7 @@ def attach(session: SparkSession) -> SparkSession:
     """Make our data sources known to a session, once or again."""
     session.dataSource.register(BackupSource)
     session.dataSource.register(TaskSource)
+    session.dataSource.register(SegmentSink)
     return session
 
 
