@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ def settings_of(where: Where) -> SparkSettings:
         if not name.startswith("spark.") or not equals:
             raise UsageError(f"not a setting of Spark: {name[:80]!r}", hint="Write it as spark.driver.memory=8g.")
     require_spark()
+    # py4j tells the root logger of calls that Ctrl-C has broken off, and without a handler that goes to the terminal.
+    if not logging.root.handlers:
+        logging.root.addHandler(logging.NullHandler())
     from jsbackup.pipeline.session import DEFAULT_MASTER, SparkSettings
 
     return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs})
