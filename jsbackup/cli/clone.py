@@ -20,6 +20,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.plan import preview_json, tell_preview
 from jsbackup.cli.planning import Asked, live_planning_options
 from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.restore import tell_restored
 from jsbackup.cli.session import connection_of, run_async, target_connection_of
 from jsbackup.config import parse_size
@@ -74,8 +75,16 @@ class CloneCommand(Command):
 @click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was cloned.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@mask_key_options
 def clone(
-    shared: Shared, to: Mapping[str, Any], asked: Asked, dry_run: bool, window: str, no_verify: bool, jobs: int
+    shared: Shared,
+    to: Mapping[str, Any],
+    asked: Asked,
+    dry_run: bool,
+    window: str,
+    no_verify: bool,
+    jobs: int,
+    mask_secret: bytes,
 ) -> int:
     """Bring streams and consumers from one server straight to another, then read them back and compare.
 
@@ -88,7 +97,10 @@ def clone(
 
     start_log(shared)
     options = asked.options()
-    settings = RestoreSettings(jobs=jobs, window_bytes=parse_size(window), verify=not no_verify)
+    options.reshape.masks.check_secret(mask_secret)
+    settings = RestoreSettings(
+        jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, mask_secret=mask_secret
+    )
     source, target = connection_of(shared), target_connection_of(to)
     if dry_run:
         return _preview(shared, source, target, options)

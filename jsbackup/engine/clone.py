@@ -18,6 +18,7 @@ from jsbackup.engine.capture import CaptureLimits
 from jsbackup.engine.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.execution import Execution, RestoreSettings, bytes_to_move
 from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.kept import Kept
 from jsbackup.engine.live import LiveSupply
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import IfExists, RestoreOptions, RestorePlan, Target, Wire
@@ -84,7 +85,8 @@ async def run_clone(
         # As it was planned but for what is known by now; all of them, since how streams are renamed depends on others.
         streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
         asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
-        again = plan_restore(replace(survey.manifest, streams=tuple(streams), skipped=()), target, asked)
+        manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
+        again = plan_restore(manifest, target, asked, {entry.name: Kept(entry)})
         stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
         refusals = tuple(found for found in again.refusals if found.stream == entry.name)
         return replace(again, stages=stages, refusals=refusals)
@@ -92,7 +94,7 @@ async def run_clone(
     @asynccontextmanager
     async def live() -> AsyncIterator[Supply]:
         async with connect_jetstream(source) as js:
-            yield LiveSupply(js, replan, limits)
+            yield LiveSupply(js, replan, limits, settings.mask_secret)
 
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     run = Execution(connection, live, survey.manifest.id, settings, progress, random, now_ns, target, marking, {})

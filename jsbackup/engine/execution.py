@@ -186,7 +186,8 @@ class Execution:
             error.hint = f"What was to replace it is proved and kept as stream {staged}. {error.hint or ''}".strip()
             raise
         await js.delete_stream(staged)
-        return restored
+        # What was masked was masked on the way to the copy.
+        return replace(restored, notes=tuple(dict.fromkeys((*restored.notes, *sent.notes))))
 
     async def _stage(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, Sent]:
         """A proved copy of what is to come, beside the stream that it will replace."""

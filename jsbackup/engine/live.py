@@ -47,12 +47,18 @@ _BUSY_PAUSE_SECONDS = 1.0
 
 
 class LiveSupply:
-    """Streams of the server behind `js`; or one only, `staged`, a proved copy at the target."""
+    """Streams of the server behind `js`; or one only, `staged`, a proved copy at the target, reshaped already.
 
-    def __init__(self, js: JetStream, replan: Replan, limits: CaptureLimits, staged: Source | None = None) -> None:
+    `secret` is what values are hashed with.
+    """
+
+    def __init__(
+        self, js: JetStream, replan: Replan, limits: CaptureLimits, secret: bytes = b"", staged: Source | None = None
+    ) -> None:
         self._js = js
         self._replan = replan
         self._limits = limits
+        self._secret = secret
         self._staged = staged
 
     @property
@@ -63,7 +69,9 @@ class LiveSupply:
         return not_yet(config)
 
     def _source(self, action: Action) -> Source:
-        return self._staged or Source(self._js, action.entry.name, self._replan)
+        if self._staged is not None:
+            return self._staged
+        return Source(self._js, action.entry.name, self._replan, reshape=action.reshape, secret=self._secret)
 
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream; again from its start where the source broke off."""
@@ -124,4 +132,5 @@ class LiveSupply:
         assert isinstance(sent, LiveSent)
         # Not the connection that it is restored over: what comes there waits while the target is slow.
         async with connect_jetstream(connection) as js:
-            yield LiveSupply(js, self._replan, self._limits, Source(js, staged, self._replan, sent.known))
+            copy = Source(js, staged, self._replan, sent.known)
+            yield LiveSupply(js, self._replan, self._limits, staged=copy)

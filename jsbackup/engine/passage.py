@@ -18,7 +18,7 @@ What a repository would know beforehand is learnt on the way:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -35,16 +35,19 @@ from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.ledger import Ledger
 from jsbackup.engine.outgoing import writer_for
 from jsbackup.engine.planned import PlannedConsumer, RestorePlan, Wire
+from jsbackup.engine.reshaping import about_masks
 from jsbackup.engine.supply import Delivery, Sent
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied
 from jsbackup.formats.archive import ArchiveV1Writer, late_deletions
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.repository.archiving import archive_batches, state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.transforms.cut import AtSequence, AtTime
+from jsbackup.transforms.reshape import Reshape, Tally
 
 __all__ = ["LiveSent", "Passage", "Read", "Replan", "Source", "not_yet"]
 
@@ -65,12 +68,23 @@ def not_yet(config: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The stream `name` of the server behind `js`. `consumers` are those that are known already, by name."""
+    """The stream `name` of the server behind `js`, of which goes what `reshape` makes of it.
+
+    `consumers` are those that are known already, by name. `secret` is what values are hashed with.
+    """
 
     js: JetStream
     name: str
     replan: Replan
     consumers: Mapping[str, PlannedConsumer] | None = None
+    reshape: Reshape = field(default_factory=Reshape)
+    secret: bytes = field(default=b"", repr=False)
+
+    def reshaped(self, batches: Iterable[pa.RecordBatch], tally: Tally | None = None) -> Iterator[pa.RecordBatch]:
+        """These of its messages as they are sent. Raises as `Reshape.apply`."""
+        if not self.reshape:
+            return iter(batches)
+        return self.reshape.apply(batches, stream=self.name, secret=self.secret, tally=tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,7 @@ class Passage:
         self._action = delivery.action
         self._relay: Relay[pa.RecordBatch | bytes] = Relay(_RELAY_BYTES)
         self._ledger = Ledger()
+        self._tally = Tally()
         self._began: asyncio.Future[StreamState] = asyncio.get_running_loop().create_future()
         self._capture: Capture | None = None
         self._outcome: Outcome | None = None
@@ -246,15 +261,14 @@ class Passage:
                 yield batch
             if isinstance(writer, ArchiveV1Writer):
                 assert self._outcome is not None
-                last_seq = self._outcome.state.last_seq
+                last_seq = self._state(self._outcome).last_seq
                 writer.extend(last_seq)
                 writer.set_consumers(planned.consumer for planned in self._plan_consumers(last_seq))
 
         yield from archive_batches(outgoing(), writer, self.delivery.advance)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._relay:
-            assert isinstance(batch, pa.RecordBatch)
+        for batch in self.source.reshaped(map(_as_batch, self._relay), self._tally):
             if batch.num_rows:
                 yield batch
 
@@ -262,9 +276,31 @@ class Passage:
         if first is None:
             assert self._outcome is not None
             return state_to_restore(self._entry(self._outcome))
-        state = self._began.result()
+        state = self._uncut(self._began.result())
         sequences = first.column("sequence")
         return replace(state, first_seq=sequences[0].as_py(), last_seq=max(state.last_seq, sequences[-1].as_py()))
+
+    def _uncut(self, state: StreamState) -> StreamState:
+        """The state with no later end than the stream is known to get; messages and `extend` move it."""
+        until = self.source.reshape.cut.until
+        if isinstance(until, AtSequence) and until.sequence < state.last_seq:
+            return replace(state, last_seq=until.sequence, last_ns=0)
+        if isinstance(until, AtTime) and not 0 < state.last_ns <= until.time_ns:
+            return replace(state, last_seq=0, last_ns=0)
+        return state
+
+    def _state(self, outcome: Outcome) -> StreamState:
+        """The state of what is sent, when all of it was."""
+        if not self.source.reshape.drops:
+            return outcome.state
+        came = self._tally.came
+        before = replace(
+            outcome.state,
+            first_seq=came.first_seq or outcome.state.first_seq,
+            last_seq=max(outcome.state.last_seq, came.last_seq),
+        )
+        tally, size = self._tally, self._ledger.raw_bytes
+        return self.source.reshape.cut.state_after(before, came.last_seq, tally.cut, tally.kept, size)
 
     def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
         """The planned consumers, with the best state that is known by now."""
@@ -273,10 +309,20 @@ class Passage:
             archived = outcome.archived if outcome else tuple(capture.consumers) if capture else ()
             known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
             plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
-            self._consumers = {one.consumer.name: one for action in plan.actions for one in action.consumers}
+            planned = (one for action in plan.actions for one in action.consumers)
+            self._consumers = {one.consumer.name: self._placed(one) for one in planned}
         else:
             self._consumers = dict(self.source.consumers)
         return self._chosen()
+
+    def _placed(self, planned: PlannedConsumer) -> PlannedConsumer:
+        """As it can go: where states go first, nobody knows yet where a cut in time falls."""
+        if self._action.wire is not Wire.V2 or not isinstance(self.source.reshape.cut.until, AtTime):
+            return planned
+        note = "starts anew: --until a time cannot say beforehand where its stream ends"
+        return replace(
+            planned, consumer=replace(planned.consumer, state=None), fidelity=Fidelity.CONFIG_ONLY, note=note
+        )
 
     def _chosen(self) -> list[PlannedConsumer]:
         """Those that the action has, and that there still are."""
@@ -317,7 +363,8 @@ class Passage:
     def _sent(self, outcome: Outcome, amiss: str) -> LiveSent:
         opaque = self._action.wire is Wire.OPAQUE
         notes = [amiss] if amiss else []
-        if self._action.wire is Wire.V2 and outcome.state.last_seq > self._ledger.last_seq:
+        notes += [found.reason for found in about_masks(self._action.entry, self.source.reshape, self._tally.masked)]
+        if self._action.wire is Wire.V2 and self._state(outcome).last_seq > self._ledger.last_seq:
             notes.append("its last message was deleted; the time of it has no place in an archive v2")
         return LiveSent(
             entry=self._entry(outcome),
@@ -341,12 +388,17 @@ class Passage:
         )
         return replace(
             entry,
-            state=outcome.state,
+            state=self._state(outcome),
             captured=captured,
             archive_format=outcome.archive_format,
             digest=ledger.digest,
             segments=(),
         )
+
+
+def _as_batch(thing: pa.RecordBatch | bytes) -> pa.RecordBatch:
+    assert isinstance(thing, pa.RecordBatch)
+    return thing
 
 
 Read = Callable[[Passage], Coroutine[Any, Any, Outcome]]

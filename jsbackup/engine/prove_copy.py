@@ -68,11 +68,12 @@ async def prove_copy(
     differing = list(sink.differing())
     if differing:
         excused = await excuses(js, name, action.config, [planned.consumer for planned in consumers], now_ns)
-        there, here = await _looked_at(source.js, source.name), await _looked_at(js, name)
+        target = Source(js, name, source.replan)
+        there, here = await _looked_at(source), await _looked_at(target)
         for run in differing:
             # The source first: what both remove by age, it then still has if the target has it.
-            theirs = await _rows(source.js, there, run)
-            judge(run, await _rows(js, here, run), theirs, excused, verdict)
+            theirs = await _rows(source, there, run)
+            judge(run, await _rows(target, here, run), theirs, excused, verdict)
     if verdict.wrong:
         shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
         raise DigestMismatch(
@@ -115,17 +116,19 @@ def _digest(rows: Rows) -> StreamDigest:
     return digest_rows(encode_rows(rows_as_batch([rows[sequence] for sequence in sorted(rows)])))
 
 
-async def _looked_at(js: JetStream, name: str) -> StreamInfo:
-    info = await js.stream(name)
+async def _looked_at(source: Source) -> StreamInfo:
+    info = await source.js.stream(source.name)
     if 0 < info.state.deleted <= MAX_DELETED:
-        return await js.stream(name, deleted_details=True)
+        return await source.js.stream(source.name, deleted_details=True)
     return info
 
 
-async def _rows(js: JetStream, info: StreamInfo, run: Run) -> Rows:
+async def _rows(source: Source, info: StreamInfo, run: Run) -> Rows:
     rows: Rows = {}
-    async for batch in read_messages(js, info, lambda _bytes, _messages: None, first=run.first_seq, last=run.last_seq):
-        rows.update(_rows_of(batch))
+    reading = read_messages(source.js, info, lambda _bytes, _messages: None, first=run.first_seq, last=run.last_seq)
+    async for batch in reading:
+        for sent in source.reshaped([batch]):
+            rows.update(_rows_of(sent))
     return rows
 
 

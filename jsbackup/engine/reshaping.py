@@ -16,10 +16,11 @@ from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.transforms.follow import arriving_unmapped, subjects_of
+from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.rename import Renames
 from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stream"]
+__all__ = ["Reshaped", "Restored", "about_kept", "about_masks", "rename_streams", "reshape_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
     if reshape.drops and action.entry.segments != () and not action.entry.captured.messages:
         yield Finding(name, Rule.NOTHING_KEPT, "nothing of it is kept, it will be empty")
     if kept.counted:
-        yield from _about_masks(name, kept, reshape)
+        yield from about_masks(kept.entry, reshape, kept.masked)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
     if action.name != name and name in target.streams and pushed:
         for consumer in pushed:
@@ -162,9 +163,10 @@ def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
             yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it is not to.")
 
 
-def _about_masks(name: str, kept: Kept, reshape: Reshape) -> Iterator[Finding]:
-    count, masks = kept.masked, reshape.masks
-    patterns = subjects_of(kept.entry.config)
+def about_masks(entry: StreamBackup, reshape: Reshape, count: MaskCount) -> Iterator[Finding]:
+    """What masks have done to the messages of a stream, when all of them have been through."""
+    name, masks = entry.name, reshape.masks
+    patterns = subjects_of(entry.config)
     aimed = set(masks.masks) - set(masks.aimless(patterns))
     for number, mask in enumerate(masks.masks):
         if values := count.values.get(number, 0):
