@@ -12,6 +12,7 @@ incarnation behind it, `orders_1a2b3c4d`. Only views whose name occurs in the st
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["ALL_STREAMS", "Answer", "make_views", "run_query", "view_names"]
+
+_log = logging.getLogger(__name__)
 
 ALL_STREAMS = "messages"
 
@@ -83,6 +86,8 @@ def make_views(backup: Backup, sql: str) -> list[str]:
     words = sql.casefold()
     # Spark's reader cannot skip by the column `time`, which is not in the files; ours can.
     reader = Reader.STORE if re.search(r"\btime\b", words) else Reader.AUTO
+    if reader is Reader.STORE:
+        _log.info("the query names the column time, so messages are read by jsbackup")
     made = []
     with explained("the query"):
         for name, stream in view_names(backup.manifest.streams).items():

