@@ -136,9 +136,13 @@ def explained(
         yield
     except boto.ClientError as error:
         refusal = _refusal(error)
-        if refusal.code in asked:
-            raise refusal from error
-        raise _answer_error(doing, error, refusal) from error
+        try:
+            if refusal.code in asked:
+                raise refusal from error
+            raise _answer_error(doing, error, refusal) from error
+        finally:
+            # Else it and this frame would hold each other, and all callers' data till somebody collects garbage.
+            del refusal
     except (boto.BotoCoreError, ResponseParserError, HTTPError, OSError) as error:
         raise _connection_error(doing, endpoint or "S3", error, reached) from error
     except (ValueError, KeyError, TypeError) as error:
