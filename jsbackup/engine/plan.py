@@ -100,6 +100,7 @@ def plan_restore(
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
+    actions = _forgetting_origins(actions, target)
     refusals += _overlaps(actions, target)
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
@@ -116,6 +117,22 @@ def plan_restore(
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
     return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), tuple(_left_out(manifest, options)))
+
+
+def _forgetting_origins(actions: Sequence[Action], target: Target) -> list[Action]:
+    """What copies from a stream that the server makes anew does not name which one it was: it would copy all again.
+
+    From an archive v1 a stream gets its time of creation, its identity, back; from v2 not (2.15.1).
+    """
+    renewed = {action.entry.name for action in actions if action.wire is Wire.V2}
+    if not renewed or target.version < (2, 15):
+        return list(actions)
+    return [
+        replace(action, reshape=action.reshape.of_copy(action.entry.config, renewed))
+        if action.wire in (Wire.V1, Wire.V2)
+        else action
+        for action in actions
+    ]
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:

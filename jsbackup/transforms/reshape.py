@@ -35,7 +35,13 @@ from jsbackup.transforms.batches import (
 )
 from jsbackup.transforms.copied_from import MARKS, SourceMark, follow_headers, source_marks
 from jsbackup.transforms.cut import Cut, Extent
-from jsbackup.transforms.follow import arriving_unmapped, map_consumer_config, map_stream_config, subjects_of
+from jsbackup.transforms.follow import (
+    arriving_unmapped,
+    map_consumer_config,
+    map_stream_config,
+    origins_of,
+    subjects_of,
+)
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
 from jsbackup.transforms.object_meta import META, rename_in_meta
 from jsbackup.transforms.rename import Kind, Renames, bucket_of
@@ -84,7 +90,7 @@ class Reshape:
 
     def __bool__(self) -> bool:
         """Whether anything is to be done."""
-        return bool(self.cut or self.subjects or self.masks or self._moves)
+        return bool(self.cut or self.subjects or self.masks or self._moves or self.marks)
 
     @property
     def drops(self) -> bool:
@@ -103,6 +109,16 @@ class Reshape:
         if not self._moves:
             return self
         return replace(self, marks=source_marks(config, self.stream_config(config, restored), list(restored)))
+
+    def of_copy(self, config: JsonObject, renewed: Collection[str]) -> Reshape:
+        """The same for the messages of a stream that copies from some of `renewed`, streams that are made anew with it.
+
+        Raises FormatError as `stream_config`.
+        """
+        origins = origins_of({"sources": config.get("sources")})
+        if self.marks or not any(origin["name"] in renewed and not origin.get("external") for origin in origins):
+            return self
+        return replace(self, marks=source_marks(config, config, list(renewed)))
 
     def stream_config(self, config: JsonObject, restored: Collection[str]) -> JsonObject:
         """The config of a stream, as its messages will be.
@@ -166,7 +182,7 @@ class Reshape:
                 within = keep_rows(within, self.subjects.rows(Subjects(within)))
             if self.masks:
                 within = self.masks.apply(within, Subjects(within), stream, secret, tally.masked)
-            if self._moves:
+            if self._moves or self.marks:
                 within = self._moved(within, Subjects(within))
             tally.kept = tally.kept.plus(within)
             yield within

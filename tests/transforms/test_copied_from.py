@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, PlanRefused
 from jsbackup.transforms.copied_from import SourceMark, follow_headers, source_marks
+from jsbackup.transforms.reshape import Reshape
 
 BEFORE = {
     "sources": [
@@ -102,3 +103,16 @@ def test_marks_survive_json() -> None:
     for bad in (None, {}, {**good, "mapped": 1}, {**good, "before": ["a", "b"]}, {**good, "after": ["a", "b", 3]}):
         with pytest.raises(FormatError):
             SourceMark.from_json(bad)
+
+
+def test_an_origin_that_is_made_anew_is_known_by_its_name_alone() -> None:
+    reshape = Reshape().of_copy(BEFORE, ["O", "Q"])
+    assert reshape and not Reshape().of_copy(BEFORE, ["X", "Q"])
+
+    def value(before: str) -> str:
+        after = follow_headers(block("Nats-Stream-Source", before), reshape.marks, lambda n: n, lambda s: s)
+        return after.decode().split("Nats-Stream-Source: ")[1][:-4]
+
+    assert value("O 7 a.x > a.x identity") == "O 7 a.x > a.x"
+    assert value("R 7 > > a.x identity") == "R 7 > > a.x identity"
+    assert value("Q:hAsH1234 7 > > a.x identity") == "Q:hAsH1234 7 > > a.x identity"
