@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import mmap
 import random
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +68,23 @@ def test_what_others_keep_in_the_bucket_is_not_seen(s3_server: S3Server) -> None
     for foreign in (f"{ours}-other/x", f"{ours}/folder/", f"{ours}/größe", f"{ours}/a b", f"{ours}/.hidden/x"):
         s3_server.client.put_object(Bucket=BUCKET, Key=foreign, Body=b"x")
     assert [info.key for info in store.list()] == ["a"]
+
+
+def test_an_object_that_is_stored_is_let_go_of_at_once(s3_server: S3Server) -> None:
+    store = S3Store(BUCKET, prefix(), settings_of(s3_server.url))
+    store.put("first", b"")  # what is made at the first use stays
+
+    def put(size: int) -> weakref.ref[mmap.mmap]:
+        data = mmap.mmap(-1, size)
+        store.put(f"of-{size}", memoryview(data))
+        return weakref.ref(data)
+
+    gc.disable()
+    try:
+        left = [size for size in (1000, 2 << 20) if put(size)() is not None]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 def test_a_large_object_goes_in_parts_without_a_copy_of_it(s3_server: S3Server) -> None:
