@@ -89,7 +89,7 @@ def find_nearest(
     Of those that cannot be read nothing is known.
     """
     ordered = sorted(backups, key=lambda one: one.created)
-    edge_ns = cut.until.time_ns if isinstance(cut.until, AtTime) else parse_time(entry.captured.ended, "captured")
+    edge_ns = cut.until.time_ns if isinstance(cut.until, AtTime) else parse_time(entry.captured.begun, "captured")
     at = sum(parse_time(one.created, "created") < edge_ns for one in ordered)
 
     def against(summary: BackupSummary) -> Finding | Literal["unknown"] | None:
@@ -102,14 +102,25 @@ def find_nearest(
             return "unknown"
         return _against(other, cut, is_imported(manifest))
 
-    after = next((one for one in ordered[at : at + _LOOKED_AT] if against(one) is None), None)
-    for one in reversed(ordered[max(0, at - _LOOKED_AT) : at]):
+    before: BackupSummary | None = None
+    after: BackupSummary | None = None
+    for one in ordered[at : at + _LOOKED_AT]:
+        found = against(one)
+        if found is None:
+            after = one
+            break
+        before = one if _ends_early(found) else before
+    for one in reversed(ordered[max(0, at - _LOOKED_AT) : at] if before is None else ()):
         found = against(one)
         if found is None:  # was begun before, and captured later
             after = one
-        elif isinstance(found, Finding) and found.rule is Rule.UNTIL_AFTER_BACKUP:
+        elif _ends_early(found):
             return Nearest(one, after)
-    return Nearest(None, after)
+    return Nearest(before, after)
+
+
+def _ends_early(found: Finding | Literal["unknown"]) -> bool:
+    return isinstance(found, Finding) and found.rule is Rule.UNTIL_AFTER_BACKUP
 
 
 def is_imported(manifest: Manifest) -> bool:
