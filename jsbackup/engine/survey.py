@@ -58,7 +58,8 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
     kept = kept_from(entry, reshape.cut, counted, Present(consumers.found, ()), consumers.whole)
     if not reshape.drops:
         kept = replace(kept, consumers=entry.consumers)
-    dropped = tally.first_dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
+    dropped = tally.first_dropped if reshape.cut.until is not None else None
+    dropped = dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
     return Kept(kept, counted=True, first_dropped=dropped, masked=tally.masked)
 
 
