@@ -33,8 +33,8 @@ anywhere are helped most and cost most: 20, 3.6 and 2.6 % of the stream with eac
 Other histories of the same kind differ by a quarter.
 
 To prove that a segment is still the same takes 0.6 to 0.9 GB a second of one core, packing included; to store it 0.2 to
-0.5. Memory, four streams at once: as for a first backup or less, 490 to 560 MiB against 650 to 700 if nothing can be
-compressed, 205 MiB against 270 with JSON.
+0.5. Memory, four streams at once (`room.py`): no more than for a first backup, 240 to 290 MiB against 290 to 310 if
+nothing can be compressed.
 """
 
 from __future__ import annotations
