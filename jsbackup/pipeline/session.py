@@ -158,6 +158,8 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
+            # Java leaves its temporary files where it is killed; ours are removed with the folder.
+            "spark.local.dir": str(folder / "local"),
             # 200 by default: a group-by of a few rows takes 1.3 s instead of 0.3.
             "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
