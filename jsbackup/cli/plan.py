@@ -107,7 +107,7 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
     from jsbackup.engine.forecast import time_bounds
 
     entry = action.entry
-    first_ns, last_ns, exact = time_bounds(entry)
+    first_ns, last_ns, exact = (*action.times, True) if action.times else time_bounds(entry)
     return {
         "stream": entry.name,
         "as": action.name,

@@ -37,13 +37,15 @@ class Kept:
 
     If not `exact`, messages and bytes are as many as there can be, and times and sequences the bounds of what is known.
     `counted` says whether every message has been through the transforms; `first_dropped` is sequence and time of the
-    first message after the last one within the cut, None if there is none or it is not known.
+    first message after the last one within the cut, None if there is none or it is not known. `times` are those of the
+    first and the last message kept, None where nobody has looked.
     """
 
     entry: StreamBackup
     exact: bool = True
     counted: bool = False
     first_dropped: tuple[int, int] | None = None
+    times: tuple[int, int] | None = None
     masked: MaskCount = field(default_factory=MaskCount)
 
 

@@ -278,7 +278,10 @@ class Passage:
             return state_to_restore(self._entry(self._outcome))
         state = self._uncut(self._began.result())
         sequences = first.column("sequence")
-        return replace(state, first_seq=sequences[0].as_py(), last_seq=max(state.last_seq, sequences[-1].as_py()))
+        first_seq, last_seq = sequences[0].as_py(), max(state.last_seq, sequences[-1].as_py())
+        # 2.15 takes no more messages than there are sequences; how many come, what falls out decides.
+        messages = min(state.messages, last_seq - first_seq + 1)
+        return replace(state, first_seq=first_seq, last_seq=last_seq, messages=messages)
 
     def _uncut(self, state: StreamState) -> StreamState:
         """The state with no later end than the stream is known to get; messages and `extend` move it."""

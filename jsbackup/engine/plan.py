@@ -183,6 +183,7 @@ def _plan_stream(
         reshape=reshaped.messages,
         counted=kept.exact,
         first_dropped=kept.first_dropped,
+        times=kept.times,
     )
     warnings = (
         *_about_config(action, target),

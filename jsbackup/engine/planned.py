@@ -135,6 +135,7 @@ class Action:
     reshape: Reshape = field(default_factory=Reshape)  # of its messages
     counted: bool = True  # whether numbers, sequences and times of `entry` are those of messages, else bounds
     first_dropped: tuple[int, int] | None = None  # sequence and time of the first message behind a cut's end
+    times: tuple[int, int] | None = None  # of the first and the last message, where messages were looked at
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
 
 

@@ -60,7 +60,8 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
         kept = replace(kept, consumers=entry.consumers)
     dropped = tally.first_dropped if reshape.cut.until is not None else None
     dropped = dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
-    return Kept(kept, counted=True, first_dropped=dropped, masked=tally.masked)
+    times = (tally.kept.first_ns, tally.kept.last_ns)
+    return Kept(kept, counted=True, first_dropped=dropped, times=times, masked=tally.masked)
 
 
 def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> Kept:
@@ -80,7 +81,8 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> Kept:
         counted = replace(counted, cut=extent, kept=extent)
     whole = [ref for ref, _ in parts if share_of(ref, cut) is Share.ALL]
     kept = kept_from(entry, cut, counted, Present(consumers.found, whole), consumers.whole)
-    return Kept(kept, counted=True, first_dropped=_first_after(objects, entry, cut, counted.kept.last_seq))
+    dropped = _first_after(objects, entry, cut, counted.kept.last_seq)
+    return Kept(kept, counted=True, first_dropped=dropped, times=(counted.kept.first_ns, counted.kept.last_ns))
 
 
 def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> Kept:
