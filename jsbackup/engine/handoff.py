@@ -178,9 +178,9 @@ class Relay(Generic[T]):
         return self._error
 
     @property
-    def closed(self) -> bool:
-        """Whether everything was handed over."""
-        return self._closed
+    def queued_bytes(self) -> int:
+        """Bytes put and not yet taken."""
+        return self._queued
 
     def put(self, thing: T, size: int) -> None:
         """The giving thread: hand over something of so many bytes; waits while the other one has enough."""

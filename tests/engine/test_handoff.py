@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from jsbackup.engine.handoff import Intake, Outlet
+from jsbackup.engine.handoff import Intake, Outlet, Relay
 from jsbackup.errors import JsBackupError, StoreError
 
 FAR_SECONDS = 20.0
@@ -205,5 +205,76 @@ def test_being_ahead_means_half_the_limit_or_all_there_is(chunks: int, limit: in
         worker = in_thread(work)
         await soon(outlet.wait_filled())
         await soon(worker)
+
+    asyncio.run(main())
+
+
+# ----------------------------------------------------------------------------------------------------------- relay
+
+
+def test_things_go_from_thread_to_thread_in_order_and_no_more_than_may_wait() -> None:
+    async def main() -> tuple[object, int]:
+        relay: Relay[int] = Relay(30)
+        most = 0
+
+        def give() -> None:
+            for number in range(200):
+                relay.put(number, 10)
+            relay.close()
+
+        def take() -> list[int]:
+            nonlocal most
+            taken = []
+            for number in relay:
+                most = max(most, relay.queued_bytes)
+                taken.append(number)
+            return taken
+
+        giving = in_thread(give)
+        await soon(in_thread(relay.wait_filled))
+        taken = await soon(in_thread(take))
+        await soon(giving)
+        return taken, most
+
+    taken, most = asyncio.run(main())
+    assert taken == list(range(200))
+    assert most <= 30
+
+
+def test_a_thing_that_is_too_large_goes_alone() -> None:
+    async def main() -> object:
+        relay: Relay[str] = Relay(1)
+
+        def give() -> None:
+            for text in "ab":
+                relay.put(text, 100)
+
+        giving = in_thread(give)
+        first = await soon(in_thread(lambda: next(iter(relay))))
+        await soon(giving)
+        return first
+
+    assert asyncio.run(main()) == "a"
+
+
+def test_either_side_of_a_relay_hears_why_it_ended() -> None:
+    async def main() -> None:
+        relay: Relay[int] = Relay(1)
+        taking = in_thread(lambda: list(relay))
+        relay.abort(StoreError("gone"))
+        relay.abort(JsBackupError("a later one"))
+        with pytest.raises(StoreError, match="gone"):
+            await soon(taking)
+        with pytest.raises(StoreError, match="gone"):
+            relay.put(1, 1)
+        relay.wait_filled()
+
+        full: Relay[int] = Relay(1)
+        full.put(1, 1)
+        giving = in_thread(lambda: full.put(2, 1))
+        await soon(in_thread(full.wait_filled))
+        full.abort(StoreError("gone"))
+        with pytest.raises(StoreError, match="gone"):
+            await soon(giving)
 
     asyncio.run(main())

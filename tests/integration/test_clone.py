@@ -1,0 +1,279 @@
+"""Clones from server to server, read back by the witness; repeated, of sources that move on, and broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jsbackup.cli.main import run
+from jsbackup.errors import UnknownArchiveFormat
+from jsbackup.formats.archive import ArchiveDecoder
+from tests.harness.api import JSON, Wire, call, connected
+from tests.harness.awkward import fill
+from tests.harness.commands import PATIENT, Ran, command_line, jsbackup
+from tests.harness.oracle import ObservedStream, compare, observe
+from tests.harness.proxy import Direction, Proxy
+from tests.harness.servers import NatsServer
+from tests.integration.large import NAME, TOTAL_BYTES, WHOLE, Standing, make_large, standing
+from tests.integration.test_interrupted import stopped
+from tests.integration.test_memory import LIMIT_BYTES, watch
+from tests.integration.test_round_trip import _announced, _not_for, _unused
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]
+
+Starter = Callable[..., NatsServer]
+Observed = dict[str, ObservedStream]
+
+# Where, of all bytes of the large stream, something happens. Seeded: the same places in each run.
+_CHANCE = random.Random("clone")
+PLACES = [_CHANCE.uniform(0.05, 0.95) for _ in range(3)]
+
+
+def filled(url: str, version: str, storage: str) -> Observed:
+    async def work() -> Observed:
+        async with connected(url) as nc:
+            await fill(nc, version, storage="memory" if storage == "memory" else "file")
+            return await observe(nc)
+
+    return asyncio.run(work())
+
+
+def seen(url: str) -> Observed:
+    async def work() -> Observed:
+        async with connected(url) as nc:
+            return await observe(nc)
+
+    return asyncio.run(work())
+
+
+def clone(source: str, target: str, *arguments: str) -> Ran:
+    streams = [] if arguments and not arguments[0].startswith("-") else ["*"]
+    return jsbackup("clone", *streams, *arguments, "-s", source, "--to-server", target, *PATIENT)
+
+
+# ------------------------------------------------------------------------------------------------ what comes out of it
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "storage", "again"),
+    [("2.15.1", "2.12.8", "file", 2), ("2.10.26", "2.15.1", "file", 0), ("2.12.8", "2.15.1", "memory", 0)],
+)
+def test_every_awkward_stream_comes_over_and_again_in_place_of_itself(
+    source: str, target: str, storage: str, again: int, nats_server: Starter
+) -> None:
+    origin, server = nats_server(source), nats_server(target)
+    before = filled(origin.url, source, storage)
+    lacking = _not_for(target, before)
+    leave_out = [text for name in sorted(lacking) for text in ("--exclude", name)]
+    if lacking:
+        refused = clone(origin.url, server.url)
+        assert refused.code == 15 and "jsbackup clone --dry-run" in refused.document["error"]["hint"]
+        assert seen(server.url) == {}
+    expected = {name: stream for name, stream in before.items() if name not in lacking}
+    for options in [[], *[["--if-exists", "replace"]] * again]:
+        cloned = clone(origin.url, server.url, *leave_out, *options).ok()
+        assert all(stream["verified"] for stream in cloned.document["streams"])
+        after = seen(server.url)
+        ignore = [*_announced(cloned), *_unused(expected, after)]
+        if source.startswith("2.10."):
+            ignore.append("state.first_ts")  # as in test_round_trip
+        assert compare(expected, after, ignore=ignore) == []
+    assert compare(before, seen(origin.url)) == []
+
+
+def test_a_stream_is_not_cloned_onto_itself_nor_over_another_unasked(nats_server: Starter) -> None:
+    origin = nats_server("2.15.1")
+    make_large(origin.url, messages=5)
+    for options in ([], ["--if-exists", "replace"], ["--dry-run", "--if-exists", "replace"]):
+        refused = clone(origin.url, origin.url, *options)
+        assert (refused.code, "source and target are the same" in refused.out) == (16, True)
+    assert clone(origin.url, origin.url, "NOBODY").code == 2
+    assert jsbackup("clone", "*", "-s", origin.url).code == 2
+    other = nats_server("2.15.1")
+    make_large(other.url, messages=7)
+    assert clone(origin.url, other.url).code == 16
+    assert clone(origin.url, other.url, "--if-exists", "replace", "--dry-run").code == 0
+    assert standing(other.url) == {NAME: Standing(7, 7, False)}
+    assert standing(origin.url) == {NAME: Standing(5, 5, False)}
+
+
+def test_an_archive_of_an_unknown_format_is_passed_on_to_the_same_kind_of_server(
+    nats_server: Starter, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = nats_server("2.15.1")
+    make_large(origin.url, messages=20)
+    for version, code in (("2.14.6", 15), ("2.15.1", 3)):
+        server = nats_server(version)
+        with monkeypatch.context() as forgetting:
+
+            def nothing_is_known(_decoder: ArchiveDecoder, start: bytes) -> None:
+                raise UnknownArchiveFormat(start)
+
+            forgetting.setattr(ArchiveDecoder, "_sniff", nothing_is_known)
+            line = ["clone", NAME, "-s", origin.url, "--to-server", server.url, "--json"]
+            assert run(line) == code
+            printed = capsys.readouterr().out
+            if code == 3:
+                assert "passed on as it came" in printed
+                assert run([*line, "--if-exists", "replace"]) == 15
+                capsys.readouterr()
+        assert standing(server.url) == ({} if code == 15 else {NAME: Standing(20, 20, False)})
+
+
+# ------------------------------------------------------------------------------------- sources that do not stand still
+
+KEYS = 600
+
+
+async def _send(url: str, keys: range, size: int) -> None:
+    wire = await Wire.open(url)
+    chance = random.Random(size)
+    for key in keys:
+        await wire.send(f"k.{key % KEYS}", chance.randbytes(size))
+    await wire.replies()
+    await wire.close()
+
+
+async def _delete(url: str, sequences: range) -> None:
+    async with connected(url) as nc:
+        for sequence in sequences:
+            await call(nc, "STREAM.MSG.DELETE.BUSY", {"seq": sequence, "no_erase": True})
+
+
+@pytest.mark.parametrize(
+    ("config", "target"),
+    [({"max_msgs_per_subject": 1, "deny_delete": True}, "2.15.1"), ({"retention": "workqueue"}, "2.12.8")],
+)
+def test_what_is_removed_while_a_server_makes_its_snapshot_is_not_in_the_clone(
+    config: JSON, target: str, nats_server: Starter
+) -> None:
+    origin, server = nats_server("2.12.8"), nats_server(target)
+    base: JSON = {"name": "BUSY", "subjects": ["k.>"], "retention": "limits", "storage": "file", "num_replicas": 1}
+
+    async def make() -> None:
+        async with connected(origin.url) as nc:
+            await call(nc, "STREAM.CREATE.BUSY", base | config)
+        await _send(origin.url, range(2 * KEYS), 16 * 1024)
+
+    def change() -> None:
+        if "retention" in config:
+            asyncio.run(_delete(origin.url, range(1, 2 * KEYS, 7)))
+        asyncio.run(_send(origin.url, range(0, KEYS, 3), 10))
+
+    asyncio.run(make())
+    before = {message.sequence: message for message in seen(origin.url)["BUSY"].messages}
+    with Proxy(origin.port) as proxy:
+        proxy.at(Direction.TO_CLIENT, 5 << 20, change)
+        cloned = clone(proxy.url, server.url).ok()
+    after = {message.sequence: message for message in seen(origin.url)["BUSY"].messages}
+    held = seen(server.url)["BUSY"]
+    assert [stream["verified"] for stream in cloned.document["streams"]] == [True]
+    # Each message is one that the source had; of each key there is exactly one, or all that was not deleted.
+    assert all(message in (before.get(message.sequence), after.get(message.sequence)) for message in held.messages)
+    assert {key: held.config.get(key) for key in config} == config
+    if "retention" in config:
+        assert {message.sequence for message in held.messages} == after.keys()
+    else:
+        assert len(held.messages) == len({message.subject for message in held.messages}) == KEYS
+
+
+# ---------------------------------------------------------------------------------------------------------- broken off
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_a_clone_that_is_killed_leaves_the_old_stream_or_none_and_a_rerun_finishes(
+    place: float, nats_server: Starter
+) -> None:
+    origin, server = nats_server("2.12.8" if place < 0.5 else "2.15.1"), nats_server("2.15.1")
+    make_large(origin.url)
+    with Proxy(server.port) as proxy:
+        line = command_line("clone", NAME, "-s", origin.url, "--to-server", proxy.url)
+        assert stopped(proxy, line, signal.SIGKILL, Direction.TO_SERVER, place) == -signal.SIGKILL
+        assert all(left.marked for left in standing(server.url).values())
+        jsbackup(*line[3:]).ok()
+        assert standing(server.url) == WHOLE
+        # In place of what is there: it goes twice over this way, first as a copy.
+        replace = [*line, "--if-exists", "replace"]
+        assert stopped(proxy, replace, signal.SIGKILL, Direction.TO_SERVER, 2 * place) == -signal.SIGKILL
+        left = standing(server.url)
+        whole = [name for name, stream in left.items() if stream == WHOLE[NAME]]
+        assert NAME in whole or any(name.startswith(f"{NAME}-jsbackup-") for name in whole), left
+        jsbackup(*replace[3:]).ok()
+        assert standing(server.url)[NAME] == WHOLE[NAME]
+
+
+def test_a_clone_that_is_interrupted_leaves_nothing(nats_server: Starter) -> None:
+    origin, server = nats_server("2.15.1"), nats_server("2.12.8")
+    make_large(origin.url)
+    with Proxy(origin.port) as proxy:
+        line = command_line("clone", NAME, "-s", proxy.url, "--to-server", server.url)
+        assert stopped(proxy, line, signal.SIGINT, Direction.TO_CLIENT, PLACES[0]) == 130
+    assert standing(server.url) == {}
+
+
+def _while_it_falls(victim: NatsServer, proxy: Proxy, direction: Direction, place: float, line: list[str]) -> Ran:
+    """Run a command; in the middle of it the server is killed, and comes back."""
+    fallen = threading.Event()
+
+    def fall() -> None:
+        victim.kill()
+        fallen.set()
+
+    proxy.at(direction, int(place * TOTAL_BYTES), fall)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(jsbackup, *line)
+        assert fallen.wait(60)
+        victim.restart()
+        return running.result()
+
+
+def test_a_source_that_is_killed_and_comes_back_is_read_again(nats_server: Starter) -> None:
+    origin, server = nats_server("2.12.8"), nats_server("2.15.1")
+    make_large(origin.url)
+    with Proxy(origin.port) as proxy:
+        line = ["clone", NAME, "-s", proxy.url, "--to-server", server.url]
+        _while_it_falls(origin, proxy, Direction.TO_CLIENT, PLACES[0], line).ok()
+    assert standing(server.url) == WHOLE
+
+
+def test_a_source_that_stays_away_leaves_nothing_at_the_target_and_a_rerun_finishes(nats_server: Starter) -> None:
+    origin, server = nats_server("2.12.8"), nats_server("2.15.1")
+    make_large(origin.url)
+    with Proxy(origin.port) as proxy:
+        proxy.at(Direction.TO_CLIENT, int(PLACES[1] * TOTAL_BYTES), origin.kill)
+        line = ["clone", NAME, "-s", proxy.url, "--to-server", server.url]
+        assert jsbackup(*line, "--timeout", "500ms").code == 20
+        assert standing(server.url) == {}
+        origin.restart()
+        jsbackup(*line).ok()
+    assert standing(server.url) == WHOLE
+
+
+def test_a_target_that_is_killed_and_comes_back_keeps_nothing_half_made_and_a_rerun_finishes(
+    nats_server: Starter,
+) -> None:
+    origin, server = nats_server("2.12.8"), nats_server("2.15.1")
+    make_large(origin.url)
+    with Proxy(server.port) as proxy:
+        line = ["clone", NAME, "-s", origin.url, "--to-server", proxy.url]
+        failed = _while_it_falls(server, proxy, Direction.TO_SERVER, PLACES[2], line)
+        assert failed.code in (1, 20), failed.out
+        assert all(left.marked for left in standing(server.url).values())
+        jsbackup(*line).ok()
+    assert standing(server.url) == WHOLE
+
+
+def test_memory_is_bounded_where_the_target_is_slower_than_the_source(nats_server: Starter, tmp_path: Path) -> None:
+    origin, server = nats_server("2.15.1"), nats_server("2.15.1")
+    for number in range(4):
+        make_large(origin.url, f"LARGE{number}", messages=3000)
+    line = command_line("clone", "*", "-s", origin.url, "--to-server", server.url, "--wire", "v2")
+    watched = watch(line, tmp_path / "temporary", tmp_path / "none")
+    assert watched.peak_bytes < LIMIT_BYTES and watched.temporary == 0, watched
