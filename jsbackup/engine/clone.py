@@ -79,7 +79,11 @@ async def run_clone(
         await check_allowed(js, plan)
         await check_readable(js, plan)
         marking = await may_update(js)
-    limits = CaptureLimits().beside(max(0, min(settings.jobs, len(plan.actions)) - 1))
+    at_once = max(1, min(settings.jobs, len(plan.actions)))
+    limits = CaptureLimits().beside(at_once - 1)
+    # Each stream holds batches at both ends: together they make no more ahead than one restore does.
+    ahead = settings.limits.ahead_bytes // at_once
+    settings = replace(settings, limits=replace(settings.limits, ahead_bytes=ahead))
 
     def replan(entry: StreamBackup, wire: Wire) -> RestorePlan:
         # As it was planned but for what is known by now; all of them, since how streams are renamed depends on others.

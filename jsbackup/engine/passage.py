@@ -51,7 +51,7 @@ from jsbackup.transforms.reshape import Reshape, Tally
 
 __all__ = ["LiveSent", "Passage", "Read", "Replan", "Source", "not_yet"]
 
-_RELAY_BYTES = 4 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
+_RELAY_BYTES = 2 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
 _V2_SINCE = (2, 15)
 _DELETES_AT_ONCE = 64
 # What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
