@@ -44,7 +44,7 @@ from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
 __all__ = ["is_chosen", "plan_restore", "staging_prefix"]
 
@@ -291,6 +291,9 @@ def _plan_consumer(
 def _about_config(action: Action, target: Target) -> Iterable[Finding]:
     """Warnings: what the target makes of the configuration."""
     name, config = action.entry.name, action.config
+    if action.entry.archive_format is ArchiveFormat.CONFIG:
+        reason = "is configuration only in this backup, and restored without messages"
+        yield Finding(name, Rule.WITHOUT_MESSAGES, reason, "See 'jsbackup list' for backups with messages.")
     if _emptied_by_first_seq(action.entry, target):
         reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
         yield Finding(name, Rule.FIRST_SEQ, reason)

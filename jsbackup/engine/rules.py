@@ -85,6 +85,7 @@ class Rule(StrEnum):
     # Warnings.
     SKIPPED = "skipped"
     INCOMPLETE_BACKUP = "incomplete-backup"
+    WITHOUT_MESSAGES = "without-messages", 0, True
     MAX_AGE = "max-age", 0, True
     EXPIRES = "expires", 0, True
     MESSAGE_TTL = "message-ttl"

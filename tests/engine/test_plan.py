@@ -173,6 +173,7 @@ def test_consumers_can_start_anew_or_be_left_out() -> None:
 def test_configurations_alone_are_made_by_the_api_and_opaque_streams_go_as_they_came() -> None:
     configs = replace(stream("S"), archive_format=ArchiveFormat.CONFIG)
     assert wires(plan(configs)) == {"S": Wire.API}
+    assert [w.rule for action in plan(configs).actions for w in action.warnings] == [Rule.WITHOUT_MESSAGES]
     opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
     assert wires(plan(opaque, source=(2, 16, 0), version=(2, 16, 0))) == {"S": Wire.OPAQUE}
     assert codes(plan(opaque, source=(2, 16, 0), version=NEW)) == [15]
