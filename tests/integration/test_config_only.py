@@ -47,7 +47,8 @@ def test_configurations_of_every_awkward_stream_come_back_without_messages(
     backup = jsbackup("backup", "-s", source.url, "-r", tmp_path / "repo", "--config-only").ok().document
     assert {stream["archive_format"] for stream in backup["streams"]} == {"config"}
     assert {stream["messages"] for stream in backup["streams"]} == {0}
-    jsbackup("restore", "latest", "-s", target.url, "-r", tmp_path / "repo").ok()
+    restored = jsbackup("restore", "latest", "-s", target.url, "-r", tmp_path / "repo").ok().document
+    assert all("restored without messages" in stream["notes"][0] for stream in restored["streams"])
     after = asyncio.run(_observe(target.url))
     copies = {name for name, stream in after.items() if stream.config.get("mirror") or stream.config.get("sources")}
     assert all(not stream.messages for name, stream in after.items() if name not in copies)
