@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """`entry` is the stream as it will be, under its old name and with its old configurations.
+    """`entry` is the stream as it will be, under its old name, with its old configurations; it `had` so many messages.
 
     If not `exact`, messages and bytes are as many as there can be, and times and sequences the bounds of what is known.
     `counted` says whether every message has been through the transforms; `first_dropped` is sequence and time of the
@@ -47,6 +47,7 @@ class Kept:
     first_dropped: tuple[int, int] | None = None
     times: tuple[int, int] | None = None
     masked: MaskCount = field(default_factory=MaskCount)
+    had: int = 0
 
 
 NOTHING_COUNTED: Mapping[str, Kept] = MappingProxyType({})
@@ -86,17 +87,18 @@ def segments_within(entry: StreamBackup, cut: Cut) -> tuple[SegmentRef, ...]:
 def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> Kept:
     """As far as the manifest tells."""
     if not reshape.drops or not entry.segments:
-        return Kept(entry)
+        return Kept(entry, had=entry.captured.messages)
     segments = segments_within(entry, reshape.cut)
     exact = not replace(reshape, cut=Cut()).drops and all(share_of(ref, reshape.cut) is Share.ALL for ref in segments)
     if exact and segments == entry.segments:
-        return Kept(entry)
+        return Kept(entry, had=entry.captured.messages)
     total = total_of(segments)
     first_seq, first_ns = _since(reshape.cut.since, segments)
     last_seq, last_ns = _until(reshape.cut.until, segments)
     extent = Extent(total.messages, first_seq, first_ns, last_seq, last_ns) if segments else Extent()
     counted = Counted(extent, extent, total.bytes, total.digest)
-    return Kept(kept_from(entry, reshape.cut, counted, Present((), segments), _as_listed), exact=False)
+    kept = kept_from(entry, reshape.cut, counted, Present((), segments), _as_listed)
+    return Kept(kept, exact=False, had=entry.captured.messages)
 
 
 def _since(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, int]:

@@ -150,8 +150,8 @@ def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]
 def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
     """What comes of it: nothing kept, what was masked, and what the old and the new stream both do."""
     name, reshape = action.entry.name, action.reshape
-    if reshape.drops and action.entry.segments != () and not action.entry.captured.messages:
-        yield Finding(name, Rule.NOTHING_KEPT, "nothing of it is kept, it will be empty")
+    if kept.had and not action.entry.captured.messages:
+        yield Finding(name, Rule.NOTHING_KEPT, f"none of its {kept.had:,} messages is kept: it will be empty")
     if kept.counted:
         yield from about_masks(kept.entry, reshape, kept.masked)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]

@@ -49,25 +49,38 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
     _log.info("stream %s: reading what is kept of it", entry.name)
     consumers = _Consumers(objects, entry if reshape.drops else replace(entry, consumers=()))
     tally, digester = Tally(), Digester()
-    segments = segments_within(entry, reshape.cut)
-    batches = read_stream(objects, replace(entry, segments=segments))
-    for batch in reshape.apply(batches, stream=entry.name, secret=secret, tally=tally):
-        digester.update(batch)
-        consumers.look(batch)
+    holding = []
+    for ref in segments_within(entry, reshape.cut):
+        batches = read_stream(objects, replace(entry, segments=(ref,)))
+        before = tally.kept.messages
+        for batch in reshape.apply(batches, stream=entry.name, secret=secret, tally=tally):
+            digester.update(batch)
+            consumers.look(batch)
+        if tally.kept.messages > before:
+            holding.append(ref)
     counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
     kept = kept_from(entry, reshape.cut, counted, Present(consumers.found, ()), consumers.whole)
+    # Others hold nothing that is sent: whoever sends it does not wait for them.
+    kept = replace(kept, segments=tuple(holding))
     if not reshape.drops:
         kept = replace(kept, consumers=entry.consumers)
     dropped = tally.first_dropped if reshape.cut.until is not None else None
     dropped = dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
     times = (tally.kept.first_ns, tally.kept.last_ns)
-    return Kept(kept, counted=True, first_dropped=dropped, times=times, masked=tally.masked)
+    return Kept(
+        kept,
+        counted=True,
+        first_dropped=dropped,
+        times=times,
+        masked=tally.masked,
+        had=entry.captured.messages,
+    )
 
 
 def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> Kept:
     """What a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
     if not cut or entry.archive_format in _WITHOUT_MESSAGES:
-        return Kept(entry, counted=True)
+        return Kept(entry, counted=True, had=entry.captured.messages)
     consumers = _Consumers(objects, entry)
     parts = [
         (ref, _count(objects, entry, ref, cut, consumers) if share_of(ref, cut) is Share.SOME else _whole(ref))
@@ -82,7 +95,8 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> Kept:
     whole = [ref for ref, _ in parts if share_of(ref, cut) is Share.ALL]
     kept = kept_from(entry, cut, counted, Present(consumers.found, whole), consumers.whole)
     dropped = _first_after(objects, entry, cut, counted.kept.last_seq)
-    return Kept(kept, counted=True, first_dropped=dropped, times=(counted.kept.first_ns, counted.kept.last_ns))
+    times = (counted.kept.first_ns, counted.kept.last_ns)
+    return Kept(kept, counted=True, first_dropped=dropped, times=times, had=entry.captured.messages)
 
 
 def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> Kept:

@@ -126,6 +126,9 @@ def test_what_is_kept_is_what_the_rule_says(
     within = [message for message in messages if by_hand(reshape.cut, None, message)]
     later = [m for m in messages if until is not None and m.sequence > (within[-1].sequence if within else 0)]
     assert kept.first_dropped == ((later[0].sequence, later[0].timestamp_ns) if later else None)
+    assert all(any(ref.first_seq <= m.sequence <= ref.last_seq for m in expected) for ref in kept.entry.segments) or (
+        wanted is None
+    )
     # What is known without reading is never less.
     bounds = kept_by_bounds(entry, reshape).entry
     assert bounds.captured.messages >= len(expected)
