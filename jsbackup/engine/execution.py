@@ -254,8 +254,7 @@ class Execution:
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
         proof, unproved = await self._prove(js, supply, action, sent)
-        lasting = [warning.reason for warning in action.warnings if warning.rule.lasting]
-        notes = [*lasting, *sent.notes, *amiss, *settled.notes]
+        notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
         if proof and proof.gone:
             notes.append(f"{proof.gone} messages are gone already: expired, or taken by consumers at work")
         if unproved:
@@ -305,6 +304,7 @@ class Execution:
             seconds=time.monotonic() - began,
             wire=action.wire,
             consumers=tuple(RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY) for p in action.consumers),
+            notes=tuple(_lasting(action)),
         )
 
     async def _prove(self, js: JetStream, supply: Supply, action: Action, sent: Sent) -> tuple[Proof | None, str]:
@@ -323,6 +323,11 @@ class Execution:
             )
         except NatsPermissionDenied as error:
             return None, error.message
+
+
+def _lasting(action: Action) -> list[str]:
+    """Warnings that hold when it is done."""
+    return [warning.reason for warning in action.warnings if warning.rule.lasting]
 
 
 def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
