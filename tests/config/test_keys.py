@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.config import KeySecrets, key_secrets, new_writer_key_file
+from jsbackup.config import KeySecrets, key_secrets, mask_secret, new_writer_key_file
 from jsbackup.errors import UsageError
 
 SECRET = "hunter2-s3cr3t"
@@ -36,6 +36,21 @@ def test_each_secret_comes_from_a_file_a_command_or_the_environment(tmp_path: Pa
         others = set(WAYS) - {field}
         assert all(getattr(secrets, other) is None for other in others)
         assert SECRET not in repr(secrets)
+
+
+def test_the_key_of_masks_is_the_same_whatever_way_it_comes(tmp_path: Path) -> None:
+    (file := tmp_path / "file").write_text(f"{SECRET}\r\n")
+    for given, environ in (
+        ({"mask_key_file": str(file)}, {"JSBACKUP_MASK_KEY": "another"}),
+        ({"mask_key_command": printing(SECRET)}, {}),
+        ({}, {"JSBACKUP_MASK_KEY": SECRET}),
+        ({}, {"JSBACKUP_MASK_KEY_FILE": str(file)}),
+        ({}, {"JSBACKUP_MASK_KEY_COMMAND": printing(SECRET)}),
+    ):
+        assert mask_secret(given, environ) == SECRET.encode()
+    assert mask_secret({}, {}) == b""
+    with pytest.raises(UsageError, match="the mask key is given twice"):
+        mask_secret({}, {"JSBACKUP_MASK_KEY": SECRET, "JSBACKUP_MASK_KEY_FILE": str(file)})
 
 
 def test_nothing_given_is_nothing() -> None:

@@ -16,6 +16,12 @@ from jsbackup.engine.planned import Consumers, IfExists, RestoreOptions, Target,
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import SubjectMaps
 from tests.engine.test_plan import NEW, NOW, consumer, existing, stream
 
 MANIFEST = Manifest(
@@ -27,6 +33,12 @@ MANIFEST = Manifest(
     (stream("A", consumers=(consumer("c"),)), stream("B")),
 )
 TARGET = Target(NEW, False, {"A": existing("A", "A.>")})
+RESHAPE = Reshape(
+    Cut(AtSequence(1), AtTime(1_700_000_000_123_456_789)),
+    SubjectFilter(("A.*", "B.>")),
+    SubjectMaps.parse(["A.x.*=>N.$1"]),
+    masks=Masks.parse(["A.>:$.name=hash", "B.>:header(X-User)=redact"], "drop"),
+)
 OPTIONS = RestoreOptions(
     streams=(parse_glob("A"), parse_glob("B*")),
     exclude=(parse_glob("C"),),
@@ -39,6 +51,7 @@ OPTIONS = RestoreOptions(
     placement_tags=("ssd",),
     fields={"max_age": 3600, "description": None, "metadata": {"k": "v"}},
 )
+RESHAPED = replace(OPTIONS, renames=RenameOptions.parse(["A=NEW"]), reshape=RESHAPE)
 
 
 def encoded(options: RestoreOptions = OPTIONS, target: Target = TARGET) -> bytes:
@@ -59,10 +72,18 @@ def changed(target: Target = TARGET, options: RestoreOptions = OPTIONS, manifest
 def test_options_come_back_as_they_were() -> None:
     saved = decode_plan(encoded(), "plan")
     assert (saved.backup, saved.options) == (MANIFEST.id, OPTIONS)
-    assert decode_plan(encoded(RestoreOptions()), "plan").options == RestoreOptions()
+    for options in (RestoreOptions(), RESHAPED):
+        assert decode_plan(encoded(options), "plan").options == options
     saved.refuse_other(MANIFEST)
     with pytest.raises(PlanRefused, match="is not the one that was planned with"):
         saved.refuse_other(replace(MANIFEST, tool="another"))
+
+
+def test_a_prefix_comes_back_too() -> None:
+    options = RestoreOptions(renames=RenameOptions.parse((), "N_"))
+    saved = decode_plan(encoded(options), "plan")
+    assert saved.options == options
+    assert {name: one["as"] for name, one in saved.decided["streams"].items()} == {"A": "N_A", "B": "N_B"}
 
 
 def test_a_target_that_is_the_same_is_taken_and_what_has_changed_is_told() -> None:
