@@ -15,7 +15,7 @@ from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.planning import Asked, planning_options
+from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.model import JsonObject
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from jsbackup.engine.planned import Action, PlannedConsumer, RestorePlan, Target
     from jsbackup.engine.preview import Preview
     from jsbackup.engine.rules import Finding
-    from jsbackup.repository.manifest import StreamBackup
+    from jsbackup.repository.manifest import Manifest, StreamBackup
 
-__all__ = ["COMMANDS", "preview_json", "tell_preview"]
+__all__ = ["COMMANDS", "plan_json", "preview_json", "tell_plan", "tell_preview"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -40,9 +40,17 @@ __all__ = ["COMMANDS", "preview_json", "tell_preview"]
     metavar="FILE",
     help="Save the plan for 'restore --plan', unless something stands against it.",
 )
+@runbook_option("Plan all restores that this file lists; in place of BACKUP and what says how to restore it.")
 @mask_key_options
 @lock_timeout_option
-def plan(shared: Shared, asked: Asked, output_file: Path | None, mask_secret: bytes, lock_timeout: str) -> int:
+def plan(
+    shared: Shared,
+    asked: Asked,
+    output_file: Path | None,
+    runbook: Path | None,
+    mask_secret: bytes,
+    lock_timeout: str,
+) -> int:
     """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
 
     Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the refusals.
@@ -51,6 +59,11 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, mask_secret: by
     from jsbackup.engine.preview import preview_restore
 
     start_log(shared)
+    if runbook is not None:
+        from jsbackup.cli.runbook import plan_runbook
+
+        refuse_beside(click.get_current_context(), "--runbook", "output_file")
+        return plan_runbook(shared, runbook, mask_secret, lock_timeout)
     options = asked.options()
     if mask_secret:  # else whoever carries the plan out has it
         options.reshape.masks.check_secret(mask_secret)
@@ -58,7 +71,6 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, mask_secret: by
     repository = open_repository(shared)
     with reading(shared, repository, "plan", lock_timeout):
         manifest = repository.manifest(repository.resolve(asked.backup))
-        chosen = "the latest" if asked.backup == "latest" else f"the one that {asked.backup} names"
         preview = run_async(preview_restore(connection, repository, manifest, options, now_ns=time.time_ns))
     saved = None
     if output_file is not None and not preview.plan.refusals:
@@ -68,17 +80,24 @@ def plan(shared: Shared, asked: Asked, output_file: Path | None, mask_secret: by
         )
         write_plan(output_file, data)
         saved = str(output_file)
-    chosen = f"{chosen}, {manifest.result}, made {_second(manifest.created)}"
-    document = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview) | {"saved": saved}
-
-    def text() -> None:
-        last = [f"saved: {saved}"] if saved else []
-        tell_preview(shared.output, document, "restored", f"backup {document['backup']}: {chosen}", last)
-
-    shared.output.result(document, text)
+    document = plan_json(asked.backup, manifest, preview, saved)
+    shared.output.result(document, lambda: tell_plan(shared.output, document))
     if output_file is not None and saved is None:
         shared.output.note("the plan was not saved, since it is refused")
     return preview.plan.code
+
+
+def plan_json(asked: str, manifest: Manifest, preview: Preview, saved: str | None) -> JsonObject:
+    """The document of `plan --json`, for the backup that was `asked` for."""
+    chosen = "the latest" if asked == "latest" else f"the one that {asked} names"
+    chosen = f"{chosen}, {manifest.result}, made {_second(manifest.created)}"
+    return {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview) | {"saved": saved}
+
+
+def tell_plan(output: Output, document: JsonObject) -> None:
+    """What `plan_json` tells, for people."""
+    last = [f"saved: {document['saved']}"] if document["saved"] else []
+    tell_preview(output, document, "restored", f"backup {document['backup']}: {document['chosen']}", last)
 
 
 def preview_json(preview: Preview) -> JsonObject:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -28,7 +29,8 @@ __all__ = [
     "Asked",
     "live_planning_options",
     "planning_options",
-    "refuse_beside_plan",
+    "refuse_beside",
+    "runbook_option",
 ]
 
 # As `engine/planned.py` has them; of the ways to send only those that one can ask for.
@@ -171,16 +173,26 @@ def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Call
     return collected
 
 
-def refuse_beside_plan(ctx: click.Context, *others: str) -> None:
-    """Raise UsageError if anything was given that a saved plan says already, or one of the `others`."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def runbook_option(text: str) -> Callable[[F], F]:
+    """`--runbook`, given to the command as `runbook`; `text` is what --help says of it."""
+    return click.option("--runbook", type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:
+    """Raise UsageError if anything was given that the file of an option says already, or one of the `others`."""
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name in (*_NAMES, *others) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             # An argument that may be left out counts as typed where it is empty.
             if ctx.params[name] in (None, ()):
                 continue
-            typed = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            typed = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            if name in others:
+                raise UsageError(f"{typed} makes no sense with {option}", hint="Leave it out.")
             raise UsageError(
-                f"{typed} makes no sense with --plan, which says it already",
-                hint="Leave it out, or make another plan.",
+                f"{typed} makes no sense with {option}, which says it already",
+                hint="Leave it out, or write another file.",
             )

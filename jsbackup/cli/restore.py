@@ -11,8 +11,8 @@ import click
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
-from jsbackup.cli.output import format_bytes, format_count, format_seconds
-from jsbackup.cli.planning import Asked, planning_options, refuse_beside_plan
+from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.reshaping import mask_key_options
@@ -24,7 +24,7 @@ from jsbackup.model import JsonObject
 if TYPE_CHECKING:
     from jsbackup.engine.restore import RestoredStream, RestoreReport
 
-__all__ = ["COMMANDS", "tell_restored"]
+__all__ = ["COMMANDS", "restored_code", "restored_json", "tell_report", "tell_restored"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -36,6 +36,7 @@ __all__ = ["COMMANDS", "tell_restored"]
     metavar="FILE",
     help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
 )
+@runbook_option("Carry out all restores that this file lists, if all of them can be; in place of BACKUP, like --plan.")
 @click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
@@ -47,6 +48,7 @@ def restore(
     asked: Asked,
     mask_secret: bytes,
     plan_file: Path | None,
+    runbook: Path | None,
     window: str,
     partial: bool,
     no_verify: bool,
@@ -64,14 +66,19 @@ def restore(
 
     start_log(shared)
     saved = None
-    if plan_file is not None:
-        refuse_beside_plan(click.get_current_context(), "partial")
-        saved = read_plan(plan_file)
-    options = asked.options() if saved is None else saved.options
-    options.reshape.masks.check_secret(mask_secret)
     settings = RestoreSettings(
         jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial, mask_secret=mask_secret
     )
+    if runbook is not None:
+        from jsbackup.cli.runbook import restore_runbook
+
+        refuse_beside(click.get_current_context(), "--runbook", "plan_file")
+        return restore_runbook(shared, runbook, settings, lock_timeout)
+    if plan_file is not None:
+        refuse_beside(click.get_current_context(), "--plan", "partial")
+        saved = read_plan(plan_file)
+    options = asked.options() if saved is None else saved.options
+    options.reshape.masks.check_secret(mask_secret)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
@@ -103,55 +110,66 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
     }
 
 
-def tell_restored(shared: Shared, report: RestoreReport, done: str) -> int:
-    """Print what came of it, which `done` names; the exit code."""
-    output = shared.output
-    streams = [_stream_json(stream) for stream in report.streams]
-    failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
-    skipped = [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped]
+def restored_json(report: RestoreReport) -> JsonObject:
+    """The document of `restore --json` and `clone --json`."""
+    return {
+        "streams": [_stream_json(stream) for stream in report.streams],
+        "failed": [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures],
+        "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped],
+    }
 
-    def text() -> None:
-        output.table(
-            ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
-            [
-                (
-                    s.as_name,
-                    format_count(s.messages),
-                    format_bytes(s.bytes),
-                    str(len(s.consumers)),
-                    format_seconds(s.seconds),
-                    s.wire,
-                    "verified" if s.verified else "not verified",
-                )
-                for s in report.streams
-            ],
-        )
-        for s in report.streams:
-            for note in s.notes:
-                output.line(f"note: {s.as_name}: {note}")
-            for c in s.consumers:
-                if c.note:
-                    output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
-            for problem in s.lost:
-                output.line(f"lost: {s.as_name}: {problem.problem}{lost_text(problem)}")
-        for item in skipped:
-            output.line(f"skipped: {item['name']}: {item['reason']}")
-        for failure in report.failures:
-            output.line(f"failed: {failure.name}: {failure.error.message}")
-            if failure.error.hint:
-                output.line(f"hint: {failure.error.hint}")
-        restored = format_count(len(report.streams), "stream")
-        lost = sum(problem.messages for stream in report.streams for problem in stream.lost)
-        lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
-        output.line(f"{done} {restored}, {len(report.failures)} failed, {len(skipped)} skipped{lacking}")
 
-    output.result({"streams": streams, "failed": failed, "skipped": skipped}, text)
+def restored_code(report: RestoreReport) -> int:
+    """The exit code."""
     if report.failures and not report.streams:
         codes = {failure.error.exit_code for failure in report.failures}
         return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
     if report.failures or any(stream.incomplete for stream in report.streams):
         return IncompleteError.exit_code
     return 0
+
+
+def tell_restored(shared: Shared, report: RestoreReport, done: str) -> int:
+    """Print what came of it, which `done` names; the exit code."""
+    shared.output.result(restored_json(report), lambda: tell_report(shared.output, report, done))
+    return restored_code(report)
+
+
+def tell_report(output: Output, report: RestoreReport, done: str) -> None:
+    """What `restored_json` tells, for people."""
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
+        [
+            (
+                s.as_name,
+                format_count(s.messages),
+                format_bytes(s.bytes),
+                str(len(s.consumers)),
+                format_seconds(s.seconds),
+                s.wire,
+                "verified" if s.verified else "not verified",
+            )
+            for s in report.streams
+        ],
+    )
+    for s in report.streams:
+        for note in s.notes:
+            output.line(f"note: {s.as_name}: {note}")
+        for c in s.consumers:
+            if c.note:
+                output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
+        for problem in s.lost:
+            output.line(f"lost: {s.as_name}: {problem.problem}{lost_text(problem)}")
+    for refusal in report.plan.skipped:
+        output.line(f"skipped: {refusal.stream}: {refusal.reason}")
+    for failure in report.failures:
+        output.line(f"failed: {failure.name}: {failure.error.message}")
+        if failure.error.hint:
+            output.line(f"hint: {failure.error.hint}")
+    restored = format_count(len(report.streams), "stream")
+    lost = sum(problem.messages for stream in report.streams for problem in stream.lost)
+    lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
+    output.line(f"{done} {restored}, {len(report.failures)} failed, {len(report.plan.skipped)} skipped{lacking}")
 
 
 COMMANDS = {"restore": restore}

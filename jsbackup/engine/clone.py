@@ -20,6 +20,7 @@ from jsbackup.engine.execution import Execution, RestoreSettings, bytes_to_move
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.kept import Kept
 from jsbackup.engine.live import LiveSupply
+from jsbackup.engine.place import place_of
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import IfExists, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.engine.preview import Preview, preview_plan
@@ -74,7 +75,8 @@ async def run_clone(
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js, advisories(js.link):
         survey = await _survey(origin, source, options, now_ns())
         target = await look_at(js, now_ns())
-        plan = _plan(survey.manifest, target, options, same_place=await _same_place(origin, js))
+        same_place = (await place_of(origin)).same(await place_of(js))
+        plan = _plan(survey.manifest, target, options, same_place=same_place)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_readable(js, plan)
@@ -113,7 +115,7 @@ async def preview_clone(
     """What a clone would do, with what stands against it among the refusals; and where it would come from."""
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
-        same_place = await _same_place(origin, js)
+        same_place = (await place_of(origin)).same(await place_of(js))
         preview = await preview_plan(
             js, lambda target: _plan(survey.manifest, target, options, same_place=same_place), now_ns
         )
@@ -196,20 +198,3 @@ def _plan(manifest: Manifest, target: Target, options: RestoreOptions, *, same_p
     }
     others = (found for found in plan.refusals if found.stream not in selves)
     return replace(plan, refusals=(*selves.values(), *others))
-
-
-async def _same_place(source: JetStream, target: JetStream) -> bool:
-    """Whether both are the same JetStream, as far as can be told.
-
-    One server has one id. Servers of a cluster have a name in common, which another cluster may have too; so where both
-    tell the addresses of their servers, these have to overlap.
-    """
-    if await source.link.account() != await target.link.account() or source.prefix.text != target.prefix.text:
-        return False
-    ours, theirs = source.link, target.link
-    if ours.server_info.get("server_id") == theirs.server_info.get("server_id"):
-        return True
-    if ours.cluster_name is None or (ours.cluster_name, ours.domain) != (theirs.cluster_name, theirs.domain):
-        return False
-    addresses = [set(link.server_info.get("connect_urls") or ()) for link in (ours, theirs)]
-    return not all(addresses) or bool(addresses[0] & addresses[1])

@@ -15,19 +15,34 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER
 from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.execution import Execution, RestoredStream, RestoreSettings, bytes_to_move
+from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
-from jsbackup.engine.planned import RestoreOptions, RestorePlan
+from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
 from jsbackup.engine.settle import RestoredConsumer
 from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
 from jsbackup.engine.supply import StoredSupply, Supply
 from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.watch import advisories
+from jsbackup.errors import PlanRefused
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 
-__all__ = ["MARKER", "RestoreReport", "RestoreSettings", "RestoredConsumer", "RestoredStream", "run_restore"]
+__all__ = [
+    "MARKER",
+    "Prepared",
+    "RestoreReport",
+    "RestoreSettings",
+    "RestoredConsumer",
+    "RestoredStream",
+    "carry_out",
+    "prepare_restore",
+    "refuse_if_stale",
+    "run_restore",
+]
+
+_AGAIN = "Plan again, and look at it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,16 @@ class RestoreReport:
     plan: RestorePlan
     streams: tuple[RestoredStream, ...]
     failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A restore that may begin: all was checked, nothing was changed. `sound` is what the repository has of it."""
+
+    plan: RestorePlan
+    target: Target
+    sound: PartialPlan
+    marking: bool
 
 
 async def run_restore(
@@ -54,37 +79,86 @@ async def run_restore(
     So does one that is no longer the plan that was `saved`, whose options are to be given.
     """
     async with connect_jetstream(connection) as js, advisories(js.link):
-        target = await look_at(js, now_ns())
-        planning = Planning(repository, target, options)
-        plan = await asyncio.to_thread(planning.plan, manifest)
-        if saved is not None:
-            refuse_if_changed(saved, plan, target)
-        refuse_if_refused(plan)
-        await check_allowed(js, plan)
-        sound = PartialPlan(plan, manifest, {}, ())
-        if settings.partial:
-            sound = await asyncio.to_thread(
-                plan_what_is_left,
-                repository.objects,
-                manifest,
-                plan,
-                planning.plan,
-            )
-        else:
-            await asyncio.to_thread(check_objects, repository.objects, manifest, plan)
-        plan = await asyncio.to_thread(planning.settle, sound.manifest, sound.plan, settings.mask_secret)
-        plan = without(plan, {failure.name for failure in sound.failures})
-        refuse_if_refused(plan)
-        marking = await may_update(js)
-        progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
+        prepared = await prepare_restore(js, repository, manifest, options, settings, now_ns, saved)
+        return await carry_out(connection, repository, prepared, settings, progress, random, now_ns)
 
-        @asynccontextmanager
-        async def stored() -> AsyncIterator[Supply]:
-            yield StoredSupply(repository.objects, settings.mask_secret)
 
-        run = Execution(
-            connection, stored, manifest.id, settings, progress, random, now_ns, target, marking, sound.lost
+async def prepare_restore(
+    js: JetStream,
+    repository: Repository,
+    manifest: Manifest,
+    options: RestoreOptions,
+    settings: RestoreSettings,
+    now_ns: Callable[[], int],
+    saved: SavedPlan | None = None,
+) -> Prepared:
+    """Plan, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
+    target = await look_at(js, now_ns())
+    planning = Planning(repository, target, options)
+    plan = await asyncio.to_thread(planning.plan, manifest)
+    if saved is not None:
+        refuse_if_changed(saved, plan, target)
+    refuse_if_refused(plan)
+    await check_allowed(js, plan)
+    sound = PartialPlan(plan, manifest, {}, ())
+    if settings.partial:
+        sound = await asyncio.to_thread(
+            plan_what_is_left,
+            repository.objects,
+            manifest,
+            plan,
+            planning.plan,
         )
-        results, failures = await run.all(plan)
+    else:
+        await asyncio.to_thread(check_objects, repository.objects, manifest, plan)
+    plan = await asyncio.to_thread(planning.settle, sound.manifest, sound.plan, settings.mask_secret)
+    plan = without(plan, {failure.name for failure in sound.failures})
+    refuse_if_refused(plan)
+    return Prepared(plan, target, sound, await may_update(js))
+
+
+async def refuse_if_stale(
+    js: JetStream, repository: Repository, options: RestoreOptions, prepared: Prepared, now_ns: Callable[[], int]
+) -> None:
+    """Raise PlanRefused or TargetConflict if what was prepared some time ago would now do something else."""
+    target = await look_at(js, now_ns())
+    plan = await asyncio.to_thread(Planning(repository, target, options).plan, prepared.sound.manifest)
+    refuse_if_refused(plan)
+    now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
+    for action in prepared.plan.actions:
+        if now.get(action.name) != (action.replaces, action.leftover):
+            raise PlanRefused(f"stream {action.name} at the target has come or gone since all was planned", hint=_AGAIN)
+
+
+async def carry_out(
+    connection: Connection,
+    repository: Repository,
+    prepared: Prepared,
+    settings: RestoreSettings,
+    progress: Progress,
+    random: Callable[[int], bytes],
+    now_ns: Callable[[], int],
+) -> RestoreReport:
+    """Restore what was prepared, and prove it."""
+    plan, sound = prepared.plan, prepared.sound
+    progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
+
+    @asynccontextmanager
+    async def stored() -> AsyncIterator[Supply]:
+        yield StoredSupply(repository.objects, settings.mask_secret)
+
+    run = Execution(
+        connection,
+        stored,
+        sound.manifest.id,
+        settings,
+        progress,
+        random,
+        now_ns,
+        prepared.target,
+        prepared.marking,
+        sound.lost,
+    )
+    results, failures = await run.all(plan)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))

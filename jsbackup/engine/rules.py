@@ -34,6 +34,7 @@ class Rule(StrEnum):
     EXISTS = "exists", _CONFLICT
     NAME_TAKEN = "name-taken", _CONFLICT
     ITSELF = "itself", _CONFLICT
+    SAME_STREAM = "same-stream", _CONFLICT
     SUBJECT_OVERLAP = "subject-overlap", _CONFLICT
     SUBJECT_OVERLAP_IN_PLAN = "subject-overlap-in-plan", _CONFLICT
     # Limits of its account.

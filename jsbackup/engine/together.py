@@ -1,0 +1,70 @@
+"""Several restores that are to be carried out one after another: what stands against each beside those before it.
+
+Pure, as `plan.py` is. What each of them meets at its target is in its own plan; here is what they would do to each
+other in one account: the same stream twice, subjects that overlap, limits that hold for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from jsbackup.engine.copying import against_origins
+from jsbackup.engine.limits import against_limits
+from jsbackup.engine.place import Place
+from jsbackup.engine.planned import Action, RestorePlan, Target
+from jsbackup.engine.rules import Finding, Rule
+from jsbackup.engine.subjects import first_overlap
+
+__all__ = ["Part", "against_each_other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the restores: what it is to do, the target as it was before any of them, and where that is."""
+
+    plan: RestorePlan
+    target: Target
+    place: Place
+
+
+def against_each_other(parts: Sequence[Part]) -> list[tuple[Finding, ...]]:
+    """For each of the restores what its own plan cannot know. They are counted from 1 in what is told."""
+    found: list[tuple[Finding, ...]] = []
+    for at, part in enumerate(parts):
+        before = {number: one.plan for number, one in enumerate(parts[:at], start=1) if one.place.same(part.place)}
+        found.append(tuple(_against(part, before)) if before else ())
+    return found
+
+
+def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
+    unknown = (
+        " Which accounts these are cannot be known: allow the users $SYS.REQ.USER.INFO if they differ."
+        if part.place.account is None
+        else ""
+    )
+    for action in part.plan.actions:
+        name = action.entry.name
+        for number, plan in before.items():
+            for other in plan.actions:
+                if other.name == action.name:
+                    reason = f"would become stream {action.name}, which restore {number} restores too"
+                    hint = f"Leave one of them out with --exclude, or rename it with --rename.{unknown}"
+                    yield Finding(name, Rule.SAME_STREAM, reason, hint)
+                elif pair := first_overlap(action.config.get("subjects") or (), other.config.get("subjects") or ()):
+                    reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} of restore {number}"
+                    hint = f"Leave one of them out with --exclude, or map its subjects with --map-subject.{unknown}"
+                    yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+    ours = {action.name for action in part.plan.actions}
+    theirs = [action for plan in before.values() for action in plan.actions if action.name not in ours]
+    # What one of them meets alone is among its own refusals.
+    known = {(one.stream, one.rule) for group in (part.plan.actions, theirs) for one in _of_all(group, part.target)}
+    for one in _of_all([*theirs, *part.plan.actions], part.target):
+        if (one.stream, one.rule) not in known:
+            yield one
+
+
+def _of_all(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
+    """Refusals for what actions come to together."""
+    return chain(against_limits(actions, target), against_origins(actions, target))
