@@ -74,7 +74,7 @@ class Nearest:
             None if self.after is None else f"{self.after.id} of {self.after.created} has it",
         ]
         if known := [text for text in said if text is not None]:
-            return f"The nearest backups: {', '.join(known)}."
+            return f"The nearest {'backups' if len(known) > 1 else 'backup'}: {', '.join(known)}."
         return "No other backup of this stream comes near it."
 
 

@@ -152,7 +152,7 @@ def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
     name, reshape = action.entry.name, action.reshape
     if kept.had and not action.entry.captured.messages:
         yield Finding(name, Rule.NOTHING_KEPT, f"none of its {kept.had:,} messages is kept: it will be empty")
-    if kept.counted:
+    if kept.counted and kept.had:
         yield from about_masks(kept.entry, reshape, kept.masked)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
     if action.name != name and name in target.streams and pushed:
