@@ -18,7 +18,8 @@ from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.capture import Advance, CaptureLimits
 from jsbackup.engine.deliver import PAUSE_SECONDS, did_not_begin
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.passage import LiveSent, Passage, Read, Replan, Source, not_yet
+from jsbackup.engine.live_source import Replan, Source
+from jsbackup.engine.passage import LiveSent, Passage, Read, not_yet
 from jsbackup.engine.planned import Action, Wire
 from jsbackup.engine.prove import Proof
 from jsbackup.engine.prove_copy import prove_copy

@@ -18,7 +18,7 @@ What a repository would know beforehand is learnt on the way:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -31,25 +31,24 @@ from jsbackup.engine.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.deliver import deliver_once
 from jsbackup.engine.handoff import Relay
 from jsbackup.engine.increment import MAX_DELETED
-from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.ledger import Ledger
+from jsbackup.engine.live_source import Source
 from jsbackup.engine.outgoing import writer_for
-from jsbackup.engine.planned import PlannedConsumer, RestorePlan, Wire
+from jsbackup.engine.planned import PlannedConsumer, Wire
 from jsbackup.engine.reshaping import about_masks
 from jsbackup.engine.supply import Delivery, Sent
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied
 from jsbackup.formats.archive import ArchiveV1Writer, late_deletions
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.protocol.restore import RestoreSender
 from jsbackup.repository.archiving import archive_batches, state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.transforms.cut import AtSequence, AtTime
-from jsbackup.transforms.reshape import Reshape, Tally
+from jsbackup.transforms.reshape import Tally
 
-__all__ = ["LiveSent", "Passage", "Read", "Replan", "Source", "not_yet"]
+__all__ = ["LiveSent", "Passage", "Read", "not_yet"]
 
 _RELAY_BYTES = 2 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
 _V2_SINCE = (2, 15)
@@ -57,34 +56,10 @@ _DELETES_AT_ONCE = 64
 # What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
 _NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
 
-Replan = Callable[[StreamBackup, Wire], RestorePlan]
-"""The plan for one stream as it turned out, to be sent in this way."""
-
 
 def not_yet(config: JsonObject) -> JsonObject:
     """The configuration that the stream has until all of it is there."""
     return {key: value for key, value in config.items() if key not in _NOT_YET}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The stream `name` of the server behind `js`, of which goes what `reshape` makes of it.
-
-    `consumers` are those that are known already, by name. `secret` is what values are hashed with.
-    """
-
-    js: JetStream
-    name: str
-    replan: Replan
-    consumers: Mapping[str, PlannedConsumer] | None = None
-    reshape: Reshape = field(default_factory=Reshape)
-    secret: bytes = field(default=b"", repr=False)
-
-    def reshaped(self, batches: Iterable[pa.RecordBatch], tally: Tally | None = None) -> Iterator[pa.RecordBatch]:
-        """These of its messages as they are sent. Raises as `Reshape.apply`."""
-        if not self.reshape:
-            return iter(batches)
-        return self.reshape.apply(batches, stream=self.name, secret=self.secret, tally=tally)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,34 +251,16 @@ class Passage:
         if first is None:
             assert self._outcome is not None
             return state_to_restore(self._entry(self._outcome))
-        state = self._uncut(self._began.result())
+        state = self.source.state_before(self._began.result())
         sequences = first.column("sequence")
         first_seq, last_seq = sequences[0].as_py(), max(state.last_seq, sequences[-1].as_py())
         # 2.15 takes no more messages than there are sequences; how many come, what falls out decides.
         messages = min(state.messages, last_seq - first_seq + 1)
         return replace(state, first_seq=first_seq, last_seq=last_seq, messages=messages)
 
-    def _uncut(self, state: StreamState) -> StreamState:
-        """The state with no later end than the stream is known to get; messages and `extend` move it."""
-        until = self.source.reshape.cut.until
-        if isinstance(until, AtSequence) and until.sequence < state.last_seq:
-            return replace(state, last_seq=until.sequence, last_ns=0)
-        if isinstance(until, AtTime) and not 0 < state.last_ns <= until.time_ns:
-            return replace(state, last_seq=0, last_ns=0)
-        return state
-
     def _state(self, outcome: Outcome) -> StreamState:
         """The state of what is sent, when all of it was."""
-        if not self.source.reshape.drops:
-            return outcome.state
-        came = self._tally.came
-        before = replace(
-            outcome.state,
-            first_seq=came.first_seq or outcome.state.first_seq,
-            last_seq=max(outcome.state.last_seq, came.last_seq),
-        )
-        tally, size = self._tally, self._ledger.raw_bytes
-        return self.source.reshape.cut.state_after(before, came.last_seq, tally.cut, tally.kept, size)
+        return self.source.state_after(outcome.state, self._tally, self._ledger.raw_bytes)
 
     def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
         """The planned consumers, with the best state that is known by now."""
@@ -313,19 +270,10 @@ class Passage:
             known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
             plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
             planned = (one for action in plan.actions for one in action.consumers)
-            self._consumers = {one.consumer.name: self._placed(one) for one in planned}
+            self._consumers = {one.consumer.name: self.source.placed(one, self._action.wire) for one in planned}
         else:
             self._consumers = dict(self.source.consumers)
         return self._chosen()
-
-    def _placed(self, planned: PlannedConsumer) -> PlannedConsumer:
-        """As it can go: where states go first, nobody knows yet where a cut in time falls."""
-        if self._action.wire is not Wire.V2 or not isinstance(self.source.reshape.cut.until, AtTime):
-            return planned
-        note = "starts anew: --until a time cannot say beforehand where its stream ends"
-        return replace(
-            planned, consumer=replace(planned.consumer, state=None), fidelity=Fidelity.CONFIG_ONLY, note=note
-        )
 
     def _chosen(self) -> list[PlannedConsumer]:
         """Those that the action has, and that there still are."""

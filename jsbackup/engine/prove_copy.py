@@ -20,7 +20,7 @@ from jsbackup.engine.consume import Row, read_messages, rows_as_batch
 from jsbackup.engine.increment import MAX_DELETED
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.ledger import Run, RunDigests
-from jsbackup.engine.passage import Source
+from jsbackup.engine.live_source import Source
 from jsbackup.engine.planned import Action, PlannedConsumer
 from jsbackup.engine.prove import Proof, excuses, read_back
 from jsbackup.errors import DigestMismatch
