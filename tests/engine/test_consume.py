@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.engine.consume import _as_batch, _is_control, _Row, _row_of
+from jsbackup.engine.consume import Row, _is_control, _row_of, rows_as_batch
 from jsbackup.errors import FormatError, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.protocol.events import Message
@@ -20,7 +20,7 @@ def ack(text: str, seq: object = 5, time: object = 17) -> str:
 @pytest.mark.parametrize("reply", [ack(SHORT), ack(LONG), ack(LONG).rpartition(".")[0]])
 def test_the_position_is_in_the_subject_for_acknowledgements(reply: str) -> None:
     row, left = _row_of("S", Message("a.b", reply, b"NATS/1.0\r\n\r\n", b"x"), 4)
-    assert (row, left) == (_Row(5, 17, b"a.b", b"NATS/1.0\r\n\r\n", b"x"), 3)
+    assert (row, left) == (Row(5, 17, b"a.b", b"NATS/1.0\r\n\r\n", b"x"), 3)
 
 
 @pytest.mark.parametrize("reply", [None, "", "$JS.ACK.S.c.1.5.7.17", ack(SHORT, "five"), ack(SHORT, time="")])
@@ -50,11 +50,11 @@ def test_a_stored_message_that_looks_like_flow_control_is_a_message(message: Mes
 
 
 def test_subjects_that_are_not_utf8_make_a_batch_of_their_own_kind() -> None:
-    assert _as_batch([_Row(1, 1, b"a", None, b"")]).schema == BATCH_SCHEMA
-    assert _as_batch([_Row(1, 1, b"a", None, b""), _Row(2, 1, b"\xff", None, b"")]).schema == BINARY_SUBJECT_SCHEMA
+    assert rows_as_batch([Row(1, 1, b"a", None, b"")]).schema == BATCH_SCHEMA
+    assert rows_as_batch([Row(1, 1, b"a", None, b""), Row(2, 1, b"\xff", None, b"")]).schema == BINARY_SUBJECT_SCHEMA
 
 
-@pytest.mark.parametrize("row", [_Row(1 << 63, 1, b"a", None, b""), _Row(1, 1 << 63, b"a", None, b"")])
-def test_numbers_beyond_63_bits_are_an_error(row: _Row) -> None:
+@pytest.mark.parametrize("row", [Row(1 << 63, 1, b"a", None, b""), Row(1, 1 << 63, b"a", None, b"")])
+def test_numbers_beyond_63_bits_are_an_error(row: Row) -> None:
     with pytest.raises(FormatError):
-        _as_batch([row])
+        rows_as_batch([row])
