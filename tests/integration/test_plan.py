@@ -146,6 +146,7 @@ def targets() -> Iterator[Callable[[str], str]]:
 ELSEWHERE = {
     Rule.NO_TIER: "test_tiers_of_an_account_are_told_by_name",
     Rule.WITHOUT_MESSAGES: "tests/integration/test_config_only.py",
+    Rule.ITSELF: "test_clone.py beside this",
     Rule.SAME_STREAM: "test_runbook.py beside this",
     Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
     **dict.fromkeys(
