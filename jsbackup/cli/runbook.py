@@ -187,13 +187,14 @@ def _carried_out(one: _Chosen, ready: Prepared, settings: RestoreSettings) -> Re
                 entry.connection, one.repository, ready, settings, progress, os.urandom, time.time_ns
             )
 
-    try:
-        with make_progress("restore", wanted=entry.shared.progress) as progress:
-            return run_async(restore(progress))
-    except Interrupted:
-        raise
-    except JsBackupError as error:
-        return error
+    with naming(entry.number):
+        try:
+            with make_progress("restore", wanted=entry.shared.progress) as progress:
+                return run_async(restore(progress))
+        except Interrupted:
+            raise
+        except JsBackupError as error:
+            return error
 
 
 def _has_failed(outcome: RestoreReport | JsBackupError) -> bool:

@@ -180,3 +180,10 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
     assert code == 0, text
     assert "restored 0 streams, 0 failed, 2 skipped" in text and "restored 2 streams, 0 failed, 0 skipped" in text
     assert _streams(server, "bank") == {"LOG": 70, "ORDERS": 70}
+
+    # What is lost of the second repository.
+    _clear(server)
+    written()
+    for segment in (tmp_path / "bank").glob("segments/ORDERS-*/*.parquet"):
+        segment.unlink()
+    refused(14, "restore 2: nothing was restored: stream ORDERS: ")
