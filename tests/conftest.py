@@ -7,6 +7,7 @@ lacks makes it skip, with the reason; under CI (`CI=true`) it fails instead, so 
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,10 @@ import pytest
 from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
+
+# A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that: the
+# commands under test could not be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

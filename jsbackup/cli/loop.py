@@ -11,6 +11,7 @@ import asyncio
 import signal
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from jsbackup.cli.command import INTERRUPTED
@@ -20,6 +21,7 @@ __all__ = ["run"]
 
 T = TypeVar("T")
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
 # Each running transfer keeps one, or two to send on what it reads (at most 64 at a time), and each may want another for
@@ -39,6 +41,10 @@ class _Threads(ThreadPoolExecutor):
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`."""
+    early: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        early.append(number)
 
     async def guarded() -> T:
         loop = asyncio.get_running_loop()
@@ -59,8 +65,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
                     other.cancel()
             loop.call_later(_PRESS_SECONDS, press)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, stop)
+        if early:
+            stop()
         try:
             return await task
         except asyncio.CancelledError:
@@ -74,10 +82,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
                 _raise_the_first(error)
             raise
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+                signal.signal(number, note)
 
-    return asyncio.run(guarded())
+    # A loop that an exception meets while it is made or closed is torn.
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    try:
+        return asyncio.run(guarded())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _raise_the_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:

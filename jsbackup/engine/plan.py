@@ -7,7 +7,7 @@ stands against a stream is a refusal, each by its rule (`rules.py`); one refusal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import Glob
@@ -39,7 +39,7 @@ from jsbackup.engine.planned import (
 from jsbackup.engine.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.subjects import first_overlap
-from jsbackup.engine.wires import choose_wire, is_kept_in_memory
+from jsbackup.engine.wires import choose_wire, is_kept_in_memory, release_of
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.fields import dump_object
@@ -100,7 +100,7 @@ def plan_restore(
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
-    actions = _forgetting_origins(actions, target)
+    actions = _forgetting_origins(actions, manifest.source, target)
     refusals += _overlaps(actions, target)
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
@@ -119,20 +119,25 @@ def plan_restore(
     return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), tuple(_left_out(manifest, options)))
 
 
-def _forgetting_origins(actions: Sequence[Action], target: Target) -> list[Action]:
+def _forgetting_origins(actions: Sequence[Action], source: Source, target: Target) -> list[Action]:
     """What copies from a stream that the server makes anew does not name which one it was: it would copy all again.
 
-    From an archive v1 a stream gets its time of creation, its identity, back; from v2 not (2.15.1).
+    From an archive v1 a stream gets its time of creation, its identity, back; from v2 not (2.15.1). Servers before
+    2.15 do not note it.
     """
     renewed = {action.entry.name for action in actions if action.wire is Wire.V2}
     if not renewed or target.version < (2, 15):
         return list(actions)
-    return [
-        replace(action, reshape=action.reshape.of_copy(action.entry.config, renewed))
-        if action.wire in (Wire.V1, Wire.V2)
-        else action
-        for action in actions
-    ]
+    return [_forgetting(action, renewed, source) if action.wire in (Wire.V1, Wire.V2) else action for action in actions]
+
+
+def _forgetting(action: Action, renewed: Collection[str], source: Source) -> Action:
+    reshape = action.reshape.of_copy(action.entry.config, renewed)
+    if reshape == action.reshape or (release_of(source) or (2, 15)) < (2, 15):
+        return replace(action, reshape=reshape)
+    reason = "its headers no longer tell which origin it has copied from was made when, or all would be copied again"
+    warning = Finding(action.entry.name, Rule.ORIGIN_RENEWED, reason)
+    return replace(action, reshape=reshape, warnings=(*action.warnings, warning))
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:

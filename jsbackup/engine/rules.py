@@ -97,6 +97,7 @@ class Rule(StrEnum):
     ORIGIN_ABSENT = "origin-absent", 0, True
     ORIGIN_ELSEWHERE = "origin-elsewhere"
     COPIED_BY = "copied-by", 0, True
+    ORIGIN_RENEWED = "origin-renewed", 0, True
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"

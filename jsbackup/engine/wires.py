@@ -10,7 +10,7 @@ from jsbackup.engine.rules import Finding, Rule
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup
 
-__all__ = ["choose_wire", "is_kept_in_memory"]
+__all__ = ["choose_wire", "is_kept_in_memory", "release_of"]
 
 V2_SINCE: Version = (2, 15)
 
@@ -68,11 +68,17 @@ def _against_opaque(name: str, source: Source, target: Target, options: RestoreO
     if options.consumers is not Consumers.ALL:
         reason = f"was kept as it came, its consumers with it; --consumers {options.consumers} is not possible"
         return Finding(name, Rule.OPAQUE_CONSUMERS, reason, "Leave --consumers out, and delete them after the restore.")
-    parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
-    if parts is not None and (since := (int(parts[1]), int(parts[2]))) > target.version[:2]:
+    since = release_of(source)
+    if since is not None and since > target.version[:2]:
         reason = f"was kept as it came from {version_text(since)}, the target is {version_text(target.version)}"
         return Finding(name, Rule.OPAQUE_NEWER, reason, "Restore it into a server of that release, or a newer one.")
     return None
+
+
+def release_of(source: Source) -> tuple[int, int] | None:
+    """Of the server that a backup comes from: 2 and 15, for example; None if nobody knows."""
+    parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
+    return None if parts is None else (int(parts[1]), int(parts[2]))
 
 
 def is_kept_in_memory(consumer: ConsumerBackup) -> bool:

@@ -115,7 +115,8 @@ def test_replicated_streams_come_back_in_a_cluster_and_on_a_single_server(
         lacking = _lacking(before, single)
         refused = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *_leave_out(lacking))
         assert refused.code == 15
-        assert "has 3 replicas, the target is a single server; use --replicas 1" in refused.document["error"]["message"]
+        assert "has 3 replicas, the target is a single server" in refused.document["error"]["message"]
+        assert "--replicas 1" in refused.document["error"]["hint"]
         assert seen(server.url) == {}
         restored = restore(server.url, repository, "--replicas", "1", *_leave_out(lacking))
         after = seen(server.url)

@@ -148,6 +148,7 @@ ELSEWHERE = {
     Rule.WITHOUT_MESSAGES: "tests/integration/test_config_only.py",
     Rule.ITSELF: "test_clone.py beside this",
     Rule.SAME_STREAM: "test_runbook.py beside this",
+    Rule.ORIGIN_RENEWED: "test_environments.py: a stream restored with what it copies from",
     Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
     **dict.fromkeys(
         (Rule.MASKED, Rule.MASKED_NOTHING, Rule.UNMASKABLE), "test_reshape.py: what a restore finds as it masks"
