@@ -189,6 +189,19 @@ def test_streams_of_a_single_server_come_to_a_cluster_with_and_without_replicas(
         assert sorted(differences) == replicated
 
 
+def test_streams_are_cloned_into_a_cluster_with_replicas_and_out_of_it_again() -> None:
+    with NatsServer("2.12.8") as origin, NatsCluster("2.15.1") as cluster, NatsServer("2.15.1") as single:
+        before = filled(origin.url, "2.12.8", ["GAPS", "PULL", "WORKQUEUE", "INTEREST", "KV"])
+        cloned = jsbackup("clone", "*", "-s", origin.url, "--to-server", cluster.url, "--replicas", "3").ok()
+        assert asyncio.run(_standing(cluster.url)) == []
+        cluster.wait_alike()
+        differences = compare(before, seen(cluster.url), ignore=announced(cloned))
+        assert sorted(differences) == sorted(f"{name}: config.num_replicas: 1 became 3" for name in before)
+
+        back = jsbackup("clone", "*", "-s", cluster.url, "--to-server", single.url, "--replicas", "1").ok()
+        assert compare(before, seen(single.url), ignore=[*announced(cloned), *announced(back)]) == []
+
+
 def _without(entries: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key != name}
 

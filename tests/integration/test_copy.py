@@ -112,7 +112,10 @@ def test_interrupted_while_a_store_hangs_a_copy_ends_in_seconds(
         while "segments/" not in child.stderr.readline():
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=SOON_SECONDS)
+        try:
+            _, err = child.communicate(timeout=SOON_SECONDS)
+        finally:
+            child.kill()
     assert child.returncode == 130 and "interrupted" in err and "Traceback" not in err
     assert jsbackup("copy", "-r", repository, "--to-repo", tmp_path / "target").ok().document["failed"] == []
 
