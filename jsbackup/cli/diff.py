@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -16,14 +17,16 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.cli.spark import Where, on_spark, place_given, settings_of
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.progress import Progress
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.config_diff import ConsumerChange, FieldChange
-    from jsbackup.repository.diff import DiffReport, StreamDiff
+    from jsbackup.repository.diff import Compare, DiffReport, StreamDiff
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.message_diff import Example, Range
 
@@ -53,9 +56,17 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     metavar="N",
     help="Name so many added, removed and changed messages of each stream.",
 )
+@on_spark
 @lock_timeout_option
 def diff(
-    shared: Shared, a: str, b: str, streams: tuple[str, ...], exclude: tuple[str, ...], named: int, lock_timeout: str
+    shared: Shared,
+    a: str,
+    b: str,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    named: int,
+    where: Where,
+    lock_timeout: str,
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
@@ -64,6 +75,8 @@ def diff(
 
     The exit code is 0 if all is equal and 1 if something differs. If a stream could not be compared, it is that of the
     reason, or 3 if there are several.
+
+    With --spark-master two backups are compared by Spark, on as many cores and machines as it has.
 
     For example, what has become of the orders since the last backup: jsbackup diff latest live ORDERS -r ./repo
     """
@@ -75,9 +88,15 @@ def diff(
         raise UsageError("both sides are live", hint="Name a backup on one side.")
     if LIVE not in (a, b) and shared.server:
         raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
+    if LIVE in (a, b) and where.given:
+        raise UsageError("options of Spark make sense between two backups only", hint="Leave them out.")
     connection = connection_of(shared) if LIVE in (a, b) else None
     repository = open_repository(shared)
-    with reading(shared, repository, "diff", lock_timeout), make_progress("diff", wanted=shared.progress) as progress:
+    with (
+        reading(shared, repository, "diff", lock_timeout),
+        make_progress("diff", wanted=shared.progress) as progress,
+        _comparer(shared, where, progress) as compare,
+    ):
         sides = [None if text == LIVE else repository.manifest(repository.resolve(text)) for text in (a, b)]
         manifests = [manifest for manifest in sides if manifest is not None]
         choice = _Choice(globs, excluded, manifests)
@@ -85,7 +104,14 @@ def diff(
         if connection is None:
             old, new = manifests
             report = diff_backups(
-                repository.objects, old, new, choice.choose, progress, consumers=consumers, named=named
+                repository.objects,
+                old,
+                new,
+                choice.choose,
+                progress,
+                consumers=consumers,
+                named=named,
+                compare=compare,
             )
         else:
             from jsbackup.engine.diff_live import diff_live
@@ -104,6 +130,20 @@ def diff(
                 )
             )
     return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped)
+
+
+@contextmanager
+def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Compare | None]:
+    """What compares messages on Spark, if that was asked for. Spark is started when there are any to be compared."""
+    if not where.given:
+        yield None
+        return
+    settings = settings_of(where)
+    from jsbackup.pipeline.diff import SparkComparer
+    from jsbackup.pipeline.session import open_session
+
+    with ExitStack() as stack:
+        yield SparkComparer(lambda: stack.enter_context(open_session(settings)), place_given(shared), progress)
 
 
 class _Choice:

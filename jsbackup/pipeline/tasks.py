@@ -23,7 +23,7 @@ from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["pack", "pack_tasks", "run_tasks", "watched"]
+__all__ = ["pack", "pack_tasks", "run_tasks", "task_bytes", "watched"]
 
 T = TypeVar("T")
 
@@ -86,7 +86,12 @@ def pack(sizes: Sequence[int], limit: int) -> list[slice]:
 
 def pack_tasks(sizes: Sequence[int]) -> list[slice]:
     """Neighbours together, as much as one task should do of work that has these raw bytes."""
-    return pack(sizes, max(_LEAST_BYTES, min(_MOST_BYTES, sum(sizes) // _SPREAD)))
+    return pack(sizes, task_bytes(sum(sizes)))
+
+
+def task_bytes(total: int) -> int:
+    """How much one task should do of work that has so many raw bytes."""
+    return max(_LEAST_BYTES, min(_MOST_BYTES, total // _SPREAD))
 
 
 @contextmanager

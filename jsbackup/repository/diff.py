@@ -1,38 +1,44 @@
 """What differs between two backups of a repository, or between a backup and messages that are read elsewhere.
 
-By digest first: streams whose digests are equal are not read. Where they differ, segments are set side by side: those
-that overlap make a group, and a group that adds up to the same digest on both sides is not read either, however it is
-cut there. A group that one side has alone is counted by its manifest. Only what is left is read and compared message
-by message. So what differs is told without a key that reads messages, as long as it is whole segments.
+By digest first: streams whose digests are equal are not read. Where they differ, segments are set side by side, and
+only spans that differ are read and compared message by message (`segment_diff.py`): here, or wherever else tasks are
+run. So what differs is told without a key that reads messages, as long as it is whole segments.
 
 A stream digest is a fingerprint, not protection against an attacker who writes manifests (`formats/digest.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import TypeAlias
 
-from jsbackup.errors import FormatError, IncompleteError, JsBackupError, KeyUnavailable, UnsupportedError
+from jsbackup.errors import FormatError, IncompleteError, JsBackupError, UnsupportedError
 from jsbackup.formats.digest import Digester, MessageBatch
 from jsbackup.formats.packed import PackedBatch
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
 from jsbackup.repository.config_diff import ConsumerChange, FieldChange, diff_configs, diff_consumers
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.message_diff import EQUAL, Change, Merger, MessageDiff, Range, Tally, cut_at, example_of
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.message_diff import EQUAL, Change, Merger, MessageDiff, Range, Tally, cut_at
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.segment_diff import Span, compare_span, count_whole, diff_segments, find_spans
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = [
     "AlongSegments",
     "Choose",
+    "Compare",
     "Described",
     "DiffReport",
     "NotCompared",
     "Side",
     "StreamDiff",
+    "Tallies",
+    "Work",
     "compare_described",
     "described",
     "diff_backups",
@@ -45,6 +51,21 @@ __all__ = [
 
 Choose = Callable[[Set[str]], Set[str]]
 """Given the names of all streams that either side has, those to compare. Raises UsageError if that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What has to be read of a stream."""
+
+    stream: str
+    spans: tuple[Span, ...]
+
+
+Tallies: TypeAlias = Generator[Tally, None, None]
+"""Those of a stream's spans, in order. Raises what goes wrong with the stream."""
+
+Compare = Callable[[Sequence[Work], int], Iterator[Tallies]]
+"""Given what has to be read and how many messages of each kind to name: the tallies of each stream, in order."""
 
 
 class Side(StrEnum):
@@ -114,16 +135,20 @@ def diff_backups(
     *,
     consumers: bool,
     named: int,
+    compare: Compare | None = None,
 ) -> DiffReport:
-    """Compare the streams of two backups. `named` messages of each kind are named.
+    """Compare the streams of two backups. `named` messages of each kind are named. `compare` reads; here, without.
 
     Raises what `choose` raises. What goes wrong with one stream does not stop the others.
     """
     ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
     lost = {**left_out(a), **left_out(b)}
+    names = sorted(choose({*ours, *theirs, *lost}))
+    work = [_work(ours[name], theirs[name]) for name in names if name in ours and name in theirs and name not in lost]
+    found = (compare or _Here(objects, progress))(work, named)
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []
-    for stream in sorted(choose({*ours, *theirs, *lost})):
+    for stream in names:
         try:
             if stream in lost:
                 raise lost[stream]
@@ -132,9 +157,9 @@ def diff_backups(
             elif stream not in ours:
                 diffs.append(stored_only(theirs[stream], Side.B))
             else:
-                diffs.append(
-                    diff_stream(objects, ours[stream], theirs[stream], progress, consumers=consumers, named=named)
-                )
+                with closing(next(found)) as tallies:
+                    old, new = ours[stream], theirs[stream]
+                    diffs.append(_diff(objects, old, new, tallies, consumers=consumers, named=named))
         except JsBackupError as error:
             failures.append(NotCompared(stream, error))
     return DiffReport(tuple(diffs), tuple(failures))
@@ -202,6 +227,13 @@ def diff_stream(
         IntegrityError: a segment is missing or damaged.
         StoreError: it cannot be read.
     """
+    with closing(next(_Here(objects, progress)([_work(a, b)], named))) as tallies:
+        return _diff(objects, a, b, tallies, consumers=consumers, named=named)
+
+
+def _diff(
+    objects: Objects, a: StreamBackup, b: StreamBackup, tallies: Iterator[Tally], *, consumers: bool, named: int
+) -> StreamDiff:
     messages = EQUAL
     notes: list[str] = []
     if not has_messages(a) or not has_messages(b):
@@ -210,91 +242,44 @@ def diff_stream(
     elif a.opaque or b.opaque:
         if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
             raise UnsupportedError(f"stream {a.name} is kept as it came, undecoded, so its messages cannot be compared")
-    elif a.digest != b.digest or a.captured.messages != b.captured.messages:
-        messages = _Comparison(SegmentReader(objects), progress, a.name, named, notes).run(a.segments, b.segments)
+    elif _may_differ(a, b):
+        messages = diff_segments(SegmentReader(objects), a.segments, b.segments, tallies, named, notes)
     return compare_described(
         objects, a.name, described(a, consumers=consumers), described(b, consumers=consumers), messages, notes
     )
 
 
-class _Comparison:
-    """Two rows of segments."""
+def _work(a: StreamBackup, b: StreamBackup) -> Work:
+    return Work(a.name, tuple(find_spans(a.segments, b.segments)) if _may_differ(a, b) else ())
 
-    def __init__(self, reader: SegmentReader, progress: Progress, stream: str, named: int, notes: list[str]) -> None:
-        self._reader = reader
+
+def _may_differ(a: StreamBackup, b: StreamBackup) -> bool:
+    """Whether both have messages that can be compared, and not the same ones."""
+    if not has_messages(a) or not has_messages(b) or a.opaque or b.opaque:
+        return False
+    return a.digest != b.digest or a.captured.messages != b.captured.messages
+
+
+class _Here:
+    """Compares in this process, one stream after the other, when their tallies are asked for."""
+
+    def __init__(self, objects: Objects, progress: Progress) -> None:
+        self._reader = SegmentReader(objects)
         self._progress = progress
-        self._stream = stream
-        self._tally = Tally(named)
-        self._notes = notes
 
-    def run(self, a: Sequence[SegmentRef], b: Sequence[SegmentRef]) -> MessageDiff:
-        groups = list(_groups(a, b))
-        read = [
-            ref for ours, theirs in groups if ours and theirs and not _add_up(ours, theirs) for ref in ours + theirs
-        ]
-        self._progress.start(self._stream, sum(ref.bytes for ref in read), sum(ref.messages for ref in read))
+    def __call__(self, work: Sequence[Work], named: int) -> Iterator[Tallies]:
+        return (self._tallies(one, named) for one in work)
+
+    def _tallies(self, work: Work, named: int) -> Tallies:
+        if not work.spans:
+            return
+        stream, spans = work.stream, work.spans
+        self._progress.start(stream, sum(span.bytes for span in spans), sum(span.messages for span in spans))
         try:
-            for ours, theirs in groups:
-                self._compare(ours, theirs)
+            for span in spans:
+                yield compare_span(self._reader, span, named, partial(self._progress.advance, stream))
         finally:
-            self._progress.finish(self._stream)
-        return self._tally.result()
-
-    def _compare(self, ours: list[SegmentRef], theirs: list[SegmentRef]) -> None:
-        if not ours or not theirs:
-            side = Side.A if ours else Side.B
-            for ref in ours or theirs:
-                count_whole(self._reader, ref, self._tally, side.alone, self._notes)
-        elif _add_up(ours, theirs):
-            self._tally.same()
-        else:
-            merger = Merger(self._read(ours), self._tally, Side.A.alone)
-            for batch in self._read(theirs):
-                merger.add(batch)
-            merger.finish()
-
-    def _read(self, refs: Iterable[SegmentRef]) -> Iterator[MessageBatch]:
-        for ref in refs:
-            for batch in self._reader.read(ref):
-                self._progress.advance(self._stream, batch.nbytes, batch.num_rows)
-                yield batch
-
-
-def count_whole(reader: SegmentReader, ref: SegmentRef, tally: Tally, change: Change, notes: list[str]) -> None:
-    """A segment that one side has alone. It is read only to name messages, and left at that without a key for it."""
-    if tally.wants(change) > 0:
-        try:
-            for batch in reader.read(ref):
-                for row in range(min(tally.wants(change), batch.num_rows)):
-                    tally.show(example_of(change, batch.slice(row, 1)))
-                if tally.wants(change) <= 0:
-                    break
-        except KeyUnavailable:
-            note = "without a key that reads messages, those within whole segments are counted, not named"
-            if note not in notes:
-                notes.append(note)
-    tally.note(change, ref.first_seq, ref.last_seq, ref.messages)
-
-
-def _groups(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[tuple[list[SegmentRef], list[SegmentRef]]]:
-    """Segments of both sides in order, those that overlap together."""
-    ours: list[SegmentRef] = []
-    theirs: list[SegmentRef] = []
-    last = 0
-    both = [(ref.first_seq, ref.last_seq, ours_too, ref) for refs, ours_too in ((a, True), (b, False)) for ref in refs]
-    for first_seq, last_seq, is_ours, ref in sorted(both, key=lambda one: one[:3]):
-        if first_seq > last and (ours or theirs):
-            yield ours, theirs
-            ours, theirs = [], []
-        (ours if is_ours else theirs).append(ref)
-        last = max(last, last_seq)
-    if ours or theirs:
-        yield ours, theirs
-
-
-def _add_up(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> bool:
-    ours, theirs = total_of(a), total_of(b)
-    return (ours.digest, ours.messages, ours.bytes) == (theirs.digest, theirs.messages, theirs.bytes)
+            self._progress.finish(stream)
 
 
 class AlongSegments:

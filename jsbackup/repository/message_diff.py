@@ -90,7 +90,10 @@ EQUAL = MessageDiff()
 
 
 class Tally:
-    """Takes differences in rising order of sequences and keeps account of them; `named` messages of each kind."""
+    """Takes differences in rising order of sequences and keeps account of them; `named` messages of each kind.
+
+    Can be pickled, so that those of a stream's parts can be made elsewhere.
+    """
 
     def __init__(self, named: int) -> None:
         self._named = named
@@ -99,19 +102,33 @@ class Tally:
         self._left_out = 0
         self._open: Range | None = None  # the range that the next difference may belong to
         self._examples: dict[Change, list[Example]] = {change: [] for change in Change}
+        self._begins_same: bool | None = None  # whether what came first does not differ; None: nothing has come
 
     def same(self) -> None:
         """There are messages that do not differ."""
+        if self._begins_same is None:
+            self._begins_same = True
         self._close()
 
     def note(self, change: Change, first_seq: int, last_seq: int, messages: int) -> None:
         """All messages of both sides from `first_seq` to `last_seq`."""
         self._counts[change] += messages
-        if self._open is not None and self._open.change is change:
-            first_seq, messages = self._open.first_seq, self._open.messages + messages
-        else:
+        self._extend(Range(change, first_seq, last_seq, messages))
+
+    def absorb(self, later: Tally) -> None:
+        """Take in what another one knows of the sequences that come next."""
+        if later._begins_same:
+            self.same()
+        for change, messages in later._counts.items():
+            self._counts[change] += messages
+            wanted = max(self.wants(change), 0)
+            self._examples[change] += later._examples[change][:wanted]
+        for one in later._ranges:
+            self._extend(one)
             self._close()
-        self._open = Range(change, first_seq, last_seq, messages)
+        self._left_out += later._left_out
+        if later._open is not None:
+            self._extend(later._open)
 
     def wants(self, change: Change) -> int:
         """How many more messages of the kind are to be named."""
@@ -131,6 +148,16 @@ class Tally:
             self._left_out,
             tuple(examples),
         )
+
+    def _extend(self, more: Range) -> None:
+        if self._begins_same is None:
+            self._begins_same = False
+        before = self._open
+        if before is not None and before.change is more.change:
+            more = Range(more.change, before.first_seq, more.last_seq, before.messages + more.messages)
+        else:
+            self._close()
+        self._open = more
 
     def _close(self) -> None:
         ended, self._open = self._open, None
