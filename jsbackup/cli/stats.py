@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,14 +18,15 @@ from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.leases import lock_timeout_option
 from jsbackup.cli.log import start_log
-from jsbackup.cli.output import format_bytes, format_count, format_time
+from jsbackup.cli.new_file import check_new_file, write_new_file
+from jsbackup.cli.output import format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.spark import Where, note_left_out, on_spark, open_with_spark, require_spark
-from jsbackup.model import JsonObject
+from jsbackup.cli.stats_report import stats_json, tell_stats
+from jsbackup.errors import UsageError
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.query import Answer
-    from jsbackup.pipeline.stats import Sizes, StreamStats
 
 __all__ = ["COMMANDS"]
 
@@ -43,6 +44,14 @@ __all__ = ["COMMANDS"]
     help="How many subjects of each stream to show, the largest first.",
 )
 @click.option("--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id; reads all once more.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Make a page with charts too: one HTML file, which loads nothing and runs no script.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @on_spark
 @lock_timeout_option
 def stats(
@@ -51,16 +60,27 @@ def stats(
     streams: tuple[str, ...],
     most_subjects: int,
     duplicates: bool,
+    page: Path | None,
+    force: bool,
     where: Where,
     lock_timeout: str,
 ) -> int:
     """Say what is in BACKUP (an id, its start, or `latest`), by stream and subject.
 
     Messages, bytes (as `show` counts them), sizes that half, 90 % and 99 % of the messages do not exceed, and the time
-    from the oldest to the newest message. Runs on Spark.
+    from the oldest to the newest message; the busiest time, the largest messages, and how streams have grown since
+    earlier backups of the same account. With --json also the rates over all of the time, and how sizes are spread.
+
+    Runs on Spark.
+
+    For example, as a page to look at: jsbackup stats latest --html stats.html -r ./repo
     """
     start_log(shared)
     require_spark()
+    if force and page is None:
+        raise UsageError("--force makes sense with --html only", hint="Leave it out.")
+    if page is not None:
+        check_new_file(page, replace=force)
     from jsbackup.pipeline.stats import collect_stats
 
     with (
@@ -69,8 +89,14 @@ def stats(
     ):
         note_left_out(shared, opened, streams)
         found = collect_stats(opened, streams, most_subjects=most_subjects, duplicates=duplicates, progress=progress)
-        name = opened.manifest.id
-    _tell_stats(shared, name, found)
+        manifest = opened.manifest
+    saved = None
+    if page is not None:
+        from jsbackup.cli.stats_page import stats_page
+
+        write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
+        saved = str(page)
+    shared.output.result(stats_json(manifest.id, found, saved), lambda: tell_stats(shared.output, found, saved))
     return 0
 
 
@@ -107,73 +133,7 @@ def query(shared: Shared, backup: str, sql: str, limit: int, where: Where, lock_
     return 0
 
 
-# --- what they print ---
-
-
-def _tell_stats(shared: Shared, backup: str, found: Sequence[StreamStats]) -> None:
-    output = shared.output
-
-    def text() -> None:
-        output.table(
-            ["STREAM", ">MESSAGES", ">BYTES", ">SUBJECTS", ">HALF", ">90 %", ">99 %", ">LARGEST", "OLDEST", "NEWEST"],
-            [
-                (
-                    one.stream,
-                    format_count(one.messages),
-                    format_bytes(one.bytes),
-                    format_count(one.subject_count),
-                    *map(format_bytes, (one.sizes.p50, one.sizes.p90, one.sizes.p99, one.sizes.largest)),
-                    format_time(one.oldest_ns),
-                    format_time(one.newest_ns),
-                )
-                for one in found
-            ],
-        )
-        for one in found:
-            if one.duplicates:
-                output.line(f"{one.stream}: {format_count(one.duplicates, 'message')} repeat a Nats-Msg-Id")
-        rows = [
-            (one.stream, s.subject, format_count(s.messages), format_bytes(s.bytes))
-            for one in found
-            for s in one.subjects
-        ]
-        if rows:
-            output.line()
-            output.table(["STREAM", "SUBJECT", ">MESSAGES", ">BYTES"], rows)
-
-    output.result({"backup": backup, "streams": [_stream_json(one) for one in found]}, text)
-
-
-def _stream_json(one: StreamStats) -> JsonObject:
-    return {
-        "stream": one.stream,
-        "messages": one.messages,
-        "bytes": one.bytes,
-        "oldest": _time_json(one.oldest_ns),
-        "newest": _time_json(one.newest_ns),
-        "sizes": _sizes_json(one.sizes),
-        "duplicates": one.duplicates,
-        "subject_count": one.subject_count,
-        "subjects": [
-            {
-                "subject": subject.subject,
-                "messages": subject.messages,
-                "bytes": subject.bytes,
-                "oldest": _time_json(subject.oldest_ns),
-                "newest": _time_json(subject.newest_ns),
-                "sizes": _sizes_json(subject.sizes),
-            }
-            for subject in one.subjects
-        ],
-    }
-
-
-def _sizes_json(sizes: Sizes) -> JsonObject:
-    return {"p50": sizes.p50, "p90": sizes.p90, "p99": sizes.p99, "largest": sizes.largest}
-
-
-def _time_json(ns: int) -> str | None:
-    return format_time(ns) if ns else None
+# --- what a query prints ---
 
 
 def _tell_answer(shared: Shared, answer: Answer) -> None:

@@ -1,22 +1,25 @@
 """What is in a backup, by stream and subject: how many messages, how large, from when to when.
 
 `bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that a stream's add up to
-what its manifest says. Percentiles are approximate, to a few per mille of the ranks.
+what its manifest says. Percentiles are approximate, to a few per mille of the ranks. `distribution.py` tells how the
+messages spread over time and sizes, `repository/growth.py` how streams grew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from jsbackup.pipeline.backup_frames import Backup
+from jsbackup.pipeline.distribution import Distribution, measure_distributions
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.headers import message_id
 from jsbackup.pipeline.tasks import watched
 from jsbackup.progress import Progress
+from jsbackup.repository.growth import GrowthPoint, growth_of
 
 __all__ = ["Sizes", "StreamStats", "SubjectStats", "collect_stats", "raw_size", "stats_by_subject"]
 
@@ -50,7 +53,7 @@ class SubjectStats:
 class StreamStats:
     """`subjects` are the largest of `subject_count`. `duplicates` repeat a `Nats-Msg-Id`; None: they were not counted.
 
-    Times are 0 where there is no message.
+    Times are 0 where there is no message. `growth` ends with this backup.
     """
 
     stream: str
@@ -62,6 +65,8 @@ class StreamStats:
     subject_count: int
     subjects: tuple[SubjectStats, ...] = ()
     duplicates: int | None = None
+    distribution: Distribution = field(default_factory=Distribution)
+    growth: tuple[GrowthPoint, ...] = ()
 
 
 def collect_stats(
@@ -84,22 +89,25 @@ def collect_stats(
     with watched(backup.session, backup.manifest.id, total, progress), explained("the statistics"):
         rows = _largest(stats_by_subject(frame), most_subjects).collect()
         repeated = {row.stream: row.duplicates for row in _duplicates(frame).collect()} if duplicates else {}
+    distributions = measure_distributions(backup.session, backup.place, streams, progress)
+    growth = growth_of(backup.place.open(), backup.manifest, [stream.name for stream in streams])
     whole = {row.stream: row for row in rows if row.whole}
     subjects: dict[str, list[Row]] = {}
     for row in rows:
         if not row.whole:
             subjects.setdefault(row.stream, []).append(row)
     found = []
-    for stream in streams:
+    for stream, distribution in zip(streams, distributions, strict=True):
         mine = sorted(subjects.get(stream.name, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
         told = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
         counted = repeated.get(stream.name, 0) if duplicates else None
+        grown = tuple(growth[stream.name])
         if stream.name not in whole:
-            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), counted))
+            found.append(StreamStats(stream.name, 0, 0, 0, 0, Sizes(), 0, (), counted, distribution, grown))
             continue
         row = whole[stream.name]
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found.append(StreamStats(stream.name, *span, row.subject_count, told, counted))
+        found.append(StreamStats(stream.name, *span, row.subject_count, told, counted, distribution, grown))
     return found
 
 

@@ -25,10 +25,12 @@ from jsbackup.pipeline.query import view_names
 from jsbackup.pipeline.stats import collect_stats
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.times import parse_time
+from tests.cli.pages import HOSTILE
 from tests.cli.test_json import check
 from tests.cli.typed import Typed, in_shell
 from tests.harness.backups import CREATED
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.harness.browser import Browser
 from tests.harness.s3server import BUCKET, REGION, S3Server
 from tests.pipeline.places import Kept, keep
 from tests.pipeline.test_reading import ODD, WIDE
@@ -95,6 +97,14 @@ def test_stats_are_those_of_the_messages(kept: Kept, typed: Type) -> None:
         assert [(s["subject"], s["messages"], s["bytes"]) for s in one["subjects"]] == [
             (subject, len(found), sum(found)) for subject, found in largest
         ]
+        assert sum(bucket["messages"] for bucket in one["rate"]["buckets"]) == len(messages)
+        assert sum(bucket["bytes"] for bucket in one["rate"]["buckets"]) == sum(sizes)
+        assert sum(found["messages"] for found in one["size_classes"]) == len(messages)
+        assert [found["bytes"] for found in one["largest_messages"]] == sizes[:-6:-1]
+        (grown,) = one["growth"]
+        assert (grown["backup"], grown["messages"], grown["bytes"]) == (document["backup"], len(messages), sum(sizes))
+    odd = next(one for one in document["streams"] if one["stream"] == "ODD")
+    assert odd["rate"]["seconds"] == 365 * 86_400 and odd["rate"]["buckets"][0]["start"] == "1969-01-01T00:00:00Z"
     ids = Counter((parse_headers(m.headers) or {}).get("Nats-Msg-Id", [""])[0] for m in STREAMS["ORDERS"] if m.headers)
     orders = next(one for one in document["streams"] if one["stream"] == "ORDERS")
     assert orders["duplicates"] == sum(count - 1 for count in ids.values()) > 0
@@ -106,12 +116,38 @@ def test_stats_of_an_encrypted_repository_are_the_same(kept: Kept, sealed: Kept,
     )
     for each in (one, other, *one["subjects"], *other["subjects"]):
         del each["sizes"]["p50"], each["sizes"]["p90"], each["sizes"]["p99"]  # approximate
+    (mine,), (theirs,) = (each["growth"] for each in (one, other))
+    assert mine.pop("stored_bytes") < theirs.pop("stored_bytes")
     assert one == other
     told = typed("stats", "latest", "ORDERS", "ODD", *sealed.line)
     assert (told.code, told.err) == (0, "")
     lines = told.out.splitlines()
     assert lines[0].startswith("STREAM") and "LARGEST" in lines[0]
-    assert "ORDERS" in lines[2] and "orders.0" in told.out
+    assert "ORDERS" in lines[2] and "orders.0" in told.out and "BUSIEST" in told.out and "LARGEST  SUBJECT" in told.out
+
+
+@pytest.mark.browser
+def test_stats_are_a_page_that_a_browser_draws(typed: Type, tmp_path: Path) -> None:
+    """Over two backups, of subjects that would be markup."""
+    evil = [m._replace(subject=HOSTILE[n % 5]) for n, m in enumerate(some_messages(50, 30))]
+    kept = keep(tmp_path / "kept", {"'\"<script": evil, "GROWING": some_messages(60, 20)})
+    second = replace(kept.manifest, id="20261122T014500Z-000002", created="2026-11-22T01:45:00Z")
+    kept.repository.commit(second)
+    page = tmp_path / "stats.html"
+    line = ["stats", "latest", *kept.line, "--html", page]
+    done = typed(*line)
+    assert done.code == 0 and done.out.splitlines()[-1] == f"saved: {page}" and "GROWN SINCE" in done.out
+    with Browser() as browser, browser.visit(page) as visit:
+        visit.settle()
+        assert visit.evaluate("document.querySelectorAll('svg[role=img]').length") == 10
+        told = visit.evaluate("document.body.textContent")
+        assert all(subject in told for subject in HOSTILE[:5])
+        assert visit.requests == [page.as_uri()] and visit.complaints == [] and browser.connections == 0
+    before = page.read_bytes()
+    again = typed(*line)
+    assert again.code == 2 and "exists already" in again.err and page.read_bytes() == before
+    page.write_bytes(b"")
+    assert check("stats", typed(*line, "--force", "--json"))["saved"] == str(page) and page.read_bytes() == before
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
@@ -208,6 +244,8 @@ def test_streams_that_differ_in_case_have_views_of_their_own() -> None:
         (["query", "latest", "SELECT assert_true(sequence > 9) FROM orders"], 1, "the query failed"),
         (["query", "2031", "SELECT 1"], 2, "no backup starts with '2031'"),
         (["stats", "latest", "NOPE"], 2, "has no stream NOPE"),
+        (["stats", "latest", "--force"], 2, "--force makes sense with --html only"),
+        (["stats", "latest", "--html", "none/page.html"], 2, "there is no folder"),
         (["stats", "latest", "VERBATIM"], 13, "archive format that is not known"),
         (["export", "latest", "NOPE", "--format", "parquet"], 2, "has no stream NOPE"),
         (["export", "2031", "--format", "jsonl"], 2, "no backup starts with '2031'"),

@@ -1,0 +1,70 @@
+"""A file that a command writes: whole or not at all, and over another one only if that was asked for."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.stores import posix
+
+__all__ = ["check_new_file", "write_new_file"]
+
+_MODE = 0o644
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# A name of 255 bytes with ours around it would be too long for a file system; a character has up to four.
+_MAX_SHOWN = 40
+
+
+def check_new_file(path: Path, *, replace: bool) -> None:
+    """Refuse early what `write_new_file` would refuse, before the work is done. Raises UsageError."""
+    try:
+        target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent} to write {path.name} in")
+        if not os.path.lexists(target):
+            return
+        is_file = target.is_file()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot write {path}: {_reason(error)}") from error
+    if not is_file:
+        raise UsageError(f"{path} is not a file", hint="Name a file that does not exist yet.")
+    if not replace:
+        raise _exists(path)
+
+
+def write_new_file(path: Path, data: bytes, *, replace: bool) -> None:
+    """Write the file for all to read, as far as the umask lets them. A symbolic link is followed.
+
+    Raises:
+        UsageError: it exists, and is not to be replaced.
+        JsBackupError: it cannot be written.
+    """
+    check_new_file(path, replace=replace)
+    target = Path(os.path.realpath(path))
+    temporary = f".{target.name[:_MAX_SHOWN]}.jsbackup-{os.urandom(4).hex()}"
+    try:
+        with posix.closing(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+            try:
+                with os.fdopen(os.open(temporary, _FLAGS, _MODE, dir_fd=folder), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    posix.fsync(file.fileno())
+                if replace:
+                    os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                elif not posix.link_new(folder, temporary, folder, target.name):
+                    raise _exists(path)
+            finally:
+                with suppress(FileNotFoundError):  # it has its name
+                    os.unlink(temporary, dir_fd=folder)
+    except OSError as error:
+        raise JsBackupError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def _exists(path: Path) -> UsageError:
+    return UsageError(f"{path} exists already", hint="Name another file, or give --force to replace it.")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else "not a usable name"

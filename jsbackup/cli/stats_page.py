@@ -1,0 +1,260 @@
+"""What `stats` found, as a page: a table of all streams, and charts and tables of the largest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from jsbackup.cli.charts import Line, Scale, Slot, bar, columns, key, lines
+from jsbackup.cli.output import format_bytes, format_count, format_time
+from jsbackup.cli.page import Markup, clipped, document, element, join
+from jsbackup.cli.stats_report import format_moment, format_width
+from jsbackup.times import parse_time
+
+if TYPE_CHECKING:
+    from jsbackup.pipeline.stats import StreamStats
+
+__all__ = ["stats_page"]
+
+# A stream takes some 40 KB of page with all its charts; a row in the table a few hundred bytes.
+_MOST_CHARTED, _MOST_LISTED = 50, 1000
+
+_DAY = 86_400 * 10**9
+
+
+def stats_page(backup: str, created: str, found: Sequence[StreamStats]) -> bytes:
+    """The page, UTF-8. `created` is RFC 3339, as the manifest has it."""
+    by_size = sorted(range(len(found)), key=lambda number: -found[number].bytes)
+    charted = sorted(number for number in by_size[:_MOST_CHARTED] if found[number].messages or found[number].growth)
+    listed = sorted(by_size[:_MOST_LISTED])
+    messages, size = sum(one.messages for one in found), sum(one.bytes for one in found)
+    about = f"{format_count(len(found), 'stream')}, {format_count(messages, 'message')}, {format_bytes(size)}"
+    return document(
+        f"Backup {backup}",
+        element("h1", f"Backup {backup}"),
+        element("p", f"Made {created[:19]}Z: {about}. Times are UTC, sizes are those of messages before compression."),
+        _streams(found, listed, set(charted)),
+        *(_left_out(len(found), len(charted), len(listed))),
+        *(_stream(found[number], number) for number in charted),
+    )
+
+
+def _left_out(streams: int, charted: int, listed: int) -> Iterable[Markup]:
+    if listed < streams:
+        yield element("p", f"Only the {listed} largest of {format_count(streams)} streams are listed.", class_="quiet")
+    if charted < listed:
+        yield element("p", f"Charts follow for {charted} of them, the largest.", class_="quiet")
+
+
+def _streams(found: Sequence[StreamStats], listed: Sequence[int], charted: set[int]) -> Markup:
+    most = max((one.bytes for one in found), default=0)
+    rows = []
+    for number in listed:
+        one = found[number]
+        name = clipped(one.stream)
+        rows.append(
+            [
+                _cell(element("a", name, href=f"#stream-{number}") if number in charted else name, "name"),
+                _number(format_count(one.messages)),
+                _number(format_bytes(one.bytes)),
+                _cell(bar(one.bytes, most)),
+                _number(format_count(one.subject_count)),
+                _number("not counted" if one.duplicates is None else format_count(one.duplicates)),
+                *(_cell(format_time(moment), "time") for moment in (one.oldest_ns, one.newest_ns)),
+            ]
+        )
+    header = ["Stream", ">Messages", ">Bytes", "Share", ">Subjects", ">Duplicates", "Oldest", "Newest"]
+    return _table("Streams", header, rows)
+
+
+def _stream(one: StreamStats, number: int) -> Markup:
+    parts = []
+    if one.messages:
+        parts += [*_rates(one), _sizes(one)]
+    if len(one.growth) > 1:
+        parts += _growth(one)
+    tables = [_subjects(one), _largest(one)] if one.messages else []
+    if not parts:
+        parts = [element("p", "It has no messages, and this is the only backup of it.", class_="quiet")]
+    return element(
+        "section",
+        element("h2", clipped(one.stream), id=f"stream-{number}"),
+        element("div", *parts, class_="charts"),
+        *tables,
+    )
+
+
+def _rates(one: StreamStats) -> list[Markup]:
+    spread = one.distribution
+    width, wide = spread.bucket_ns, format_width(spread.bucket_ns)
+    first = spread.buckets[0].start_ns // width
+    count = spread.buckets[-1].start_ns // width - first + 1
+    by_number = {bucket.start_ns // width - first: bucket for bucket in spread.buckets}
+    charts = []
+    for title, scale, write in (("Messages", Scale.COUNT, format_count), ("Bytes", Scale.BYTES, format_bytes)):
+        slots = []
+        for number in range(count):
+            bucket = by_number.get(number)
+            value = 0 if bucket is None else bucket.messages if scale is Scale.COUNT else bucket.bytes
+            start = (first + number) * width
+            mark = _axis_time(start, width) if number in (0, count // 2 if count > 4 else 0, count - 1) else ""
+            slots.append(Slot(value, f"{format_moment(start)}: {write(value)}", mark))
+        busiest = max(slots, key=lambda slot: slot.value)
+        about = f"{title} of {clipped(one.stream)} for each {wide}. Most from {busiest.tip}."
+        charts.append(_figure(f"{title} for each {wide}", columns(about, slots, scale)))
+    rows = [
+        [
+            _cell(format_moment(bucket.start_ns), "time"),
+            _number(format_count(bucket.messages)),
+            _number(format_bytes(bucket.bytes)),
+        ]
+        for bucket in spread.buckets
+    ]
+    table = _folded(f"Numbers for each {wide}", ["From", ">Messages", ">Bytes"], rows)
+    return [charts[0], join(element("div", charts[1], table))]
+
+
+def _sizes(one: StreamStats) -> Markup:
+    classes = {found.least: found for found in one.distribution.classes}
+    least = [1 << power for power in range(min(classes).bit_length() - 1, max(classes).bit_length())]
+    each = -(-len(least) // 6)
+    slots = []
+    for number, low in enumerate(least):
+        messages = classes[low].messages if low in classes else 0
+        mark = _power(low) if number % each == 0 else ""
+        slots.append(Slot(messages, f"{_class(low)}: {format_count(messages, 'message')}", mark))
+    common = max(slots, key=lambda slot: slot.value)
+    rows = [
+        [_cell(_class(low)), _number(format_count(found.messages)), _number(format_bytes(found.bytes))]
+        for low, found in sorted(classes.items())
+    ]
+    sizes = one.sizes
+    said = (
+        f"Half of the messages have up to {format_bytes(sizes.p50)}, 90 % up to {format_bytes(sizes.p90)}, "
+        f"99 % up to {format_bytes(sizes.p99)}; the largest has {format_bytes(sizes.largest)}."
+    )
+    about = f"Messages of {clipped(one.stream)} by size. {said} Most in {common.tip}."
+    return element(
+        "div",
+        _figure("Messages by size", columns(about, slots, Scale.COUNT)),
+        element("p", said),
+        _folded("Numbers by size", ["Size", ">Messages", ">Bytes"], rows),
+    )
+
+
+def _growth(one: StreamStats) -> list[Markup]:
+    points = one.growth
+    moments = [parse_time(point.created) for point in points]
+    moments = [max(moments[: index + 1]) for index in range(len(moments))]  # a clock may have been set back
+    marks = [f"{moment[:10]} {moment[11:16]}" for moment in (points[0].created, points[-1].created)]
+
+    def line(name: str, values: list[int], write: str) -> Line:
+        told = [format_bytes(value) if write == "bytes" else format_count(value, "message") for value in values]
+        tips = [f"{point.created[:19]}Z: {text}" for point, text in zip(points, told, strict=True)]
+        return Line(name, values, tips)
+
+    counts = line("messages", [point.messages for point in points], "messages")
+    raw = line("bytes of messages", [point.bytes for point in points], "bytes")
+    stored = line("stored", [point.stored_bytes for point in points], "bytes")
+    name = clipped(one.stream)
+    over = f"in {len(points)} backups of {name}, from {counts.tips[0]} to {counts.tips[-1]}"
+    rows = [
+        [
+            _cell(point.backup, "time"),
+            _number(format_count(point.messages)),
+            _number(format_bytes(point.bytes)),
+            _number(format_bytes(point.stored_bytes)),
+        ]
+        for point in points
+    ]
+    return [
+        _figure("Messages by backup", lines(f"Messages {over}.", moments, marks, [counts], Scale.COUNT)),
+        element(
+            "div",
+            _figure(
+                "Bytes by backup",
+                lines(f"Bytes {over}.", moments, marks, [raw, stored], Scale.BYTES),
+                key([raw, stored]),
+            ),
+            _folded("Numbers by backup", ["Backup", ">Messages", ">Bytes", ">Stored"], rows),
+        ),
+    ]
+
+
+def _subjects(one: StreamStats) -> Markup:
+    if not one.subjects:
+        return Markup()
+    most = one.subjects[0].bytes
+    rows = [
+        [
+            _cell(clipped(subject.subject), "name"),
+            _number(format_count(subject.messages)),
+            _number(format_bytes(subject.bytes)),
+            _cell(bar(subject.bytes, most)),
+            _number(format_bytes(subject.sizes.p50)),
+            _number(format_bytes(subject.sizes.largest)),
+            _cell(format_time(subject.newest_ns), "time"),
+        ]
+        for subject in one.subjects
+    ]
+    told = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
+    return _table(told, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
+
+
+def _largest(one: StreamStats) -> Markup:
+    rows = [
+        [
+            _number(str(large.sequence)),
+            _cell(clipped(large.subject), "name"),
+            _number(format_bytes(large.bytes)),
+            _cell(format_moment(large.timestamp_ns), "time"),
+        ]
+        for large in one.distribution.largest
+    ]
+    return _table("Largest messages", [">Sequence", "Subject", ">Size", "Stored"], rows)
+
+
+def _figure(title: str, *drawn: Markup) -> Markup:
+    return element("figure", element("figcaption", element("h3", title)), *drawn)
+
+
+def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
+    """`>` at the start of a header: numbers."""
+    names = [
+        element("th", name[1:], scope="col", class_="number")
+        if name.startswith(">")
+        else element("th", name, scope="col")
+        for name in header
+    ]
+    body = element("tbody", *(element("tr", *row) for row in rows))
+    made = element("table", element("caption", caption), element("thead", element("tr", *names)), body)
+    # What scrolls has to be reached by keyboard too.
+    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def _folded(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
+    return element("details", element("summary", "Table"), _table(caption, header, rows))
+
+
+def _cell(content: str, class_: str = "") -> Markup:
+    return element("td", content, class_=class_) if class_ else element("td", content)
+
+
+def _number(content: str) -> Markup:
+    return _cell(content, "number")
+
+
+def _class(low: int) -> str:
+    return f"{_power(low)} to {_power(2 * low)}"
+
+
+def _power(count: int) -> str:
+    """A power of two: `512 B`, `1 KiB`."""
+    power = (count.bit_length() - 1) // 10
+    return f"{count >> 10 * power} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
+
+
+def _axis_time(ns: int, width_ns: int) -> str:
+    form = "%Y-%m-%d" if width_ns >= _DAY else "%m-%d %H:%M" if width_ns >= 60 * 10**9 else "%H:%M:%S"
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime(form)
