@@ -23,6 +23,7 @@ from jsbackup.config.connection import (
 )
 from jsbackup.config.keys import KeySecrets, key_secrets, mask_secret, new_writer_key_file, secret_file
 from jsbackup.config.options import ConnectionOptions
+from jsbackup.config.reference import ConnectionReference, connection_reference
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret
 from jsbackup.config.values import Glob, parse_bool, parse_duration, parse_glob, parse_size, parse_time
@@ -30,6 +31,7 @@ from jsbackup.config.values import Glob, parse_bool, parse_duration, parse_glob,
 __all__ = [
     "Connection",
     "ConnectionOptions",
+    "ConnectionReference",
     "Glob",
     "KeySecrets",
     "Login",
@@ -39,6 +41,7 @@ __all__ = [
     "Tls",
     "UserJwt",
     "UserPassword",
+    "connection_reference",
     "environment",
     "environment_with",
     "key_secrets",

@@ -45,6 +45,8 @@ __all__ = [
     "Tls",
     "UserJwt",
     "UserPassword",
+    "has_login",
+    "layered_connection",
     "source_connection",
     "target_connection",
 ]
@@ -139,19 +141,20 @@ def source_connection(options: ConnectionOptions, environ: Mapping[str, str]) ->
     """The connection of a command: its options over the environment over a context. Raises UsageError."""
     variables = environment_options(environ)
     name = options.context or variables.context or selected_context(environ)
-    return _connection(options, variables, name, environ)
+    return layered_connection(options, variables, name, environ)
 
 
 def target_connection(options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
     """The second connection of a command, from its own options only; `environ` serves paths and `env://`."""
     if not (options.server or options.context):
         raise UsageError("the target server is not named", hint="Give --to-server or --to-context.")
-    return _connection(options, ConnectionOptions(), options.context or None, environ)
+    return layered_connection(options, ConnectionOptions(), options.context or None, environ)
 
 
-def _connection(
+def layered_connection(
     options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
 ) -> Connection:
+    """The connection of options over variables over the context `name`; `environ` serves paths and `env://`."""
     _refuse_two_logins(options)
     context = read_context(name, environ) if name else ConnectionOptions()
     layers = (options, variables, context)
@@ -187,6 +190,11 @@ def _rank(layers: Sequence[ConnectionOptions], *names: str) -> int | None:
 
 
 # ------------------------------------------------------------------------------------------------------- servers
+
+
+def has_login(server: str) -> bool:
+    """Whether one of these URLs has a login or a token in it. Raises UsageError."""
+    return any(one.login or one.token for one in _servers(server))
 
 
 def _servers(text: str) -> tuple[Server, ...]:

@@ -18,7 +18,7 @@ from jsbackup.config.options import ConnectionOptions
 from jsbackup.config.secrets import home, read_file_if_there
 from jsbackup.errors import UsageError
 
-__all__ = ["read_context", "selected_context"]
+__all__ = ["context_path", "read_context", "selected_context"]
 
 # Key of the context file -> field of ConnectionOptions.
 _TEXT_KEYS: Final = {
@@ -52,7 +52,7 @@ def selected_context(environ: Mapping[str, str]) -> str | None:
 
 def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
     """Reads one context. Raises UsageError if it is missing, is not JSON, or asks for what is not supported."""
-    path = _path(name, environ)
+    path = context_path(name, environ)
     text = read_file_if_there(path, "nats context")
     if text is None:
         known = sorted(found.stem for found in path.parent.glob("*.json"))
@@ -76,7 +76,8 @@ def _folder(environ: Mapping[str, str]) -> Path:
     return (Path(configured) if configured else home(environ) / ".config") / "nats"
 
 
-def _path(name: str, environ: Mapping[str, str]) -> Path:
+def context_path(name: str, environ: Mapping[str, str]) -> Path:
+    """The file of a context. Raises UsageError if that is no name of one."""
     if name.endswith(".json") and (path := Path(name)).is_file():
         return path
     if not name or ".." in name or any(character in "/\\\0" for character in name):
