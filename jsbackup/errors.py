@@ -32,6 +32,8 @@ case without a full stop and name what happened and to what; `hint` is a full se
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ApiError",
     "DigestMismatch",
@@ -70,6 +72,16 @@ class JsBackupError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors come back from other processes, and some classes take more than a message.
+        return _restored, (type(self), self.args, dict(vars(self)))
+
+
+def _restored(kind: type[JsBackupError], args: tuple[Any, ...], state: dict[str, Any]) -> JsBackupError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error
 
 
 class UsageError(JsBackupError):

@@ -29,7 +29,7 @@ from jsbackup.progress import Progress
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout, leases
-from jsbackup.repository.locking import LockRequest, open_lock
+from jsbackup.repository.locking import BackupLock, LockRequest, open_lock
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source, StreamBackup
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.receipts import Receipts
@@ -37,18 +37,24 @@ from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
 
 __all__ = [
+    "TOOL",
     "BackupOptions",
     "BackupReport",
+    "BegunBackup",
+    "Chosen",
     "Failure",
+    "back_up_streams",
+    "begin_backup",
     "choose_streams",
     "connect_jetstream",
     "describe_source",
+    "finish_backup",
     "run_backup",
 ]
 
 _log = logging.getLogger(__name__)
 
-_TOOL = f"jsbackup {__version__}"
+TOOL = f"jsbackup {__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,26 @@ class BackupReport:
     failures: tuple[Failure, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Streams to read, largest first, with the last backup of each that has one. Travels to other processes."""
+
+    source: Source
+    streams: tuple[StreamInfo, ...]
+    earlier: Mapping[str, StreamBackup]
+
+
+@dataclass(frozen=True, slots=True)
+class BegunBackup:
+    """A backup before its streams are read. `failures` are streams that cannot be."""
+
+    begun_ns: int
+    chosen: Chosen
+    failures: tuple[Failure, ...]
+    receipts: Receipts
+    lock: BackupLock | None
+
+
 @asynccontextmanager
 async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
     """A link of its own with the JetStream API on it."""
@@ -108,6 +134,37 @@ async def run_backup(
         NatsError: the server cannot be asked.
         RepositoryLocked: the lease was lost; nothing was committed.
     """
+    async with _begun(connection, repository, options, progress, lease, clock_ns) as begun:
+        results, failed = await back_up_streams(
+            connection, repository, options, progress, begun.chosen, begun.receipts, clock_ns
+        )
+    return await asyncio.to_thread(finish_backup, repository, options, begun, results, failed, lease, random)
+
+
+async def begin_backup(
+    connection: Connection,
+    repository: Repository,
+    options: BackupOptions,
+    progress: Progress,
+    *,
+    lease: leases.Lease,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> BegunBackup:
+    """The backup that is to be made, whose streams are going to be read elsewhere. Raises as `run_backup`."""
+    async with _begun(connection, repository, options, progress, lease, clock_ns) as begun:
+        return begun
+
+
+@asynccontextmanager
+async def _begun(
+    connection: Connection,
+    repository: Repository,
+    options: BackupOptions,
+    progress: Progress,
+    lease: leases.Lease,
+    clock_ns: Callable[[], int],
+) -> AsyncIterator[BegunBackup]:
+    """Ask the server what there is. While this is entered its advisories are logged."""
     begun_ns = clock_ns()
     lock = None
     if options.lock is not None:
@@ -123,23 +180,33 @@ async def run_backup(
         incarnations = {
             info.name: layout.incarnation(source.cluster, source.account, info.name, info.created) for info in streams
         }
-        receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), _TOOL)
+        receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
         earlier: Mapping[str, StreamBackup] = {}
         if not options.config_only:
             earlier = await asyncio.to_thread(previous_streams, repository, incarnations)
             await asyncio.to_thread(receipts.read_earlier)
-        results, failed = await _run_workers(
-            connection, repository, options, progress, source, streams, earlier, receipts, clock_ns
-        )
-    failures += failed
+        yield BegunBackup(begun_ns, Chosen(source, tuple(streams), earlier), tuple(failures), receipts, lock)
+
+
+def finish_backup(
+    repository: Repository,
+    options: BackupOptions,
+    begun: BegunBackup,
+    results: Sequence[StreamResult],
+    failed: Sequence[Failure],
+    lease: leases.Lease,
+    random: Callable[[int], bytes],
+) -> BackupReport:
+    """Commit what was stored, if anything was. Raises RepositoryLocked and StoreError."""
+    failures = (*begun.failures, *failed)
     if failures and not results:
-        return BackupReport(None, (), tuple(failures))
+        return BackupReport(None, (), failures)
     previous = next(reversed(repository.backups()), None)
     manifest = Manifest(
-        id=layout.backup_id(begun_ns, random(3), previous),
-        created=format_time(begun_ns),
-        tool=_TOOL,
-        source=source,
+        id=layout.backup_id(begun.begun_ns, random(3), previous),
+        created=format_time(begun.begun_ns),
+        tool=TOOL,
+        source=begun.chosen.source,
         result=Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
         streams=tuple(result.stream for result in results),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
@@ -147,14 +214,14 @@ async def run_backup(
         previous=previous,
         selection=_selection(options),
     )
-    if lock is not None:
-        manifest = await asyncio.to_thread(lock.lock_content, manifest)
-    await asyncio.to_thread(leases.commit, repository, manifest, lease)
+    if begun.lock is not None:
+        manifest = begun.lock.lock_content(manifest)
+    leases.commit(repository, manifest, lease)
     folders = {repository.objects.sealing.folder(stream.name, stream.incarnation) for stream in manifest.streams}
-    await asyncio.to_thread(receipts.settle, folders)
-    if lock is not None:
-        await asyncio.to_thread(lock.lock_manifest, manifest)
-    return BackupReport(manifest, tuple(results), tuple(failures))
+    begun.receipts.settle(folders)
+    if begun.lock is not None:
+        begun.lock.lock_manifest(manifest)
+    return BackupReport(manifest, tuple(results), failures)
 
 
 def _selection(options: BackupOptions) -> Selection:
@@ -203,20 +270,18 @@ async def choose_streams(
     return sorted(infos, key=lambda info: (-info.state.bytes, info.name)), failures
 
 
-async def _run_workers(
+async def back_up_streams(
     connection: Connection,
     repository: Repository,
     options: BackupOptions,
     progress: Progress,
-    source: Source,
-    streams: list[StreamInfo],
-    earlier: Mapping[str, StreamBackup],
+    chosen: Chosen,
     receipts: Receipts,
     clock_ns: Callable[[], int],
 ) -> tuple[list[StreamResult], list[Failure]]:
-    """All streams, `jobs` at a time; results in order of names."""
-    waiting = list(reversed(streams))
-    at_once = min(options.jobs, len(streams))
+    """Store all of them, `jobs` at a time; results in order of names. What fails is among the failures."""
+    waiting = list(reversed(chosen.streams))
+    at_once = min(options.jobs, len(waiting))
     options = replace(options, limits=options.limits.beside(at_once - 1))
     results: list[StreamResult] = []
     failures: list[Failure] = []
@@ -226,7 +291,15 @@ async def _run_workers(
         began = time.monotonic()
         try:
             stream = await back_up_stream(
-                js, repository, info, options, progress, source, earlier.get(info.name), receipts, clock_ns
+                js,
+                repository,
+                info,
+                options,
+                progress,
+                chosen.source,
+                chosen.earlier.get(info.name),
+                receipts,
+                clock_ns,
             )
         except JsBackupError as error:
             _log.warning("stream %s failed: %s", info.name, error.message)

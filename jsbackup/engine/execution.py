@@ -90,8 +90,8 @@ class RestoredStream:
     bytes: int
     digest: str
     verified: bool
-    seconds: float
     wire: Wire
+    seconds: float = 0.0
     consumers: tuple[RestoredConsumer, ...] = ()
     notes: tuple[str, ...] = ()
     incomplete: bool = False
@@ -131,8 +131,10 @@ class Execution:
         failures: list[Failure] = []
 
         async def one(js: JetStream, supply: Supply, action: Action) -> bool:
+            began = time.monotonic()
             try:
-                results.append(await self._one(js, supply, action))
+                restored = await self._one(js, supply, action)
+                results.append(replace(restored, seconds=time.monotonic() - began))
             except JsBackupError as error:
                 _log.warning("stream %s failed: %s", action.name, error.message)
                 failures.append(Failure(action.name, error))
@@ -165,12 +167,10 @@ class Execution:
         return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
 
     async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
-        began = time.monotonic()
         if action.leftover:
             _log.info("stream %s is left over from an interrupted restore: removed", action.name)
             await js.delete_stream(action.name)
-        restored = await (self._replace if action.replaces else self._restore)(js, supply, action)
-        return replace(restored, seconds=time.monotonic() - began)
+        return await (self._replace if action.replaces else self._restore)(js, supply, action)
 
     async def _replace(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         staged, sent = await self._stage(js, supply, action)
@@ -244,12 +244,16 @@ class Execution:
         return sent, []
 
     async def _restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
-        began = time.monotonic()
         if action.wire is Wire.API:
             return await self._create(js, action)
-        keeping = self._final(action)
-        sent, amiss = await self._deliver(js, supply, action, keeping)
-        entry, whole = sent.entry, state_to_restore(sent.entry)
+        sent, amiss = await self._deliver(js, supply, action, self._final(action))
+        return await self._finish(js, supply, action, sent, amiss)
+
+    async def _finish(
+        self, js: JetStream, supply: Supply, action: Action, sent: Sent, amiss: list[str]
+    ) -> RestoredStream:
+        """See to all that is left to do when the messages are there, and prove them. `amiss` is what went wrong."""
+        entry, whole, keeping = sent.entry, state_to_restore(sent.entry), self._final(action)
         settled = await self._settle(js, action, sent)
         if keeping != action.config and (reason := await configure(js, action.config)):
             amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
@@ -268,7 +272,6 @@ class Execution:
             bytes=whole.bytes,
             digest=proof.digest.hex if proof else entry.digest.hex,
             verified=proof is not None,
-            seconds=time.monotonic() - began,
             wire=sent.wire,
             consumers=settled.consumers,
             notes=tuple(notes),
@@ -283,7 +286,6 @@ class Execution:
 
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:
         """A stream of a config-only backup: made by the API, empty."""
-        began = time.monotonic()
         # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
         await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
         try:
@@ -301,7 +303,6 @@ class Execution:
             bytes=0,
             digest=action.entry.digest.hex,
             verified=True,
-            seconds=time.monotonic() - began,
             wire=action.wire,
             consumers=tuple(RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY) for p in action.consumers),
             notes=tuple(_lasting(action)),

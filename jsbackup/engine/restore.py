@@ -28,15 +28,19 @@ from jsbackup.errors import PlanRefused
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.verify import Checker
 
 __all__ = [
     "MARKER",
     "Prepared",
+    "Prospect",
     "RestoreReport",
     "RestoreSettings",
     "RestoredConsumer",
     "RestoredStream",
+    "begin_restore",
     "carry_out",
+    "make_sure",
     "prepare_restore",
     "refuse_if_stale",
     "run_restore",
@@ -50,6 +54,15 @@ class RestoreReport:
     plan: RestorePlan
     streams: tuple[RestoredStream, ...]
     failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A restore that nothing at the target stands against. Objects were not looked at."""
+
+    planning: Planning
+    plan: RestorePlan
+    marking: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,32 @@ async def prepare_restore(
     saved: SavedPlan | None = None,
 ) -> Prepared:
     """Plan, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
+    prospect = await _look_and_plan(js, repository, manifest, options, now_ns, saved)
+    return await asyncio.to_thread(make_sure, manifest, prospect, settings)
+
+
+async def begin_restore(
+    connection: Connection,
+    repository: Repository,
+    manifest: Manifest,
+    options: RestoreOptions,
+    *,
+    now_ns: Callable[[], int] = time.time_ns,
+    saved: SavedPlan | None = None,
+) -> Prospect:
+    """The restore that is going to be carried out elsewhere. Raises as `run_restore`; nothing is changed."""
+    async with connect_jetstream(connection) as js:
+        return await _look_and_plan(js, repository, manifest, options, now_ns, saved)
+
+
+async def _look_and_plan(
+    js: JetStream,
+    repository: Repository,
+    manifest: Manifest,
+    options: RestoreOptions,
+    now_ns: Callable[[], int],
+    saved: SavedPlan | None,
+) -> Prospect:
     target = await look_at(js, now_ns())
     planning = Planning(repository, target, options)
     plan = await asyncio.to_thread(planning.plan, manifest)
@@ -100,21 +139,27 @@ async def prepare_restore(
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
     await check_allowed(js, plan)
+    return Prospect(planning, plan, await may_update(js))
+
+
+def make_sure(
+    manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
+) -> Prepared:
+    """Check what the plan needs of the repository; with a `checker` objects are read elsewhere.
+
+    Raises as `run_restore`; nothing is changed.
+    """
+    planning, plan = prospect.planning, prospect.plan
+    objects = planning.repository.objects
     sound = PartialPlan(plan, manifest, {}, ())
     if settings.partial:
-        sound = await asyncio.to_thread(
-            plan_what_is_left,
-            repository.objects,
-            manifest,
-            plan,
-            planning.plan,
-        )
+        sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker)
     else:
-        await asyncio.to_thread(check_objects, repository.objects, manifest, plan)
-    plan = await asyncio.to_thread(planning.settle, sound.manifest, sound.plan, settings.mask_secret)
+        check_objects(objects, manifest, plan, checker)
+    plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
     plan = without(plan, {failure.name for failure in sound.failures})
     refuse_if_refused(plan)
-    return Prepared(plan, target, sound, await may_update(js))
+    return Prepared(plan, planning.target, sound, prospect.marking)
 
 
 async def refuse_if_stale(

@@ -15,7 +15,7 @@ from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.salvage import find_lost, salvage
-from jsbackup.repository.verify import Level, Problem, verify_backup
+from jsbackup.repository.verify import Checker, Level, Problem, verify_backup
 from jsbackup.transforms.cut import Cut
 
 __all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
@@ -38,9 +38,12 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
 
 
-def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
-    """Raises IntegrityError if anything that the plan needs is missing, damaged or unreadable; and StoreError."""
-    for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS):
+def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, checker: Checker | None = None) -> None:
+    """Raises IntegrityError if anything that the plan needs is missing, damaged or unreadable; and StoreError.
+
+    With a `checker` objects are read elsewhere.
+    """
+    for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker):
         raise IntegrityError(
             f"nothing was restored: stream {problem.stream}: {problem.problem}",
             hint="See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
@@ -67,13 +70,17 @@ class PartialPlan:
 
 
 def plan_what_is_left(
-    objects: Objects, manifest: Manifest, plan: RestorePlan, replan: Callable[[Manifest], RestorePlan]
+    objects: Objects,
+    manifest: Manifest,
+    plan: RestorePlan,
+    replan: Callable[[Manifest], RestorePlan],
+    checker: Checker | None = None,
 ) -> PartialPlan:
     """The plan for what is left of the streams that `plan` restores; `replan` makes one for another manifest.
 
     Raises as `find_lost`.
     """
-    left = salvage(manifest, find_lost(objects, _chosen(manifest, plan)))
+    left = salvage(manifest, find_lost(objects, _chosen(manifest, plan), checker))
     if left.lost or left.beyond:
         plan = replan(left.manifest)
     failures = [Failure(name, _beyond(problem)) for name, problem in left.beyond.items()]

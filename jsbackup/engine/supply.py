@@ -136,8 +136,15 @@ class StoredSupply:
             archive,
             delivery.transfer.limits,
         )
+        return self._sent(action, consumers)
+
+    async def sent_before(self, action: Action) -> Sent:
+        """What `send` came to when another process did it. Raises IntegrityError and StoreError."""
+        return self._sent(action, await asyncio.to_thread(load_consumers, self._objects, action))
+
+    def _sent(self, action: Action, consumers: Iterable[PlannedConsumer]) -> Sent:
         undecoded = "it was kept as it came, not decoded" if action.wire is Wire.OPAQUE else ""
-        return Sent(entry, tuple(consumers), action.wire, undecoded)
+        return Sent(action.entry, tuple(consumers), action.wire, undecoded)
 
     async def prove(
         self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], advance: Advance

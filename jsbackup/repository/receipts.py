@@ -79,6 +79,7 @@ class Receipts:
         self._listed_bytes = self._unlisted_bytes = 0
         self._generation = 0
         self._keys: list[str] = []  # of this run, as far as they may be there
+        self._taken_over: list[str] = []
 
     def read_earlier(self) -> None:
         """Look for receipts of runs that did not come to their manifests. One listing, and one request for each."""
@@ -152,9 +153,20 @@ class Receipts:
         except JsBackupError as error:
             _log.warning("what is stored so far would be stored again after a crash: %s", error.message)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The receipts that this run has put, and not deleted."""
+        with self._lock:
+            return tuple(self._keys)
+
+    def take_over(self, keys: Iterable[str]) -> None:
+        """Receipts of processes that did a part of this run: what they list will be named by its manifest."""
+        self._taken_over += keys
+
     def settle(self, folders: Collection[str]) -> None:
         """A manifest names the streams in `folders`: take away the receipts that list nothing else."""
         spent = list(self._keys) if self._noted.keys() <= set(folders) else []
+        spent += self._taken_over
         spent += [key for one in self._earlier if one.segments.keys() <= set(folders) for key in one.keys]
         try:
             for key in spent:

@@ -18,7 +18,7 @@ from jsbackup.errors import StoreError, UnsupportedError
 from jsbackup.model import ConsumerState, Fidelity
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.verify import Level, Problem, ProblemKind, verify_backup
+from jsbackup.repository.verify import Checker, Level, Problem, ProblemKind, verify_backup
 
 __all__ = ["Salvage", "find_lost", "salvage"]
 
@@ -35,8 +35,8 @@ class Salvage:
     beyond: Mapping[str, Problem]
 
 
-def find_lost(objects: Objects, manifest: Manifest) -> list[Problem]:
-    """Everything that is lost of a backup; reads and decodes all of it.
+def find_lost(objects: Objects, manifest: Manifest, checker: Checker | None = None) -> list[Problem]:
+    """Everything that is lost of a backup; reads and decodes all of it, or has `checker` do so.
 
     Raises:
         KeyUnavailable: it is encrypted, and no key that opens it was given.
@@ -44,7 +44,7 @@ def find_lost(objects: Objects, manifest: Manifest) -> list[Problem]:
         StoreError: the store does not answer, for now at least.
     """
     found = []
-    for problem in verify_backup(objects, manifest, Level.DATA):
+    for problem in verify_backup(objects, manifest, Level.DATA, checker=checker):
         cause = problem.cause
         if isinstance(cause, UnsupportedError) or (isinstance(cause, StoreError) and objects.store.is_temporary(cause)):
             raise cause

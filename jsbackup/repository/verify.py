@@ -238,10 +238,16 @@ class Verifier:
 
 
 def verify_backup(
-    objects: Objects, manifest: Manifest, level: Level, *, progress: Progress | None = None, threads: int = _THREADS
+    objects: Objects,
+    manifest: Manifest,
+    level: Level,
+    *,
+    progress: Progress | None = None,
+    threads: int = _THREADS,
+    checker: Checker | None = None,
 ) -> Iterator[Problem]:
-    """The problems of one backup alone. Raises as `Verifier.check`."""
-    yield from Verifier(objects, level, progress=progress, threads=threads).check(manifest)
+    """The problems of one backup alone. Arguments as of `Verifier`; raises as `Verifier.check`."""
+    yield from Verifier(objects, level, progress=progress, threads=threads, checker=checker).check(manifest)
 
 
 def check_manifest(manifest: Manifest) -> list[Problem]:
