@@ -17,7 +17,7 @@ __all__ = ["HEIGHT", "WIDTH", "Line", "Scale", "Slot", "bar", "columns", "key", 
 
 WIDTH, HEIGHT = 480, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 472, 12, 172
-_CHARACTER = 7  # about as wide as one of the axis is
+_CHARACTER = 10  # about as wide as one of the axis is on a phone, where the style makes them larger
 _CLASSES = ("one", "two")
 
 _UNITS = {1000: ("", " k", " M", " G", " T", " P", " E"), 1024: (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")}

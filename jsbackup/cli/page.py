@@ -89,7 +89,7 @@ body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 sys
 main { max-width: 76rem; margin: 0 auto; padding: 1rem }
 h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; padding-top: 1rem; border-top: 1px solid var(--rule) }
-h2, h3, td, th, caption, summary { overflow-wrap: anywhere }
+h2, h3, caption, td.name { overflow-wrap: anywhere }
 h3, caption { font-size: 1rem; font-weight: 600; text-align: left; margin: 0; padding: .25rem 0 }
 a { color: var(--one) }
 p { margin: .5rem 0; max-width: 60rem }
@@ -105,13 +105,14 @@ svg path { fill: none; stroke-width: 2 } svg path.one { fill: none; stroke: var(
 svg path.two { fill: none; stroke: var(--two); stroke-dasharray: 6 3 }
 .key { display: inline-block; width: 1.5rem; height: .5rem; margin: 0 .5rem 0 0 } .key + .key { margin-left: 1rem }
 svg .hit { fill: transparent } svg g:hover > .hit { fill: var(--ink); fill-opacity: .08 }
-.scroll { overflow-x: auto }
+.scroll { overflow-x: auto; margin-top: 1rem }
 table { border-collapse: collapse; width: 100% }
 th, td { padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--rule); text-align: left; vertical-align: top }
 td.name { min-width: 10rem }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.time { white-space: nowrap }
+th, .time { white-space: nowrap }
 td svg { min-width: 4rem; height: 1.25rem }
 summary { cursor: pointer; color: var(--quiet); padding: .25rem 0 }
+@media (max-width: 40rem) { svg text { font-size: 16px } }
 @media print { details { display: none } }
 """

@@ -22,6 +22,8 @@ _MOST_CHARTED, _MOST_LISTED = 50, 1000
 
 _DAY = 86_400 * 10**9
 
+_ONE = {"1 s": "second", "1 min": "minute", "1 h": "hour", "1 d": "day"}
+
 
 def stats_page(backup: str, created: str, found: Sequence[StreamStats]) -> bytes:
     """The page, UTF-8. `created` is RFC 3339, as the manifest has it."""
@@ -49,6 +51,7 @@ def _left_out(streams: int, charted: int, listed: int) -> Iterable[Markup]:
 
 def _streams(found: Sequence[StreamStats], listed: Sequence[int], charted: set[int]) -> Markup:
     most = max((one.bytes for one in found), default=0)
+    counted = any(one.duplicates is not None for one in found)
     rows = []
     for number in listed:
         one = found[number]
@@ -60,11 +63,12 @@ def _streams(found: Sequence[StreamStats], listed: Sequence[int], charted: set[i
                 _number(format_bytes(one.bytes)),
                 _cell(bar(one.bytes, most)),
                 _number(format_count(one.subject_count)),
-                _number("not counted" if one.duplicates is None else format_count(one.duplicates)),
+                *([_number(format_count(one.duplicates or 0))] if counted else []),
                 *(_cell(format_time(moment), "time") for moment in (one.oldest_ns, one.newest_ns)),
             ]
         )
-    header = ["Stream", ">Messages", ">Bytes", "Share", ">Subjects", ">Duplicates", "Oldest", "Newest"]
+    duplicates = [">Duplicates"] if counted else []
+    header = ["Stream", ">Messages", ">Bytes", "Share", ">Subjects", *duplicates, "Oldest", "Newest"]
     return _table("Streams", header, rows)
 
 
@@ -87,7 +91,8 @@ def _stream(one: StreamStats, number: int) -> Markup:
 
 def _rates(one: StreamStats) -> list[Markup]:
     spread = one.distribution
-    width, wide = spread.bucket_ns, format_width(spread.bucket_ns)
+    width, each = spread.bucket_ns, format_width(spread.bucket_ns)
+    each = _ONE.get(each, each)
     first = spread.buckets[0].start_ns // width
     count = spread.buckets[-1].start_ns // width - first + 1
     by_number = {bucket.start_ns // width - first: bucket for bucket in spread.buckets}
@@ -101,8 +106,8 @@ def _rates(one: StreamStats) -> list[Markup]:
             mark = _axis_time(start, width) if number in (0, count // 2 if count > 4 else 0, count - 1) else ""
             slots.append(Slot(value, f"{format_moment(start)}: {write(value)}", mark))
         busiest = max(slots, key=lambda slot: slot.value)
-        about = f"{title} of {clipped(one.stream)} for each {wide}. Most from {busiest.tip}."
-        charts.append(_figure(f"{title} for each {wide}", columns(about, slots, scale)))
+        about = f"{title} of {clipped(one.stream)} per {each}. Most from {busiest.tip}."
+        charts.append(_figure(f"{title} per {each}", columns(about, slots, scale)))
     rows = [
         [
             _cell(format_moment(bucket.start_ns), "time"),
@@ -111,7 +116,7 @@ def _rates(one: StreamStats) -> list[Markup]:
         ]
         for bucket in spread.buckets
     ]
-    table = _folded(f"Numbers for each {wide}", ["From", ">Messages", ">Bytes"], rows)
+    table = _folded(f"Numbers per {each}", ["From", ">Messages", ">Bytes"], rows)
     return [charts[0], join(element("div", charts[1], table))]
 
 
@@ -205,14 +210,14 @@ def _subjects(one: StreamStats) -> Markup:
 def _largest(one: StreamStats) -> Markup:
     rows = [
         [
-            _number(str(large.sequence)),
+            _cell(str(large.sequence), "time"),
             _cell(clipped(large.subject), "name"),
             _number(format_bytes(large.bytes)),
             _cell(format_moment(large.timestamp_ns), "time"),
         ]
         for large in one.distribution.largest
     ]
-    return _table("Largest messages", [">Sequence", "Subject", ">Size", "Stored"], rows)
+    return _table("Largest messages", ["Sequence", "Subject", ">Size", "Stored"], rows)
 
 
 def _figure(title: str, *drawn: Markup) -> Markup:

@@ -107,7 +107,7 @@ def _corners(element: Element) -> Iterator[tuple[float, float]]:
         yield number["x1"], number["y1"]
         yield number["x2"], number["y2"]
     elif element.tag == "text":
-        half = 0.0 if found["text-anchor"] == "end" else 3.5 * len(text_of(element))
+        half = 0.0 if found["text-anchor"] == "end" else 5 * len(text_of(element))
         yield number["x"] - half, number["y"]
         yield number["x"] + half, number["y"]
     elif element.tag == "path":

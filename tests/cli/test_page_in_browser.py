@@ -53,8 +53,11 @@ def test_charts_are_drawn_and_nothing_leaves_the_page(browser: Browser, page: Pa
         assert visit.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)"
         )
-        text_heights = visit.evaluate(f"[...document.querySelectorAll('svg text')].{boxes}")
-        assert min(h for _, h in text_heights) > 9
+        texts = visit.evaluate(f"[...document.querySelectorAll('svg text')].{boxes}")
+        assert min(h for _, h in texts) > 10
+        inside = "b.left >= s.left && b.right <= s.right && b.top >= s.top && b.bottom <= s.bottom"
+        pairs = "map(e => [e.getBoundingClientRect(), e.closest('svg').getBoundingClientRect()])"
+        assert visit.evaluate(f"[...document.querySelectorAll('svg text')].{pairs}.every(([b, s]) => {inside})")
         # Nothing sticks out but what can be scrolled by itself.
         assert visit.evaluate("document.documentElement.scrollWidth") <= width
         assert visit.evaluate("document.querySelectorAll('script, img, iframe, link, object, [onerror]').length") == 0

@@ -45,7 +45,7 @@ def test_the_page_tells_what_was_found() -> None:
     assert f"Backup {BACKUP}" in told and "2 streams" in told and "90 % up to 900 B" in told
     tables = _tables(page)
     assert [row[0] for row in tables["Streams"]] == ["Stream", "ORDERS", "EMPTY"]
-    assert len(tables["Numbers for each 1 h"]) == 91
+    assert len(tables["Numbers per hour"]) == 91
     assert tables["Largest subjects, 2 of 5"][1][:3] == ["orders.new", "90", "8.79 KiB"]
     assert tables["Largest messages"][1] == ["7", "orders.new", "68.4 KiB", "2026-11-18T11:00:00Z"]
     assert tables["Numbers by size"][1:] == [
@@ -56,8 +56,8 @@ def test_the_page_tells_what_was_found() -> None:
     assert [row[1] for row in tables["Numbers by backup"]] == ["Messages", "0", "100", "200", "300", "400"]
     titles = [text_of(title) for title in page.iter("h3")]
     assert titles == [
-        "Messages for each 1 h",
-        "Bytes for each 1 h",
+        "Messages per hour",
+        "Bytes per hour",
         "Messages by size",
         "Messages by backup",
         "Bytes by backup",
