@@ -13,6 +13,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import connection_of, open_or_make_repository, run_async
+from jsbackup.cli.spark import Where, spread_by_spark
 from jsbackup.config import parse_duration, parse_glob, parse_time
 from jsbackup.errors import UsageError
 from jsbackup.stores.base import LockMode
@@ -70,6 +71,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     help="Who may end that earlier: users with a special permission, or nobody at all.",
 )
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@spread_by_spark
 @lock_timeout_option
 def backup(
     shared: Shared,
@@ -83,12 +85,14 @@ def backup(
     lock_until: str | None,
     lock_mode: str,
     jobs: int,
+    where: Where,
     lock_timeout: str,
 ) -> int:
     """Back streams up: all of the account, or those named (globs are allowed).
 
     Makes the repository where the location is empty. A stream that fails does not stop the others: the exit code is 3
-    then, and the output names it.
+    then, and the output names it. With --spark-master executors of Spark read and store the streams, as many at the
+    same time as Spark can, or as --jobs says.
     """
     from jsbackup.engine.backup import BackupOptions, run_backup
     from jsbackup.engine.increment import Incremental
@@ -105,6 +109,10 @@ def backup(
         lock=None if lock_until is None else _lock_request(lock_until, lock_mode),
         jobs=jobs,
     )
+    if where.given:
+        from jsbackup.cli.fan_out import spread_backup
+
+        return spread_backup(shared, options, where, lock_timeout)
     connection = connection_of(shared)
     repository = open_or_make_repository(shared)
     with (

@@ -17,6 +17,7 @@ from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.cli.spark import Where, spread_by_spark
 from jsbackup.config import parse_size
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
@@ -42,6 +43,7 @@ __all__ = ["COMMANDS", "restored_code", "restored_json", "tell_report", "tell_re
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
 @mask_key_options
+@spread_by_spark
 @lock_timeout_option
 def restore(
     shared: Shared,
@@ -53,13 +55,15 @@ def restore(
     partial: bool,
     no_verify: bool,
     jobs: int,
+    where: Where,
     lock_timeout: str,
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
     Nothing is changed unless everything asked for can be restored; 'jsbackup plan' tells before. With --partial
     messages that are lost are missing from a stream as if they had been deleted; the output says which, and the exit
-    code is 3.
+    code is 3. With --spark-master executors of Spark send and compare the streams, as many at the same time as Spark
+    can, or as --jobs says.
     """
     from jsbackup.engine.plan_file import read_plan
     from jsbackup.engine.restore import RestoreSettings, run_restore
@@ -72,13 +76,17 @@ def restore(
     if runbook is not None:
         from jsbackup.cli.runbook import restore_runbook
 
-        refuse_beside(click.get_current_context(), "--runbook", "plan_file")
+        refuse_beside(click.get_current_context(), "--runbook", "plan_file", "spark_master", "spark_conf")
         return restore_runbook(shared, runbook, settings, lock_timeout)
     if plan_file is not None:
         refuse_beside(click.get_current_context(), "--plan", "partial")
         saved = read_plan(plan_file)
     options = asked.options() if saved is None else saved.options
     options.reshape.masks.check_secret(mask_secret)
+    if where.given:
+        from jsbackup.cli.fan_out import spread_restore
+
+        return spread_restore(shared, asked.backup, saved, options, settings, where, lock_timeout)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (

@@ -16,7 +16,9 @@ from jsbackup.cli.command import Shared
 from jsbackup.config import (
     Connection,
     ConnectionOptions,
+    ConnectionReference,
     KeySecrets,
+    connection_reference,
     environment,
     key_secrets,
     s3_settings,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "connection_of",
+    "connection_reference_of",
     "keys_of",
     "make_repository",
     "new_repository_id",
@@ -54,8 +57,16 @@ _OPTION_FIELDS = {"tlscert": "tls_cert", "tlskey": "tls_key", "tlsca": "tls_ca",
 
 def connection_of(shared: Shared) -> Connection:
     """The connection that options, environment and nats context come to."""
-    given = {_OPTION_FIELDS.get(name, name): value for name, value in shared.server.items()}
-    return source_connection(ConnectionOptions(**given), environment())
+    return source_connection(_connection_options(shared), environment())
+
+
+def connection_reference_of(shared: Shared) -> ConnectionReference:
+    """The same for other processes. Raises UsageError if a secret would have to be sent to them."""
+    return connection_reference(_connection_options(shared), environment())
+
+
+def _connection_options(shared: Shared) -> ConnectionOptions:
+    return ConnectionOptions(**{_OPTION_FIELDS.get(name, name): value for name, value in shared.server.items()})
 
 
 def target_connection_of(given: Mapping[str, Any]) -> Connection:

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.place import Place
     from jsbackup.pipeline.session import SparkSettings
 
-__all__ = ["Where", "note_left_out", "on_spark", "open_with_spark", "place_given", "require_spark", "settings_of"]
+__all__ = [
+    "Where",
+    "note_left_out",
+    "on_spark",
+    "open_with_spark",
+    "place_given",
+    "require_spark",
+    "settings_of",
+    "spread_by_spark",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,22 +51,31 @@ class Where:
         return self.master is not None or bool(self.conf)
 
 
-def on_spark(command: F) -> F:
-    """`--spark-master` and `--spark-conf`, given to the command as `where`."""
+def _spark_options(says: str) -> Callable[[F], F]:
+    def options(command: F) -> F:
+        @click.option("--spark-master", metavar="URL", help=says)
+        @click.option(
+            "--spark-conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of Spark, such as spark.driver.memory=8g.",
+        )
+        @wraps(command)
+        def run(*arguments: Any, spark_master: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
+            return command(*arguments, where=Where(spark_master, spark_conf), **others)
 
-    @click.option(
-        "--spark-master",
-        metavar="URL",
-        help="Where Spark runs: local[N], spark://host:7077, yarn or k8s://…; by default all cores of this machine.",
-    )
-    @click.option(
-        "--spark-conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark, such as spark.driver.memory=8g."
-    )
-    @wraps(command)
-    def run(*arguments: Any, spark_master: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
-        return command(*arguments, where=Where(spark_master, spark_conf), **others)
+        return cast(F, run)
 
-    return cast(F, run)
+    return options
+
+
+_MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
+
+on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
+"""`--spark-master` and `--spark-conf`, given to the command as `where`."""
+
+spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")
+"""The same for what does not take Spark unless it is asked to."""
 
 
 def settings_of(where: Where) -> SparkSettings:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jsbackup.config import KeySecrets, environment, key_secrets
 from jsbackup.config.secrets import expand_path
-from jsbackup.errors import KeyUnavailable, UsageError
+from jsbackup.errors import KeyUnavailable, StoreError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.repository.keys import NEEDS_IDENTITY, NO_KEYS, read_keys
 from jsbackup.repository.manifest import Manifest
@@ -25,7 +25,7 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
 
-__all__ = ["Place", "find_backup", "opened", "place_of"]
+__all__ = ["Place", "find_backup", "opened", "opened_same", "place_of"]
 
 _FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
 
@@ -79,6 +79,17 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Place
 def opened(place: Place) -> Repository:
     """The repository, opened once in each process: for workers, which run one task after the other."""
     return place.open()
+
+
+def opened_same(place: Place, repository_id: str) -> Repository:
+    """As `opened`, if it is the one that the driver has. Raises StoreError if it is another."""
+    repository = opened(place)
+    if repository.descriptor.id != repository_id:
+        raise StoreError(
+            f"an executor finds another repository at {place.location} than this machine",
+            hint="A folder has to be shared by all of them.",
+        )
+    return repository
 
 
 def find_backup(place: Place, backup: str) -> tuple[Repository, Manifest]:

@@ -45,6 +45,7 @@ class Standalone:
         self._ports = [Port() for _ in range(2 + 2 * workers)]
         self.url = f"spark://127.0.0.1:{self._ports[0].number}"
         self._count = workers
+        self._started = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def _start(self, kind: str, *more: str) -> subprocess.Popen[bytes]:
@@ -59,19 +60,24 @@ class Standalone:
         return process
 
     def start(self) -> None:
-        master, its_page, *ports = (str(port.number) for port in self._ports)
+        master, its_page = (str(port.number) for port in self._ports[:2])
         self._start("master.Master", "--host", "127.0.0.1", "--port", master, "--webui-port", its_page)
         wait_until(lambda: _answers(int(master)), "the Spark master", seconds=_START_SECONDS)
-        self.workers = [
-            self._start(
-                "worker.Worker",
-                *("--host", "127.0.0.1", "--port", ports[2 * n], "--webui-port", ports[2 * n + 1]),
-                *("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work{n}"), self.url),
-            )
-            for n in range(self._count)
-        ]
+        self.workers = [self._start_worker(n) for n in range(self._count)]
+        self._wait_registered()
+
+    def _start_worker(self, n: int) -> subprocess.Popen[bytes]:
+        port, page = (str(port.number) for port in self._ports[2 + 2 * n : 4 + 2 * n])
+        self._started += 1
+        return self._start(
+            "worker.Worker",
+            *("--host", "127.0.0.1", "--port", port, "--webui-port", page),
+            *("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work{n}"), self.url),
+        )
+
+    def _wait_registered(self) -> None:
         registered = "Successfully registered with master"
-        wait_until(lambda: self.log.count(registered) == self._count, "the Spark workers", seconds=_START_SECONDS)
+        wait_until(lambda: self.log.count(registered) >= self._started, "the Spark workers", seconds=_START_SECONDS)
 
     @property
     def log(self) -> str:
@@ -84,6 +90,11 @@ class Standalone:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+    def revive(self, worker: int) -> None:
+        """Another machine in the place of one that was killed."""
+        self.workers[worker] = self._start_worker(worker)
+        self._wait_registered()
 
     def close(self) -> None:
         for process in self._processes:

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jsbackup.model import S3Settings
+from jsbackup.repository import layout
 from tests.cli.typed import in_shell
 from tests.harness import backups
 from tests.harness.batches import some_messages
-from tests.harness.commands import environment
+from tests.harness.commands import environment, jsbackup
+from tests.harness.oracle import compare
+from tests.harness.proxy import Direction, Proxy
 from tests.harness.s3server import BUCKET, REGION, S3Server
-from tests.harness.servers import missing, wait_until
+from tests.harness.servers import NEWEST, NatsServer, missing, wait_until
+from tests.integration.witness import seen
 from tests.pipeline.places import keep
 from tests.pipeline.standalone import Standalone
+from tests.pipeline.streams import digests, make_streams
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+
+PASSWORD = "hunter2-s3cr3t"
 
 # A driver of its own: this process has an embedded Spark already. It types the commands that it reads into one session.
 DRIVER = """
@@ -29,6 +41,8 @@ from jsbackup.cli.main import run
 from jsbackup.pipeline.session import SparkSettings, open_session
 from jsbackup.pipeline.tasks import run_tasks
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
+conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": "file:" + sys.argv[2]}
+conf |= {"spark.eventLog.compress": "false"}
 with open_session(SparkSettings(sys.argv[1], conf)) as session:
     for line in sys.stdin:
         arguments = json.loads(line)
@@ -45,30 +59,40 @@ with open_session(SparkSettings(sys.argv[1], conf)) as session:
 
 
 class Driver:
-    def __init__(self, url: str, **extra: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(**extra),
-            text=True,
-        )
+    """A session with the cluster, whose events go to `events`."""
+
+    def __init__(self, cluster: Standalone, **extra: str) -> None:
+        self.events = cluster.folder / "events"
+        self.events.mkdir()
+        self._said = cluster.folder / "driver"
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", DRIVER, cluster.url, str(self.events)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=environment(**extra),
+                text=True,
+            )
 
     def begin(self, *arguments: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
 
-    def end(self) -> tuple[int, object]:
+    def end(self) -> tuple[int, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the driver ended"
+        assert line, f"the driver ended: {self._said.read_text()}"
         code, document = json.loads(line)
         return code, document
 
-    def type(self, *arguments: str) -> tuple[int, object]:
+    def type(self, *arguments: str) -> tuple[int, Any]:
         self.begin(*arguments)
         return self.end()
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -77,12 +101,28 @@ class Driver:
         self._process.stdout.close()
 
 
-@pytest.mark.s3
-def test_jobs_run_on_two_workers_and_outlive_one(
-    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def cluster(s3_server: S3Server) -> Iterator[Standalone]:
+    """Executors find the credentials of the S3 server, and a password."""
     if find_spec("pyspark") is None:
         missing("pyspark is not installed: pip install 'jsbackup[spark]'")
+    with Standalone({**s3_server.environment, "NATS_PASSWORD": PASSWORD}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: Standalone, s3_server: S3Server) -> Iterator[Driver]:
+    driver = Driver(cluster, **s3_server.environment, NATS_PASSWORD=PASSWORD)
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+@pytest.mark.s3
+def test_jobs_run_on_two_workers_and_outlive_one(
+    tmp_path: Path, s3_server: S3Server, cluster: Standalone, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(backups, "SEGMENT_BYTES", 2 << 20)
@@ -92,41 +132,91 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     sealed = keep(tmp_path / "s", {"A": some_messages(500, 100)}, encrypted=True, s3=s3, location=location)
     sql = "SELECT stream, count(*), sum(length(data)) FROM messages GROUP BY stream ORDER BY stream"
 
-    with Standalone(s3_server.environment) as cluster:
-        driver = Driver(cluster.url, **s3_server.environment)
-        try:
-            code, places = driver.type("where")
-            assert code == 0 and isinstance(places, list) and len(places) == 4
-            assert all("/jsbackup_archive/jsbackup/" in place for place in places)
+    code, places = driver.type("where")
+    assert code == 0 and isinstance(places, list) and len(places) == 4
+    assert all("/jsbackup_archive/jsbackup/" in place for place in places)
 
-            s3_line = [*sealed.line, "--json"]
-            code, answer = driver.type("query", "latest", sql, *s3_line)
-            assert (code, answer) == (
-                0,
-                {"columns": ["stream", "count(1)", "sum(length(data))"], "rows": [["A", 500, 50_000]], "more": False},
-            )
-            code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *s3_line)
-            assert code == 0
+    s3_line = [*sealed.line, "--json"]
+    code, answer = driver.type("query", "latest", sql, *s3_line)
+    assert (code, answer) == (
+        0,
+        {"columns": ["stream", "count(1)", "sum(length(data))"], "rows": [["A", 500, 50_000]], "more": False},
+    )
+    code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *s3_line)
+    assert code == 0
 
-            # One of the two is lost while files are being written.
-            out = tmp_path / "out"
-            driver.begin("export", "latest", *local.line, "--format", "jsonl", "--output", str(out), "--json")
-            wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=120)
-            assert not out.exists()
-            cluster.kill(0)
-            code, exported = driver.end()
-            assert code == 0 and isinstance(exported, dict) and exported["rows"] == 540
-            lines = [json.loads(line) for path in out.rglob("*.jsonl") for line in path.read_bytes().splitlines()]
-            found = {(line["stream"], line["sequence"]) for line in lines}
-            assert len(lines) == len(found) == 540
-            assert sorted(path.name for path in out.iterdir()) == ["A", "B"]
+    # One of the two is lost while files are being written.
+    out = tmp_path / "out"
+    driver.begin("export", "latest", *local.line, "--format", "jsonl", "--output", str(out), "--json")
+    wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=120)
+    assert not out.exists()
+    cluster.kill(0)
+    code, exported = driver.end()
+    assert code == 0 and isinstance(exported, dict) and exported["rows"] == 540
+    lines = [json.loads(line) for path in out.rglob("*.jsonl") for line in path.read_bytes().splitlines()]
+    found = {(line["stream"], line["sequence"]) for line in lines}
+    assert len(lines) == len(found) == 540
+    assert sorted(path.name for path in out.iterdir()) == ["A", "B"]
 
-            code, verified = driver.type(
-                "verify", "--level", "data", "--spark-master", cluster.url, *local.line, "--json"
-            )
-            assert code == 0, verified
-        finally:
-            driver.close()
+    code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *local.line, "--json")
+    assert code == 0, verified
+    cluster.revive(0)
+
+
+@pytest.mark.nats
+@pytest.mark.s3
+def test_streams_are_spread_over_two_workers_and_outlive_one(
+    tmp_path: Path,
+    s3_server: S3Server,
+    cluster: Standalone,
+    driver: Driver,
+    nats_server: Callable[..., NatsServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    login = f"accounts {{ A {{ jetstream: enabled, users: [{{user: u, password: {PASSWORD}}}] }} }}"
+    source, target = (nats_server(NEWEST, config=login) for _ in range(2))
+    urls = [server.url.replace("://", f"://u:{PASSWORD}@") for server in (source, target)]
+    asyncio.run(make_streams(urls[0], 40, messages=30, size_bytes=2000))
+    s3 = S3Settings(endpoint=s3_server.url, region=REGION)
+    kept = keep(tmp_path, {"OLD": some_messages(5, 1)}, encrypted=True, s3=s3, location=f"s3://{BUCKET}/spread")
+    spread = [*kept.line, "--writer-key", str(kept.writer_key), "--spark-master", cluster.url, "--json", "--user", "u"]
+
+    with Proxy(source.port) as proxy:
+        proxy.at(Direction.TO_CLIENT, 800_000, lambda: cluster.kill(0))
+        code, made = driver.type("backup", "-s", proxy.url, *spread)
+    assert (code, made["result"], made["skipped"]) == (0, "complete", [])
+    alone = jsbackup("backup", "-s", source.url, "--user", "u", "-r", tmp_path / "alone", NATS_PASSWORD=PASSWORD)
+    assert digests(made) == digests(alone.ok().document) and len(digests(made)) == 40
+    cluster.revive(0)
+
+    with Proxy(target.port) as proxy:
+        proxy.at(Direction.TO_SERVER, 800_000, lambda: cluster.kill(0))
+        code, restored = driver.type("restore", "latest", "-s", proxy.url, *spread)
+    assert (code, restored["failed"]) == (0, [])
+    assert all(stream["verified"] for stream in restored["streams"]) and digests(restored) == digests(made)
+    assert compare(seen(urls[0]), seen(urls[1])) == []
+
+    with Proxy(source.port) as proxy:
+        held = threading.Event()
+        proxy.at(Direction.TO_CLIENT, 400_000, lambda: (proxy.hold(), held.set()))
+        driver.begin("backup", "-s", proxy.url, *spread, "--incremental", "never")
+        assert held.wait(120)
+        driver.interrupt()
+        code, said = driver.end()
+    assert code == 130 and said["error"]["code"] == 130
+    repository = kept.place.open()
+    assert [*repository.store.list(layout.LOCKS)] == []
+    assert repository.backups()[-1] == made["backup"]
+    code, again = driver.type("backup", "-s", source.url, *spread, "--incremental", "never")
+    assert code == 0 and digests(again) == digests(made)
+
+    secrets = [PASSWORD.encode(), (tmp_path / "identity").read_bytes().strip()]
+    for path in cluster.folder.rglob("*"):
+        if path.is_file() and path.suffix != ".jar":
+            content = path.read_bytes()
+            assert not any(secret in content for secret in secrets), path
 
 
 def test_a_master_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""`backup` and `restore` with `--spark-master`: executors do the work of the streams.
+
+Whatever is wrong with the command is said before Spark starts. Loaded only when it is asked for: it takes Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.command import Shared
+from jsbackup.cli.leases import reading, writing
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import tell_backup
+from jsbackup.cli.restore import tell_restored
+from jsbackup.cli.session import (
+    connection_of,
+    connection_reference_of,
+    open_or_make_repository,
+    open_repository,
+    run_async,
+)
+from jsbackup.cli.spark import Where, place_given, settings_of
+from jsbackup.engine.backup import BackupOptions, begin_backup, finish_backup
+from jsbackup.engine.plan_file import SavedPlan
+from jsbackup.engine.planned import RestoreOptions
+from jsbackup.engine.restore import RestoreSettings, begin_restore
+
+__all__ = ["spread_backup", "spread_restore"]
+
+
+def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str) -> int:
+    """Back streams up by executors; the exit code."""
+    settings = settings_of(where)
+    from jsbackup.pipeline.fan_out import Executors, store_streams
+    from jsbackup.pipeline.session import open_session
+
+    place = place_given(shared)
+    reference, connection = connection_reference_of(shared), connection_of(shared)
+    repository = open_or_make_repository(shared)
+    with (
+        writing(shared, repository, "backup", lock_timeout) as lease,
+        make_progress("backup", wanted=shared.progress) as progress,
+    ):
+        begun = run_async(begin_backup(connection, repository, options, progress, lease=lease))
+        with open_session(settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            results, failures = store_streams(executors, repository, options, begun, progress)
+            report = finish_backup(repository, options, begun, results, failures, lease, os.urandom)
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+
+
+def spread_restore(
+    shared: Shared,
+    backup: str,
+    saved: SavedPlan | None,
+    options: RestoreOptions,
+    settings: RestoreSettings,
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Restore by executors what a backup, or a saved plan, says; the exit code."""
+    spark_settings = settings_of(where)
+    from jsbackup.pipeline.fan_out import Executors
+    from jsbackup.pipeline.fan_out_restore import mask_key_of, restore_streams
+    from jsbackup.pipeline.session import open_session
+
+    place = place_given(shared)
+    reference, connection = connection_reference_of(shared), connection_of(shared)
+    mask_key = mask_key_of({name: _typed().get(name) for name in ("mask_key_file", "mask_key_command")})
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "restore", lock_timeout),
+        make_progress("restore", wanted=shared.progress) as progress,
+    ):
+        manifest = repository.manifest(repository.resolve(backup) if saved is None else saved.backup)
+        if saved is not None:
+            saved.refuse_other(manifest)
+        prospect = run_async(begin_restore(connection, repository, manifest, options, saved=saved))
+        with open_session(spark_settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            report = restore_streams(executors, manifest, prospect, settings, mask_key, progress)
+    return tell_restored(shared, report, "restored")
+
+
+def _typed() -> Mapping[str, Any]:
+    return click.get_current_context().params
+
+
+def _at_once() -> int:
+    """What `--jobs` says, if it was given; else as many as Spark can."""
+    given = click.get_current_context().get_parameter_source("jobs") is ParameterSource.COMMANDLINE
+    return int(_typed()["jobs"]) if given else 0

@@ -1,0 +1,98 @@
+"""Tasks of which each fails alone: every one is a Spark job of its own, started from a thread of the driver.
+
+Within one job a task that Spark gives up, because its worker is killed again and again, takes all others with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.failures import explained
+from jsbackup.pipeline.task_source import encode_tasks
+
+__all__ = ["is_repeated", "run_apart"]
+
+I = TypeVar("I")  # noqa: E741
+T = TypeVar("T")
+
+# Jobs that wait for a core are what Spark orders more executors for, where it may.
+_JOBS_FOR_EACH_CORE = 2
+_LEAST_JOBS, _MOST_JOBS = 16, 512
+
+_END_SECONDS = 15.0
+
+
+def is_repeated() -> bool:
+    """In a task: whether an earlier attempt at it was lost."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def run_apart(
+    session: SparkSession,
+    doing: str,
+    parts: Sequence[Sequence[I]],
+    make: Callable[[Sequence[I], bool], Callable[[], T]],
+    take: Callable[[Sequence[I], T | JsBackupError], None],
+    *,
+    at_once: int = 0,
+) -> None:
+    """Run `make(part, again)` for each part, in this order, `at_once` of them (0: as many as Spark can).
+
+    `take` gets each part with what came of it, in this thread. Where Spark gives a part of several items up, each of
+    them is tried alone (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
+    """
+    tag = f"jsbackup-{os.getpid()}-{os.urandom(4).hex()}"
+    waiting = deque((tuple(part), False) for part in parts)
+    most = at_once or _jobs_at_once(session)
+    running: dict[Future[object], tuple[I, ...]] = {}
+    threads = ThreadPoolExecutor(min(most, max(1, sum(map(len, parts)))), thread_name_prefix="jsbackup")
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                part, again = waiting.popleft()
+                running[threads.submit(_run, session, tag, doing, make(part, again))] = part
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                part = running.pop(future)
+                try:
+                    result: Any = future.result()
+                except JsBackupError as given_up:
+                    if len(part) > 1:
+                        waiting.extend(((item,), True) for item in part)
+                        continue
+                    result = given_up
+                take(part, result)
+    except BaseException:
+        with suppress(PySparkException, Py4JError, OSError):
+            session.interruptTag(tag)
+        wait(running, timeout=_END_SECONDS)
+        raise
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _jobs_at_once(session: SparkSession) -> int:
+    cores = 0
+    with suppress(PySparkException):  # Spark Connect does not tell
+        cores = session.sparkContext.defaultParallelism
+    return min(_MOST_JOBS, max(_LEAST_JOBS, cores * _JOBS_FOR_EACH_CORE))
+
+
+def _run(session: SparkSession, tag: str, doing: str, task: object) -> object:
+    """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
+    with explained(doing):
+        session.addTag(tag)
+        (row,) = session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load().collect()
+    return pickle.loads(row.result)
