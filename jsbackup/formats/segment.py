@@ -20,6 +20,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ __all__ = [
     "BATCH_BYTES",
     "FORMAT_VERSION",
     "GroupBounds",
+    "Probe",
     "SegmentEncoder",
     "decode_segment",
     "drop_sequences",
@@ -203,10 +205,20 @@ class GroupBounds(NamedTuple):
     subject: tuple[bytes, bytes] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Columns that are read of a row group first, and whether it is `wanted` when these are known."""
+
+    columns: tuple[str, ...]
+    wanted: Callable[[pa.RecordBatch], bool]
+
+
 def scan_segment(
-    file: BinaryIO, columns: Sequence[str], wanted: Callable[[GroupBounds], bool]
+    file: BinaryIO, columns: Sequence[str], wanted: Callable[[GroupBounds], bool], probe: Probe | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Some columns (of the five, in any order) of those row groups that are `wanted`; nothing else is read of the file.
+
+    With a `probe` its columns are read first, and a group goes on being wanted if one of its batches is.
 
     The pages that are read are checked, but nothing tells that they are those of the whole that was stored.
 
@@ -226,12 +238,19 @@ def scan_segment(
         groups = [index for index in range(parquet.metadata.num_row_groups) if wanted(_bounds(parquet, index))]
     for index in groups:
         with _explained():
-            batches = _read_group(parquet, index, columns)
-            for batch in batches:
-                if "subject" in columns and schema == BATCH_SCHEMA:
-                    batch.column("subject").validate(full=True)
+            if probe is not None and not any(map(probe.wanted, _read_columns(parquet, index, probe.columns, schema))):
+                continue
+            batches = _read_columns(parquet, index, columns, schema)
         for batch in batches:
             yield batch.select(list(columns))
+
+
+def _read_columns(file: pq.ParquetFile, index: int, columns: Sequence[str], schema: pa.Schema) -> list[pa.RecordBatch]:
+    batches = _read_group(file, index, columns)
+    for batch in batches:
+        if "subject" in columns and schema == BATCH_SCHEMA:
+            batch.column("subject").validate(full=True)
+    return batches
 
 
 def _bounds(file: pq.ParquetFile, index: int) -> GroupBounds:

@@ -51,9 +51,14 @@ class Bounds:
         wanted = {
             "sequence": self.sequence != whole,
             "timestamp_ns": self.timestamp_ns != whole,
-            "subject": self.subjects is not None or bool(self.prefixes),
+            "subject": self.on_subjects,
         }
         return tuple(name for name, used in wanted.items() if used)
+
+    @property
+    def on_subjects(self) -> bool:
+        """Whether subjects matter. Statistics tell little of them: a group has many between its least and its most."""
+        return self.subjects is not None or bool(self.prefixes)
 
     def wants_stream(self, name: str) -> bool:
         return self.streams is None or name in self.streams
@@ -84,7 +89,7 @@ class Bounds:
             if (low, high) != (_LEAST, _MOST)
             for mask in (pc.greater_equal(batch.column(name), low), pc.less_equal(batch.column(name), high))
         ]
-        if self.subjects is not None or self.prefixes:
+        if self.on_subjects:
             subject = batch.column("subject").view(pa.binary())
             if self.subjects is not None:
                 masks.append(pc.is_in(subject, value_set=pa.array(map(_bytes, sorted(self.subjects)), pa.binary())))

@@ -16,7 +16,8 @@ Options may be seen by others, so none of them takes a secret; executors read th
 
 A partition is a run of segments, of one stream or of several short ones. An encrypted repository, and whoever wants all
 of a segment, gets whole objects, proved against the manifest. Where columns are left out or filters pushed down, and
-nothing is encrypted, only the parts of objects that are needed are read, checked by the checksums of their pages.
+nothing is encrypted, only the parts of objects that are needed are read, checked by the checksums of their pages: the
+row groups that may hold what is wanted, and with a filter on subjects the payloads of those alone that do.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from jsbackup.config import environment, parse_bool, parse_glob, s3_settings
 from jsbackup.errors import UsageError
-from jsbackup.formats.segment import scan_segment
+from jsbackup.formats.segment import Probe, scan_segment
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.bounds import ALL, bounds_of
 from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, check_columns, ddl, shaped, stored_columns
@@ -119,8 +120,12 @@ class _Reader(DataSourceReader):
                 yield as_text_subjects(batch)
             return
         file = cast(BinaryIO, ObjectFile(repository.store, ref.key, ref.size))
-        for batch in scan_segment(file, needed, self._bounds.wants_group):
+        probe = Probe(self._bounds.columns, self._wants_any) if self._bounds.on_subjects else None
+        for batch in scan_segment(file, needed, self._bounds.wants_group, probe):
             yield as_text_subjects(batch)
+
+    def _wants_any(self, batch: pa.RecordBatch) -> bool:
+        return bool(self._bounds.keep(as_text_subjects(batch)).num_rows)
 
 
 class _FilteringReader(_Reader):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import itertools
 
+import pyarrow as pa
 import pytest
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.segment import GroupBounds, SegmentEncoder, scan_segment
+from jsbackup.formats.segment import GroupBounds, Probe, SegmentEncoder, scan_segment
 from tests.harness.batches import Message, batch_of, some_messages
 
 
@@ -33,6 +34,35 @@ def test_columns_and_groups_are_chosen() -> None:
     assert found == [m.sequence for m in messages if low <= m.sequence <= high] and 100 < len(found) < 900
     assert seen[0].subject == (b"orders.0", b"orders.6") and seen[0].timestamp_ns is not None
     assert seen[0].timestamp_ns[0] == messages[0].timestamp_ns
+
+
+class _Meter(io.BytesIO):
+    """Counts what is read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+def test_what_a_probe_does_not_want_is_read_no_further() -> None:
+    messages = [m._replace(subject="rare" if n == 700 else "s") for n, m in enumerate(some_messages(1000, 10_000))]
+    file = _Meter(_segment(messages))
+    asked: list[pa.RecordBatch] = []
+
+    def wanted(batch: pa.RecordBatch) -> bool:
+        asked.append(batch)
+        return "rare" in batch.column("subject").to_pylist()
+
+    probe = Probe(("subject", "sequence"), wanted)
+    batches = list(scan_segment(file, ["data", "subject"], lambda _group: True, probe))
+    found = [subject for batch in batches for subject in batch.column("subject").to_pylist()]
+    assert all(batch.schema.names == ["data", "subject"] for batch in batches)
+    assert {batch.schema.names[0] for batch in asked} <= {"subject", "sequence"}
+    assert sum(batch.num_rows for batch in asked) == 1000 and 300 < len(found) < 500 and "rare" in found
+    assert file.count < 5_000_000  # of ten million, a row group and little more
 
 
 def test_subjects_that_are_not_utf8_come_as_bytes() -> None:
