@@ -24,7 +24,7 @@ from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import open_or_make_repository, open_repository
 from jsbackup.cli.spark import Where, on_spark
-from jsbackup.cli.tables import TABLE_FORMATS, write_tables
+from jsbackup.cli.tables import TABLE_FORMATS, read_tables, write_tables
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.exchange.new_folder import NewFolder
@@ -40,21 +40,60 @@ _PRIVATE, _SHARED = 0o700, 0o777
 
 
 @click.command("import", cls=Command)
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIR_OR_TABLE")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(TABLE_FORMATS),
+    help="It is a table of messages: what `export` writes, or any other with its columns; by Spark.",
+)
+@click.option("--stream", metavar="NAME", help="The stream that a table becomes that has no folder for each.")
+@click.option(
+    "--stream-config",
+    "configs",
+    multiple=True,
+    metavar="FILE",
+    help="Configuration of a table's stream: the JSON of `nats stream info --json` or `jsbackup show --json`.",
+)
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")
+@on_spark
 @lock_timeout_option
-def import_(shared: Shared, directory: str, tags: tuple[str, ...], lock_timeout: str) -> int:
+def import_(
+    shared: Shared,
+    directory: str,
+    kind: str | None,
+    stream: str | None,
+    configs: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
     """Take in DIR as a backup: what `nats stream backup` or `nats account backup` wrote, or config files.
 
     Archives of servers of any version are taken, under any name, and proved first. Makes the repository where the
     location is empty. A stream that is damaged does not stop the others: the exit code is 3 then, and the output names
     it.
+
+    With --format take in a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
+    makes them, says which streams there are; else --stream does. Columns: sequence, timestamp_ns (in JSON lines: time),
+    subject, data, and headers if there are any. A stream without a configuration becomes one of files, with its own
+    name as its subject.
     """
+    start_log(shared)
+    chosen_tags = parse_tags(tags)
+    if kind is not None:
+        written = read_tables(
+            shared, directory, kind, stream, [Path(path) for path in configs], chosen_tags, where, lock_timeout
+        )
+        return tell_backup(shared.output, *written, ())
+    if stream is not None or configs or where.given:
+        raise UsageError(
+            "--stream, --stream-config and options of Spark make sense for a table only",
+            hint="Say with --format what the table is, or leave them out.",
+        )
     from jsbackup.exchange.importing import run_import
     from jsbackup.exchange.source import Source
 
-    start_log(shared)
-    chosen_tags = parse_tags(tags)
     with Source.open(Path(directory)) as source:
         repository = open_or_make_repository(shared)
         with (

@@ -1,4 +1,4 @@
-"""`jsbackup export --format parquet` and `jsonl`, which run on Spark.
+"""`jsbackup export` and `import` with `--format parquet` and `jsonl`, which run on Spark.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -6,18 +6,25 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.command import Shared
+from jsbackup.cli.leases import writing
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.spark import Where, note_left_out, open_with_spark, require_spark
+from jsbackup.cli.session import open_or_make_repository
+from jsbackup.cli.spark import Where, note_left_out, open_with_spark, place_given, require_spark, settings_of
 from jsbackup.config import environment, s3_settings
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.export import Exported
+    from jsbackup.pipeline.write import WrittenStream
+    from jsbackup.repository.manifest import Manifest
 
-__all__ = ["TABLE_FORMATS", "write_tables"]
+__all__ = ["TABLE_FORMATS", "read_tables", "write_tables"]
 
 TABLE_FORMATS = ("parquet", "jsonl")  # as `pipeline/export.py` has them
 
@@ -43,3 +50,58 @@ def write_tables(
         return export_tables(
             opened.session, opened.place, target, TableFormat(kind), opened.manifest.id, chosen, progress
         )
+
+
+def read_tables(
+    shared: Shared,
+    table: str,
+    kind: str,
+    stream: str | None,
+    configs: Sequence[Path],
+    tags: Mapping[str, str],
+    where: Where,
+    lock_timeout: str,
+) -> tuple[Manifest, list[WrittenStream]]:
+    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_told_configs` and `write_streams`."""
+    settings = settings_of(where)
+    from jsbackup.pipeline.export import TableFormat
+    from jsbackup.pipeline.session import open_session
+    from jsbackup.pipeline.table_files import find_tables, read_table
+    from jsbackup.pipeline.write import TableStream, write_streams
+
+    # Whatever is wrong with the command is said before Spark starts, and before a repository is made.
+    found = find_tables(Path(table), TableFormat(kind), stream)
+    told = _configs(configs, [one.stream for one in found])
+    place = place_given(shared)
+    repository = open_or_make_repository(shared)
+    with (
+        writing(shared, repository, "import", lock_timeout) as lease,
+        open_session(settings) as session,
+        make_progress("import", wanted=shared.progress) as progress,
+    ):
+        streams = {
+            one.stream: TableStream(read_table(session, one, TableFormat(kind)), told.get(one.stream, {}), one.bytes)
+            for one in found
+        }
+        origin = f"table ({kind})"
+        written = write_streams(session, place, repository, lease, streams, tags=tags, origin=origin, progress=progress)
+    for name in sorted(streams.keys() - told.keys()):
+        shared.output.note(f"stream {name} has no configuration, and got that of a plain one; see --stream-config")
+    return written
+
+
+def _configs(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
+    """The configuration of each stream that has one: by its name, or the only one there is of the only stream."""
+    from jsbackup.exchange.told_configs import read_told_configs
+
+    told: dict[str, JsonObject] = {}
+    for file in files:
+        found = read_told_configs(file)
+        if twice := found.keys() & told.keys():
+            raise UsageError(f"there are two configurations of stream {min(twice)}")
+        told |= found
+    if len(told) == len(streams) == 1:
+        return dict(zip(streams, told.values(), strict=True))
+    if files and not told.keys() & set(streams):
+        raise UsageError(f"there is no configuration of stream {streams[0]} in what was given")
+    return told

@@ -29,9 +29,11 @@ from jsbackup.repository.layout import encode_name
 
 __all__ = [
     "CONSUMERS",
+    "MAX_CONFIG_BYTES",
     "STREAMS",
     "StreamConfigs",
     "encode_config",
+    "parse_json_object",
     "read_config_files",
     "without_server_metadata",
     "write_config_files",
@@ -43,7 +45,7 @@ CONSUMERS = "consumers"
 _SUFFIX = ".json"
 _SERVER_METADATA = "_nats."
 # A server takes no more in one request (`max_payload`).
-_MAX_CONFIG_BYTES = 64 << 20
+MAX_CONFIG_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     """The config in a file, whose name is under one of `keys`."""
     where = folder.path_of(file)
     try:
-        config = _parse(folder.read(file, _MAX_CONFIG_BYTES), where)
+        config = parse_json_object(folder.read(file, MAX_CONFIG_BYTES), where)
+        encode_config(config)  # half a surrogate pair, a value too deep: what could not be written again
     except FormatError as error:
         raise UsageError(error.message) from error
     given = {key: config[key] for key in keys if config.get(key)}
@@ -167,7 +170,8 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     return config
 
 
-def _parse(data: bytes, where: str) -> JsonObject:
+def parse_json_object(data: bytes, where: str) -> JsonObject:
+    """What people wrote as JSON. UsageError, with the place, if it is none, or no object."""
     try:
         config = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
     except json.JSONDecodeError as error:
@@ -179,7 +183,6 @@ def _parse(data: bytes, where: str) -> JsonObject:
         raise UsageError(f"{where} is not JSON") from error
     if not isinstance(config, dict):
         raise UsageError(f"{where} is not a JSON object")
-    encode_config(config)  # half a surrogate pair, a value too deep: what could not be written again
     return config
 
 

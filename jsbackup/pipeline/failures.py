@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from jsbackup import errors
-from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 
 __all__ = ["explained", "plain_message"]
 
@@ -22,6 +22,7 @@ _OURS = re.compile(r"^(?:\S+: )*jsbackup\.errors\.(\w+): (.*)$", re.MULTILINE)
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _PYTHON = re.compile(r"^(?:\S+: )*(\w+(?:\.\w+)*(?:Error|Exception): .*)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ?")
+_DAMAGED = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?:file:)?/*(/.+?)\.(?=\s|$)")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 
@@ -51,6 +52,8 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         found = kind.__new__(kind)
         JsBackupError.__init__(found, message)  # whatever else the class takes did not travel
         return found
+    if damaged := _DAMAGED.search(text):
+        return FormatError(f"{doing} failed: {damaged[1]} is damaged, or no Parquet file of that kind")
     if isinstance(error, ParseException | AnalysisException):
         return UsageError(f"{doing} cannot be understood: {plain_message(error)}")
     if "PYTHON_VERSION_MISMATCH" in text:

@@ -2,7 +2,8 @@
 
 Each partition holds a run of sequences that no other has, in order. An attempt that is repeated stores the same
 segments under the same keys, and finds them there; what attempts have stored in vain no manifest names. References
-travel back as commit messages; the process in which Spark collects them leaves them in a file for the driver.
+travel back as commit messages; the process in which Spark collects them leaves them in a file for the driver. So do
+errors of ours: raised where they happen they would be tried again, and in vain.
 """
 
 from __future__ import annotations
@@ -13,22 +14,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jsbackup.errors import UsageError
+from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.pipeline.place import Place, opened
 from jsbackup.pipeline.task_source import freeze_worker
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentWriter
 
-__all__ = ["SegmentSink", "as_messages"]
+__all__ = ["SegmentSink", "Stored", "as_messages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a partition has come to: segments in order, how many of them were there already, the bytes of the others."""
+
+    refs: tuple[SegmentRef, ...]
+    reused: int
+    added_bytes: int
 
 
 @dataclass
-class _Stored(WriterCommitMessage):
-    refs: tuple[SegmentRef, ...]
+class _Told(WriterCommitMessage):
+    result: Stored | JsBackupError
 
 
 class SegmentSink(DataSource):
@@ -51,15 +62,38 @@ class _SegmentWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_worker()
+        try:
+            return _Told(self._store(iterator))
+        except JsBackupError as error:
+            return _Told(error)
+
+    def _store(self, batches: Iterator[pa.RecordBatch]) -> Stored:
         writer = SegmentWriter(opened(self._place).objects, self._folder)
-        for batch in iterator:
-            if batch.num_rows:
-                writer.add(as_messages(batch))
-        return _Stored(tuple(writer.finish()))
+        last = 0
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    messages = as_messages(batch)
+                    last = _rising(messages.column("sequence"), last)
+                    writer.add(messages)
+            return Stored(tuple(writer.finish()), writer.reused, writer.stored_bytes)
+        finally:
+            writer.close()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        stored = [message for message in messages if isinstance(message, _Stored)]
-        Path(self._result).write_bytes(pickle.dumps([message.refs for message in stored]))
+        told = [message.result for message in messages if isinstance(message, _Told)]
+        Path(self._result).write_bytes(pickle.dumps(told))
+
+
+def _rising(sequences: pa.Array, last: int) -> int:
+    """The last of sequences that are in order and behind `last`. FormatError where one is twice there, or is none."""
+    first = sequences[0].as_py()
+    if first < 1:
+        raise FormatError(f"{first} is no sequence: they are from 1 on")
+    again = sequences[1:].filter(pc.equal(sequences[1:], sequences[:-1]))
+    if first == last or len(again):
+        raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")
+    return int(sequences[-1].as_py())
 
 
 def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:

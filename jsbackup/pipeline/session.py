@@ -31,7 +31,7 @@ from jsbackup.pipeline.java import find_java, wrap_java
 from jsbackup.pipeline.segment_sink import SegmentSink
 from jsbackup.pipeline.shipping import ARCHIVE_FOLDER, pack
 from jsbackup.pipeline.source import BackupSource
-from jsbackup.pipeline.task_source import TaskSource
+from jsbackup.pipeline.task_source import RowSource, TaskSource
 
 __all__ = ["DEFAULT_MASTER", "SparkSettings", "attach", "open_session"]
 
@@ -84,6 +84,7 @@ def attach(session: SparkSession) -> SparkSession:
     """Make our data sources known to a session, once or again."""
     session.dataSource.register(BackupSource)
     session.dataSource.register(TaskSource)
+    session.dataSource.register(RowSource)
     session.dataSource.register(SegmentSink)
     return session
 

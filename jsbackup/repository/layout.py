@@ -70,6 +70,7 @@ __all__ = [
     "backup_id_of",
     "catalog_generation_of",
     "catalog_key",
+    "decode_name",
     "encode_name",
     "held_backup_of",
     "hold_key",
@@ -218,17 +219,25 @@ def parse_stream_folder(folder: str) -> StreamFolder:
     match = re.fullmatch(_FOLDER, folder)
     if match is None:
         raise FormatError(f"not a stream's folder: {folder[:300]!r}")
-    if _CUT_NAME.fullmatch(match[1]) and len(match[1]) <= _MAX_CUT + 17:
-        return StreamFolder(None, match[2])
-    if _WHOLE_NAME.fullmatch(match[1]):
-        data = re.sub(rb"%(..)", lambda m: bytes.fromhex(m[1].decode()), match[1].encode())
+    return StreamFolder(decode_name(match[1]), match[2])
+
+
+def decode_name(part: str) -> str | None:
+    """The opposite of `encode_name`: None for a name that was too long to be spelled out.
+
+    Raises `FormatError` for anything that it would not have made.
+    """
+    if _CUT_NAME.fullmatch(part) and len(part) <= _MAX_CUT + 17:
+        return None
+    if _WHOLE_NAME.fullmatch(part):
+        data = re.sub(rb"%(..)", lambda m: bytes.fromhex(m[1].decode()), part.encode())
         try:
             name = data.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             name = ""
-        if name and encode_name(name) == match[1]:
-            return StreamFolder(name, match[2])
-    raise FormatError(f"not a stream's folder: {folder[:300]!r}")
+        if name and encode_name(name) == part:
+            return name
+    raise FormatError(f"not a name as it is part of a key: {part[:300]!r}")
 
 
 def encode_name(name: str) -> str:

@@ -1,0 +1,58 @@
+"""Stream configurations out of what commands print as JSON.
+
+{"name": …, …}                       a config itself, as it is in the files of `config_files.py`
+{"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats stream backup`
+{"streams": [{"config": {…}}, …]}    `jsbackup show --json`
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, encode_config, parse_json_object
+from jsbackup.exchange.folder import printable
+from jsbackup.formats.archive_items import asset_name_is_sound
+from jsbackup.model import JsonObject
+
+__all__ = ["read_told_configs"]
+
+
+def read_told_configs(path: Path) -> dict[str, JsonObject]:
+    """The configs in a file, by the names of their streams. Raises `UsageError` if there is none in it."""
+    shown = printable(str(path))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise UsageError(f"{shown} is too large for a configuration")
+    document = parse_json_object(data, shown)
+    streams = document.get("streams")
+    if isinstance(streams, list):
+        told = [one.get("config") if isinstance(one, dict) else None for one in streams]
+    else:
+        told = [document.get("config", document)]
+    found: dict[str, JsonObject] = {}
+    for config in told:
+        name = _name_of(config)
+        if name is None or not isinstance(config, dict):
+            raise UsageError(
+                f"{shown} has no configuration of a stream",
+                hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
+            )
+        try:
+            encode_config(config)  # half a surrogate pair, a value too deep: what could not be written again
+        except FormatError as error:
+            raise UsageError(f"{shown}: {error.message}") from error
+        if name in found:
+            raise UsageError(f"{shown} has two configurations of stream {name}")
+        found[name] = config
+    return found
+
+
+def _name_of(config: object) -> str | None:
+    name = config.get("name") if isinstance(config, dict) else None
+    return name if isinstance(name, str) and asset_name_is_sound(name) else None

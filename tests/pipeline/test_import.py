@@ -1,0 +1,260 @@
+"""`import --format parquet` and `jsonl`: what `export` writes comes back as it was, and so do tables of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.pipeline.export import TableFormat
+from jsbackup.pipeline.table_files import find_tables
+from jsbackup.repository.layout import encode_name
+from jsbackup.repository.verify import Level, verify_backup
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+from tests.harness.api import call, connected
+from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.harness.oracle import compare, observe
+from tests.harness.servers import NEWEST, NatsServer
+from tests.pipeline.places import Kept, keep
+from tests.pipeline.test_json_lines import GOOD
+from tests.pipeline.test_reading import ODD, WIDE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Type = Callable[..., Typed]
+
+FORMATS = ("parquet", "jsonl")
+LONG = "ü" * 120  # too long for a folder's name
+HEADERS = [b"A: 1\r\nB: 2\r\nA: 3\r\n", b"A:1\r\n", b"A: 1\r\nA: 2\r\n", b"", b"no colon\r\n"]
+HEADED = [Message(n + 1, n, "h", b"NATS/1.0\r\n" + lines + b"\r\n", b"") for n, lines in enumerate(HEADERS)]
+
+
+def _round_trip(typed: Type, folder: Path, streams: dict[str, list[Message]], kind: str) -> tuple[Kept, dict[str, Any]]:
+    """What is exported, imported again into the same repository; and the document of that."""
+    kept = keep(folder, streams)
+    table = folder / "table"
+    assert typed("export", "latest", *kept.line, "--format", kind, "--output", table).code == 0
+    if not any(table.iterdir()):
+        return kept, {"streams": []}
+    done = typed("import", table, *kept.line, "--format", kind, "--json")
+    assert done.code == 0, done.err
+    return kept, check("import", done)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_is_exported_comes_back(spark: SparkSession, typed: Type, tmp_path: Path, kind: str) -> None:
+    streams = {"ODD": ODD, WIDE: some_messages(30, 20), LONG: some_messages(5, 9), "_x": HEADED, "EMPTY": []}
+    kept, document = _round_trip(typed, tmp_path, streams, kind)
+    before = {stream.name: stream for stream in kept.manifest.streams}
+    assert {one["name"] for one in document["streams"]} == streams.keys() - {"EMPTY"}
+    manifest = kept.place.open().manifest(document["backup"])
+    assert list(verify_backup(kept.repository.objects, manifest, Level.DATA)) == []
+    for stream in manifest.streams:
+        old = before[stream.name]
+        assert (stream.digest, stream.captured.messages) == (old.digest, old.captured.messages)
+        assert stream.config == {
+            "name": stream.name,
+            "subjects": [stream.name],
+            "retention": "limits",
+            "storage": "file",
+        }
+    assert manifest.source.extra["imported"] == {"from": f"table ({kind})"}
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(message_lists(binary=True), min_size=1, max_size=2), st.sampled_from(FORMATS))
+def test_random_streams_come_back(
+    spark: SparkSession,
+    typed: Type,
+    tmp_path_factory: pytest.TempPathFactory,
+    streams: list[list[Message]],
+    kind: str,
+) -> None:
+    named = {f"S{number}": messages for number, messages in enumerate(streams)}
+    kept, document = _round_trip(typed, tmp_path_factory.mktemp("random"), named, kind)
+    digests = {stream.name: stream.digest.hex for stream in kept.manifest.streams if stream.captured.messages}
+    assert {one["name"]: one["digest"] for one in document["streams"]} == digests
+
+
+def _parquet(path: Path, messages: Sequence[Message], **more: Any) -> Path:
+    """A table of another tool's: strings where we have bytes, other columns, rows in no order."""
+    rows = [
+        {"subject": m.subject, "sequence": m.sequence, "data": m.data.hex(), "timestamp_ns": m.timestamp_ns, **more}
+        for m in reversed(messages)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def test_a_table_of_others_becomes_the_stream_that_is_named(typed: Type, tmp_path: Path) -> None:
+    messages = [m._replace(headers=None) for m in some_messages(60, 10)]
+    _parquet(tmp_path / "t" / "day=1" / "part-0.parquet", messages[:40], more=1.5)
+    _parquet(tmp_path / "t" / "day=2" / "part-0.parquet", messages[40:], more=2.5)
+    (tmp_path / "t" / "_SUCCESS").write_text("")
+    (tmp_path / "told.json").write_text(json.dumps({"config": {"name": "OLD", "subjects": ["orders.*"], "max_age": 5}}))
+    told = ("--stream-config", tmp_path / "told.json")
+    line = ("import", tmp_path / "t", "--format", "parquet", "-r", tmp_path / "repo")
+    done = typed(*line, "--stream", "NEW", *told, "--tag", "a=b")
+    assert (done.code, done.out.splitlines()[-1].split(" is ")[1].split(",")[0]) == (0, "complete: 1 stream")
+    assert "making one" in done.err and "no configuration" not in done.err
+    shown = typed("show", "latest", "-r", tmp_path / "repo", "--json").document
+    (stream,) = shown["streams"]
+    assert (stream["name"], stream["messages"], shown["tags"]) == ("NEW", 60, {"a": "b"})
+    assert (stream["config"]["name"], stream["config"]["max_age"]) == ("NEW", 5)
+    expected = keep(tmp_path / "same", {"NEW": [m._replace(data=m.data.hex().encode()) for m in messages]})
+    assert stream["digest"] == expected.manifest.streams[0].digest.hex
+    # The same once more costs nothing, and without a configuration it is said.
+    again = typed(*line, "--stream", "NEW", "--json")
+    assert again.document["streams"][0]["segments_reused"] == 1 and "has no configuration" in again.err
+
+
+def _line(**change: Any) -> str:
+    return json.dumps({**GOOD, **change}) + "\n"
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    """Tables of which none can be taken in."""
+    some = some_messages(20, 10)
+    rows = [{"sequence": 1, "timestamp_ns": 5, "subject": "a", "data": b"x"}]
+    folder = tmp_path / "bad"
+    for name, table in {
+        "column": pa.Table.from_pylist([{k: v for k, v in rows[0].items() if k != "data"}]),
+        "type": pa.Table.from_pylist([rows[0] | {"sequence": "1"}]),
+        "null": pa.Table.from_pylist([*rows, rows[0] | {"sequence": 2, "subject": None}]),
+        "twice": pa.Table.from_pylist([*rows, *rows]),
+        "zero": pa.Table.from_pylist([rows[0] | {"sequence": 0}]),
+        "mixed": pa.Table.from_pylist([rows[0] | {"stream": "A"}, rows[0] | {"sequence": 2, "stream": "B"}]),
+    }.items():
+        (folder / name).mkdir(parents=True)
+        pq.write_table(table, folder / name / "t.parquet")
+    _parquet(folder / "cut" / "t.parquet", some)
+    data = (folder / "cut" / "t.parquet").read_bytes()
+    (folder / "cut" / "t.parquet").write_bytes(data[: len(data) // 2])
+    (folder / "page").mkdir()
+    pq.write_table(pa.Table.from_batches([batch_of(some)]), folder / "page" / "t.parquet", write_page_checksum=True)
+    chunk = pq.ParquetFile(folder / "page" / "t.parquet").metadata.row_group(0).column(4)
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    data = (folder / "page" / "t.parquet").read_bytes()
+    (folder / "page" / "t.parquet").write_bytes(data[: end - 4] + b"\0\1\2\3" + data[end:])
+    (folder / "notjson.jsonl").write_text(_line() + "{")
+    (folder / "nodata.jsonl").write_text(_line() + _line(sequence=8, data=None))
+    (folder / "twice.jsonl").write_text(_line() + _line())
+    (folder / "empty").mkdir()
+    (folder / "mirror.json").write_text(json.dumps({"config": {"name": "OTHER"}}))
+    (folder / "streams" / "A").mkdir(parents=True)
+    (folder / "streams" / "A" / "t.jsonl").write_text(_line())
+    (folder / "streams" / "B").mkdir()
+    (folder / "streams" / "B" / "t.jsonl").write_text(_line())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("column --format parquet --stream S", 2, "the table of stream S has no column data"),
+        ("type --format parquet --stream S", 2, "column sequence of stream S is string, not bigint"),
+        ("null --format parquet --stream S", 2, "stream S: a message without subject cannot be stored"),
+        ("twice --format parquet --stream S", 14, "stream S: sequence 1 is there twice"),
+        ("zero --format parquet --stream S", 14, "stream S: 0 is no sequence"),
+        ("mixed --format parquet --stream S", 2, "messages of several streams, such as A and B"),
+        ("cut --format parquet --stream S", 14, "cut/t.parquet"),
+        ("page --format parquet --stream S", 14, "page/t.parquet"),
+        ("notjson.jsonl --format jsonl --stream S", 14, "notjson.jsonl, line at byte"),
+        ("nodata.jsonl --format jsonl --stream S", 2, "there is no data"),
+        ("twice.jsonl --format jsonl --stream S", 14, "stream S: sequence 7 is there twice"),
+        ("nowhere --format parquet --stream S", 2, "there is no table"),
+        ("empty --format parquet --stream S", 2, "there is no file in"),
+        ("empty --format parquet", 2, "there is no table in"),
+        ("column --format parquet", 2, "does not say of which stream it is"),
+        ("twice.jsonl --format jsonl", 2, "does not say of which stream it is"),
+        ("twice.jsonl --format jsonl --stream a.b", 2, "not a stream's name: 'a.b'"),
+        ("streams --format jsonl --stream-config bad/mirror.json", 2, "no configuration of stream A"),
+        ("streams --format jsonl --stream-config bad/nowhere.json", 2, "cannot be read"),
+        ("streams --stream S", 2, "make sense for a table only"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_makes_no_backup(
+    typed: Type, bad: Path, monkeypatch: pytest.MonkeyPatch, line: str, code: int, said: str
+) -> None:
+    monkeypatch.chdir(bad.parent)
+    table, *options = line.split()
+    repo = bad.parent / "repo"
+    done = typed("import", bad / table, *options, "-r", repo)
+    told = [one for one in done.err.splitlines() if not one.endswith("making one")]
+    assert (done.code, done.out) == (code, ""), done.err
+    assert told[0].startswith("error: ") and said in told[0] and len(told) <= 2
+    assert not repo.exists() or typed("list", "-r", repo, "--json").document["backups"] == []
+
+
+def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
+    def table(*names: str) -> Path:
+        root = tmp_path / f"t{len(list(tmp_path.iterdir()))}"
+        for name in names:
+            (root / name).mkdir(parents=True)
+            (root / name / "1.jsonl").write_text(_line(stream=LONG))
+        return root
+
+    root = table("B", "A%2EB", "_x", encode_name(LONG))
+    (root / "_SUCCESS").write_text("")
+    (root / ".hidden").mkdir()
+    with pytest.raises(UsageError, match=r"folder A%2EB does not say"):  # no stream is called A.B
+        find_tables(root, TableFormat.JSONL, None)
+    (root / "A%2EB").rename(root / "%C3%BC")
+    assert [one.stream for one in find_tables(root, TableFormat.JSONL, None)] == ["B", "_x", "ü", LONG]
+    with pytest.raises(UsageError, match="folder day=1 is not named"):
+        find_tables(table("day=1"), TableFormat.JSONL, None)
+    with pytest.raises(UsageError, match="folder %41 is not named"):  # that of A, once more
+        find_tables(table("A", "%41"), TableFormat.JSONL, None)
+    other = table(encode_name("ö" * 120))
+    with pytest.raises(UsageError, match="does not say of which stream"):
+        find_tables(other, TableFormat.JSONL, None)
+    with pytest.raises(FormatError, match="is no Parquet file, or a damaged one"):
+        find_tables(other, TableFormat.PARQUET, None)
+    with pytest.raises(UsageError, match="for a pattern"):
+        find_tables(tmp_path / "a[b]", TableFormat.PARQUET, "S")
+
+
+@pytest.mark.nats
+@pytest.mark.timeout(300)
+def test_a_stream_goes_from_a_server_through_a_table_to_a_server(
+    spark: SparkSession, typed: Type, tmp_path: Path
+) -> None:
+    async def fill(url: str) -> Any:
+        async with connected(url) as nc:
+            config = {"name": "ORDERS", "subjects": ["orders.*"], "storage": "file", "max_msg_size": 5000}
+            await call(nc, "STREAM.CREATE.ORDERS", config)
+            for number in range(300):
+                block = {"Nats-Msg-Id": f"order-{number}", "a": "b"} if number % 3 else None
+                await nc.publish(f"orders.{number % 4}", b"x" * (number % 50), headers=block)
+            await nc.flush()
+            await call(nc, "STREAM.MSG.DELETE.ORDERS", {"seq": 7})
+            return await observe(nc)
+
+    async def look(url: str) -> Any:
+        async with connected(url) as nc:
+            return await observe(nc)
+
+    repo, other, table = tmp_path / "repo", tmp_path / "other", tmp_path / "table"
+    with NatsServer(NEWEST) as server, NatsServer(NEWEST) as target:
+        before = asyncio.run(fill(server.url))
+        assert typed("backup", "-s", server.url, "-r", repo).code == 0
+        assert typed("export", "latest", "-r", repo, "--format", "jsonl", "--output", table).code == 0
+        (tmp_path / "told.json").write_text(typed("show", "latest", "-r", repo, "--json").out)
+        told = ("--stream-config", tmp_path / "told.json")
+        assert typed("import", table, "--format", "jsonl", *told, "-r", other).code == 0
+        done = typed("restore", "latest", "-s", target.url, "-r", other)
+        assert done.code == 0, done.err
+        assert compare(before, asyncio.run(look(target.url))) == []
