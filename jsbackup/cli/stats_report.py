@@ -78,7 +78,7 @@ def _large_messages(found: Sequence[StreamStats]) -> _Table:
         for one in found
         for large in one.distribution.largest
     ]
-    return ["STREAM", ">LARGEST", "SUBJECT", ">BYTES"], rows
+    return ["STREAM", ">LARGEST AT", "SUBJECT", ">BYTES"], rows
 
 
 def _growth(found: Sequence[StreamStats]) -> _Table:
