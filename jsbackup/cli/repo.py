@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -179,6 +180,7 @@ def show(shared: Shared, backup: str) -> None:
             "domain": manifest.source.domain,
             "context": manifest.source.context,
             "imported": manifest.source.extra.get("imported"),
+            "transformed": manifest.source.extra.get("transformed"),
         },
         "streams": streams,
         "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
@@ -237,7 +239,10 @@ def show(shared: Shared, backup: str) -> None:
 
 
 def _source_text(source: Source) -> str:
-    imported = source.extra.get("imported")
+    transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
+    if isinstance(transformed, dict):
+        before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
+        return f"transform of {transformed.get('backup')} ({before})"
     if not isinstance(imported, dict):
         return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}"
     written = f", written {imported['written']}" if imported.get("written") else ""

@@ -93,6 +93,8 @@ def find_nearest(
     at = sum(parse_time(one.created, "created") < edge_ns for one in ordered)
 
     def against(summary: BackupSummary) -> Finding | Literal["unknown"] | None:
+        if summary.transformed is not None:  # not what the stream was
+            return "unknown"
         try:
             manifest = manifest_of(summary.id)
         except JsBackupError:

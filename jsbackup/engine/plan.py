@@ -46,7 +46,7 @@ from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
-__all__ = ["is_chosen", "plan_restore", "staging_prefix"]
+__all__ = ["check_configs", "is_chosen", "plan_restore", "staging_prefix"]
 
 _SHAPES: Mapping[str, type] = {
     "first_seq": int,
@@ -92,9 +92,7 @@ def plan_restore(
             skipped.append(Finding(entry.name, Rule.SKIPPED, "exists at the target"))
             continue
         refusals += against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
-        _check_shapes(f"stream {entry.name}", entry.config)
-        for consumer in entry.consumers:
-            _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+        check_configs(entry)
         reshaped = reshape_stream(entry, restored, options)
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
@@ -256,8 +254,14 @@ def _against_config(action: Action, wanted: JsonObject, target: Target) -> Itera
         yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
 
 
+def check_configs(entry: StreamBackup) -> None:
+    """The fields that decisions rest on, of a stream and its consumers. Raises FormatError."""
+    _check_shapes(f"stream {entry.name}", entry.config)
+    for consumer in entry.consumers:
+        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+
+
 def _check_shapes(what: str, config: JsonObject) -> None:
-    """The fields that decisions rest on. Raises FormatError."""
     for key, kind in _SHAPES.items():
         value = config.get(key)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):

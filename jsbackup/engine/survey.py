@@ -23,7 +23,7 @@ from jsbackup.transforms.consumer_state import sequences_to_know, surviving
 from jsbackup.transforms.cut import Cut, Extent, Share
 from jsbackup.transforms.reshape import Reshape, Tally
 
-__all__ = ["estimate", "messages_of", "survey", "survey_cut"]
+__all__ = ["WatchedConsumers", "estimate", "messages_of", "survey", "survey_cut"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
     if not replace(reshape, cut=Cut()) or not entry.segments:
         return survey_cut(objects, entry, reshape.cut)
     _log.info("stream %s: reading what is kept of it", entry.name)
-    consumers = _Consumers(objects, entry if reshape.drops else replace(entry, consumers=()))
+    consumers = WatchedConsumers(objects, entry if reshape.drops else replace(entry, consumers=()))
     tally, digester = Tally(), Digester()
     holding = []
     for ref in segments_within(entry, reshape.cut):
@@ -81,7 +81,7 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> Kept:
     """What a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
     if not cut or entry.archive_format in _WITHOUT_MESSAGES:
         return Kept(entry, counted=True, had=entry.captured.messages)
-    consumers = _Consumers(objects, entry)
+    consumers = WatchedConsumers(objects, entry)
     parts = [
         (ref, _count(objects, entry, ref, cut, consumers) if share_of(ref, cut) is Share.SOME else _whole(ref))
         for ref in segments_within(entry, cut)
@@ -105,18 +105,21 @@ def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> Kept:
     return replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
 
 
-class _Consumers:
-    """The consumers of a stream, with all of their states, and which of the messages they wait for are kept."""
+class WatchedConsumers:
+    """The consumers of a stream, with all of their states, and which of the messages they wait for are kept.
+
+    `to_know` are the sequences of those messages, `found` those of them that are kept.
+    """
 
     def __init__(self, objects: Objects, entry: StreamBackup) -> None:
         self._by_name = {consumer.name: load_consumer(objects, consumer) for consumer in entry.consumers}
         states = [consumer.state for consumer in self._by_name.values() if consumer.state is not None]
-        self._to_know = {sequence for state in states for sequence in sequences_to_know(state)}
+        self.to_know = {sequence for state in states for sequence in sequences_to_know(state)}
         self.found: set[int] = set()
 
     def look(self, batch: MessageBatch) -> None:
-        if self._to_know:
-            self.found |= surviving(batch, self._to_know)
+        if self.to_know:
+            self.found |= surviving(batch, self.to_know)
 
     def whole(self, consumer: ConsumerBackup) -> ConsumerBackup:
         return self._by_name.get(consumer.name, consumer)
@@ -128,7 +131,7 @@ def _whole(ref: SegmentRef) -> Counted:
     return Counted(extent, extent, ref.bytes, ref.fingerprint)
 
 
-def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, consumers: _Consumers) -> Counted:
+def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, consumers: WatchedConsumers) -> Counted:
     """What a cut keeps of a segment."""
     digester, tally = Digester(), Tally()
     batches = read_stream(objects, replace(entry, segments=(ref,)))
@@ -141,17 +144,9 @@ def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, con
 def _sum(parts: Iterable[Counted]) -> Counted:
     total = Counted()
     for part in parts:
-        extent = _joined(total.kept, part.kept)
+        extent = total.kept.followed_by(part.kept)
         total = Counted(extent, extent, total.bytes + part.bytes, total.digest + part.digest)
     return total
-
-
-def _joined(one: Extent, following: Extent) -> Extent:
-    if not one.messages:
-        return following
-    return replace(
-        one, messages=one.messages + following.messages, last_seq=following.last_seq, last_ns=following.last_ns
-    )
 
 
 def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int) -> tuple[int, int] | None:

@@ -25,11 +25,11 @@ from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import LockMode, ObjectLock, object_lock
 from jsbackup.times import format_time
 
-__all__ = ["BackupLock", "LockRequest", "open_lock"]
+__all__ = ["LOCKED", "BackupLock", "LockRequest", "open_lock"]
 
 _STEPS = 8
 _THREADS = 8
-_FIELD = "locked"  # of a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
+LOCKED = "locked"  # of a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BackupLock:
         store = self.repository.store
         keys = [layout.DESCRIPTOR, *(info.key for info in store.list(layout.KEYS))]
         self._lock([*keys, *sorted(set(objects_named(manifest)) - self._locked_already())])
-        return replace(manifest, extra={**manifest.extra, _FIELD: self._field()})
+        return replace(manifest, extra={**manifest.extra, LOCKED: self._field()})
 
     def lock_manifest(self, manifest: Manifest) -> None:
         """Lock the manifest, which is stored under its key or, encrypted, one that continues it."""
@@ -81,7 +81,7 @@ class BackupLock:
             manifest = self.repository.manifest(newest)
         except JsBackupError:  # it is only a shortcut
             return set()
-        return set(objects_named(manifest)) if manifest.extra.get(_FIELD) == self._field() else set()
+        return set(objects_named(manifest)) if manifest.extra.get(LOCKED) == self._field() else set()
 
     def _field(self) -> dict[str, str]:
         until = format_time(math.ceil(self.until_seconds) * 10**9)

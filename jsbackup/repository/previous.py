@@ -76,7 +76,7 @@ def _newest_of_each_kind(repository: Repository, wanted: Callable[[BackupSummary
         if not wanted(summary):
             continue
         asked = (summary.selection.streams, summary.selection.exclude)
-        kind = (summary.cluster, summary.account, summary.imported, asked)
+        kind = (summary.cluster, summary.account, summary.imported, summary.transformed, asked)
         kinds[kind] += 1
         if kinds[kind] <= _OF_A_KIND:
             yield summary.id

@@ -3,9 +3,9 @@
 **Groups.** A policy is applied to each group of backups by itself, so that none pushes another one out that it cannot
 replace. Of one group are backups of the same cluster, account and domain that were asked for in the same words
 (streams, excluded ones, with consumers or without). What streams were found is of no account: they come and go. An
-import is grouped by the kind of its folder and the streams in it. Whoever changes the words begins a new group, and the
-old one grows no more: what is left of it is removed by its ids, or with a coarser `Grouping`. Backups without messages
-(`--config-only`) are never in a group with others.
+import is grouped by the kind of its folder and the streams in it, a transformed backup by how it was transformed too.
+Whoever changes the words begins a new group, and the old one grows no more: what is left of it is removed by its ids,
+or with a coarser `Grouping`. Backups without messages (`--config-only`) are never in a group with others.
 
 **Rules.** `last` N keeps the newest N. `hourly` to `yearly` N keep the newest backup of each of the N newest periods in
 which there are any; `within` keeps all that began so long before the group's newest complete backup, or later; a tag
@@ -154,6 +154,7 @@ def _group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
         cluster = "" if _SERVER_ID.fullmatch(backup.cluster) else backup.cluster
         origin = (("cluster", cluster), ("account", backup.account), ("domain", backup.domain))
         words += [f"import of {backup.imported}"] if backup.imported is not None else []
+        words += [f"transform {backup.transformed}"] if backup.transformed is not None else []
         words += [f"{what} {name}" for what, name in origin if name]
     selection = backup.selection
     if grouping is Grouping.SELECTION:

@@ -15,8 +15,9 @@ class BackupSummary:
     """One backup. `created` is RFC 3339, `bytes` are those of the messages (see `manifest.py`).
 
     `cluster`, `account` and `domain` say where it comes from, as `Source` does; an import has none of them, and
-    `imported` is the kind of folder it took in. Where nothing was selected, `selection` names all streams, and tells
-    whether there are only configurations of them.
+    `imported` is the kind of folder it took in; one that was made of another backup by reshaping it has `transformed`,
+    in the words of the options. Where nothing was selected, `selection` names all streams, and tells whether there are
+    only configurations of them.
     """
 
     id: str
@@ -30,6 +31,7 @@ class BackupSummary:
     account: str = ""
     domain: str | None = None
     imported: str | None = None
+    transformed: str | None = None
     selection: Selection = field(default_factory=Selection)
 
 
@@ -48,6 +50,7 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         account=manifest.source.account,
         domain=manifest.source.domain,
         imported=_imported(manifest.source.extra.get("imported")),
+        transformed=_transformed(manifest.source.extra.get("transformed")),
         selection=manifest.selection
         or Selection(tuple(sorted(names)), config_only=bool(manifest.streams) and without_messages),
     )
@@ -56,3 +59,8 @@ def summary_of(manifest: Manifest) -> BackupSummary:
 def _imported(value: object) -> str | None:
     origin = value.get("from") if isinstance(value, dict) else None
     return origin if isinstance(origin, str) else None
+
+
+def _transformed(value: object) -> str | None:
+    options = value.get("options") if isinstance(value, dict) else None
+    return " ".join(map(str, options)) if isinstance(options, list) else None

@@ -111,6 +111,12 @@ class Extent:
             last_ns=time[-1].as_py(),
         )
 
+    def followed_by(self, later: Extent) -> Extent:
+        """With all the messages of another one that come after these."""
+        if not self.messages or not later.messages:
+            return self if self.messages else later
+        return replace(self, messages=self.messages + later.messages, last_seq=later.last_seq, last_ns=later.last_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

@@ -78,7 +78,8 @@ def test_a_catalog_comes_back(numbers: list[int], tags: dict[str, str], number: 
 
 
 def test_a_summary_from_a_catalog_is_that_of_the_manifest(store: MemoryStore) -> None:
-    source = Source("2.15.1", "cluster", "account", "domain", "context", {"imported": {"from": "folder"}})
+    extra = {"imported": {"from": "folder"}, "transformed": {"backup": "", "options": ["--mask x"], "cut": {}}}
+    source = Source("2.15.1", "cluster", "account", "domain", "context", extra)
     selection = Selection(("A", "B.*"), ("C",), consumers=False, config_only=True)
     manifest = replace(nth_manifest(3), source=source, result=Result.PARTIAL, selection=selection)
     repository = Repository.open(store)

@@ -22,9 +22,13 @@ def stream(name: str, incarnation: str = "", how: ArchiveFormat = ArchiveFormat.
     return StreamBackup(name, incarnation, {"name": name, **config}, CREATED, StreamState(), captured, how)
 
 
-def commit(repository: Repository, number: int, *streams: StreamBackup, imported: str = "") -> str:
+def commit(
+    repository: Repository, number: int, *streams: StreamBackup, imported: str = "", transformed: str = ""
+) -> str:
     backup = f"20261121T014500Z-{number:06x}"
-    source = Source(cluster="", account="", extra={"imported": {"from": imported}} if imported else {})
+    extra: dict[str, object] = {"imported": {"from": imported}} if imported else {}
+    extra |= {"transformed": {"backup": backup, "options": [transformed]}} if transformed else {}
+    source = Source(cluster="", account="", extra=extra)
     selection = Selection(tuple(one.name for one in streams))
     repository.commit(
         Manifest(backup, CREATED, "tests", source, Result.COMPLETE, streams, selection=None if imported else selection)
@@ -70,6 +74,14 @@ def test_what_only_the_nightly_backup_has_is_found_behind_a_day_of_others() -> N
     watched.log.clear()
     assert numbered(previous_streams(repository, {"orders": "11111111"})) == {"orders": 149}
     assert len(watched.log) == 2
+
+
+def test_backups_made_of_others_do_not_hide_what_a_server_was_read_for() -> None:
+    repository = make_repository(MemoryStore())
+    commit(repository, 1, stream("orders", number=1))
+    for number in range(2, 20):
+        commit(repository, number, stream("orders", "33333333"), transformed="--mask")
+    assert numbered(previous_streams(repository, {"orders": "11111111"})) == {"orders": 1}
 
 
 def test_a_damaged_manifest_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
