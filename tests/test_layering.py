@@ -29,7 +29,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "transforms": ({"errors", "model", "times", "config"}, {"pyarrow"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
-    "pipeline": (BASE | {"formats", "stores", "repository", "exchange", "engine"}, {"pyarrow", "pyspark", "py4j"}),
+    "pipeline": (
+        BASE | {"formats", "stores", "repository", "exchange", "engine", "transforms"},
+        {"pyarrow", "pyspark", "py4j"},
+    ),
     "cli": (
         BASE | {"protocol", "formats", "stores", "repository", "transforms", "exchange", "engine", "pipeline"},
         {"click", "tqdm"},

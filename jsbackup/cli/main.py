@@ -48,6 +48,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("jsbackup.cli.exchange", "Write a backup out: for the nats CLI, as config files, as tables."),
     "stats": ("jsbackup.cli.stats", "Say what is in a backup, by stream and subject (on Spark)."),
     "query": ("jsbackup.cli.stats", "Run an SQL query over a backup (on Spark)."),
+    "transform": ("jsbackup.cli.transform", "Make a new backup of another one: renamed, cut, masked (on Spark)."),
+    "compact": ("jsbackup.cli.transform", "Make a backup anew in fewer segments (on Spark)."),
     "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
 }

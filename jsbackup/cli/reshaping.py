@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.config import environment, mask_secret
+from jsbackup.config.secrets import expand_path
 
 if TYPE_CHECKING:
     from jsbackup.transforms.rename import RenameOptions
     from jsbackup.transforms.reshape import Reshape
 
-__all__ = ["RESHAPING", "UNMASKABLE", "mask_key_options", "rename_options", "reshape_options"]
+__all__ = [
+    "RESHAPING",
+    "UNMASKABLE",
+    "mask_key_names",
+    "mask_key_options",
+    "rename_options",
+    "reshape_options",
+    "reshaping_options",
+]
 
 UNMASKABLE = ("refuse", "drop", "keep")  # as `transforms/mask.py` has them
 
@@ -86,6 +95,36 @@ def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
     for parameter in reversed(_MASK_KEY):
         parameter(keyed)
     return keyed
+
+
+def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
+    """The same options, given as `mask_key`: name and value of those that were given, for whoever reads the key."""
+
+    @wraps(command)
+    def named(**values: Any) -> int:
+        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
+        if given["mask_key_file"]:
+            given["mask_key_file"] = str(expand_path(given["mask_key_file"], environment()).absolute())
+        return command(mask_key=tuple((name, value) for name, value in given.items() if value), **values)
+
+    for parameter in reversed(_MASK_KEY):
+        parameter(named)
+    return named
+
+
+_NAMES = ("rename", "rename_prefix", "map_subject", "until", "since", "subject", "mask", "unmaskable")
+
+
+def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
+    """All of `RESHAPING`, given to the command as `typed`, by their names."""
+
+    @wraps(command)
+    def collected(**values: Any) -> int:
+        return command(typed={name: values.pop(name) for name in _NAMES}, **values)
+
+    for parameter in reversed(RESHAPING):
+        parameter(collected)
+    return collected
 
 
 def rename_options(typed: Mapping[str, Any]) -> RenameOptions:

@@ -1,0 +1,286 @@
+"""Transform and compact without Spark: its tasks run here, on random streams, and plain Python says what comes out."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jsbackup.engine.planned import Consumers
+from jsbackup.engine.reshaping import Reshaped
+from jsbackup.engine.survey import survey
+from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
+from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, SequencePair, StreamState
+from jsbackup.pipeline import compact, tasks, transform
+from jsbackup.pipeline.compact import grouped, merge_groups
+from jsbackup.pipeline.newest import Sequences, last_of_subjects
+from jsbackup.pipeline.place import Place, opened, place_of
+from jsbackup.pipeline.reshape_task import MaskKey
+from jsbackup.pipeline.transform import transform_streams
+from jsbackup.pipeline.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
+from jsbackup.repository.archiving import read_stream, state_to_restore
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, Result, SegmentRef, Source, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer, store_consumer
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import SubjectMaps
+from tests.harness.backups import CREATED, FIRST, INCARNATION, store_stream
+from tests.harness.batches import some_messages
+from tests.transforms.messages import Message, batch_of, messages_of
+from tests.transforms.test_reshape import SECRET, one, reshapes, streams
+
+NO_SPARK = cast(Any, None)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in this process, after the journey that they make to an executor."""
+
+    def run_here(_session: object, _doing: str, todo: Sequence[Callable[[], Any]], **_: object) -> Iterator[Any]:
+        for task in todo:
+            result = pickle.loads(pickle.dumps(task))()
+            yield pickle.loads(pickle.dumps(result))
+
+    def newest(
+        _session: object, place: Place, found: Mapping[str, Sequence[SegmentRef]], keeping: Reshape, _progress: object
+    ) -> dict[str, pa.Array]:
+        kept: dict[str, pa.Array] = {}
+        for name, refs in found.items():
+            last: dict[bytes, int] = {}
+            for ref in reversed(refs):  # as Spark groups: in whatever order
+                for row in last_of_subjects(opened(place).objects, ref, name, keeping).to_pylist():
+                    last[row["subject"]] = max(row["sequence"], last.get(row["subject"], 0))
+            kept[name] = pa.array(sorted(last.values()), pa.int64())
+        return kept
+
+    for module in (transform, compact):
+        monkeypatch.setattr(module, "run_tasks", run_here)
+    monkeypatch.setattr(transform, "newest_sequences", newest)
+    monkeypatch.setattr(tasks, "_LEAST_BYTES", 1)  # many tasks
+
+
+def _states(sequences: Sequence[int], chance: Any) -> ConsumerState:
+    pending = {s: PendingAck(s, 1) for s in sequences if chance.random() < 0.3}
+    redelivered = {s: 2 for s in sequences if chance.random() < 0.3}
+    last = max(sequences, default=0)
+    return ConsumerState(SequencePair(last, last), SequencePair(), pending, redelivered)
+
+
+def _stored(place: Place, messages: Sequence[Message], chance: Any) -> StreamBackup:
+    """A stream S in short segments, with consumers that wait for some of its messages."""
+    objects = opened(place).objects
+    folder = objects.sealing.folder("S", INCARNATION)
+    writer = SegmentWriter(objects, folder, segment_bytes=chance.choice([80, 200, 1000]))
+    writer.add(batch_of(messages))
+    refs = tuple(writer.finish())
+    total = total_of(refs)
+    stream = store_stream(objects, "S", [])
+    sequences = [message.sequence for message in messages]
+    many = ConsumerState(pending={s: PendingAck(s, 1) for s in range(1, chance.choice([2, 2, 2, INLINE_ENTRIES + 2]))})
+    consumers = [
+        ConsumerBackup("c", {"durable_name": "c"}, CREATED, Fidelity.EXACT, _states(sequences, chance)),
+        ConsumerBackup("many", {"durable_name": "many"}, CREATED, Fidelity.EXACT, many),
+    ]
+    return replace(
+        stream,
+        config={"name": "S", "subjects": [">"]},
+        segments=refs,
+        state=StreamState(last_seq=total.last_seq + chance.choice([0, 3]), last_ns=chance.choice([0, 9])),
+        captured=replace(
+            stream.captured,
+            messages=total.messages,
+            bytes=total.bytes,
+            first_seq=total.first_seq,
+            last_seq=total.last_seq,
+        ),
+        digest=total.digest,
+        consumers=tuple(store_consumer(objects, folder, consumer) for consumer in consumers),
+    )
+
+
+def _place(folder: Path) -> Place:
+    place = place_of(str(folder), S3Settings(), {})
+    Repository.create(place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests")
+    return place
+
+
+def _planned(entry: StreamBackup, reshape: Reshape, *, latest: bool = False) -> TransformPlan:
+    config = {**entry.config, "name": reshape.renames.name("S")}
+    consumers = {consumer.name: consumer.config for consumer in entry.consumers}
+    planned = PlannedStream(entry, Reshaped(config["name"], config, consumers, reshape), latest)
+    manifest = Manifest(FIRST, CREATED, "tests", Source(), Result.COMPLETE, (entry,))
+    return TransformPlan(manifest, TransformOptions(reshape=reshape, latest_per_subject=latest), (planned,))
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(reshapes(), streams, st.booleans(), st.randoms(use_true_random=False))
+def test_tasks_give_what_plain_python_gives(
+    here: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    reshape: Reshape,
+    messages: list[Message],
+    latest: bool,
+    chance: Any,
+) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    (folder / "key").write_bytes(SECRET)
+    place = _place(folder / "repo")
+    objects = opened(place).objects
+    entry = _stored(place, messages, chance)
+    key = MaskKey((("mask_key_file", str(folder / "key")),))
+    size = chance.choice([1, 100, 1000, 1 << 20])
+    with monkeypatch.context() as patch:
+        patch.setattr("jsbackup.pipeline.transform_plan.grouped", lambda refs: grouped(refs, size))
+        ((made, _),) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), key)
+
+    filters = Reshape(cut=reshape.cut, subjects=reshape.subjects)
+    among = {m.subject: m.sequence for m in messages if one(m, filters)}.values() if latest else None
+    kept = [m for m in messages if among is None or m.sequence in among]
+    expected = [changed for m in kept if (changed := one(m, reshape)) is not None]
+    assert messages_of(read_stream(objects, made)) == expected
+    assert (made.name, made.captured.messages) == (reshape.renames.name("S"), len(expected))
+    if latest:
+        assert {m.sequence for m in expected} <= set(among or ())
+        waiting = [s for c in made.consumers if c.state for s in {*c.state.pending, *c.state.redelivered}]
+        assert not messages or set(waiting) <= {m.sequence for m in expected}
+        return
+    # What a restore with these options comes to.
+    restored = survey(objects, entry, reshape, SECRET).entry
+    assert state_to_restore(made) == state_to_restore(restored)
+    assert replace(made.captured, begun="") == replace(restored.captured, begun="")
+    assert (made.digest, made.created) == (restored.digest, restored.created)
+    ours, theirs = ([load_consumer(objects, c) for c in stream.consumers] for stream in (made, restored))
+    assert ours == theirs
+    if made.incarnation == entry.incarnation:
+        assert made.segments == entry.segments and not (reshape and messages)
+
+
+def test_sequences_come_back() -> None:
+    for sequences in ([], [1], [5, 6, 9, 1 << 62]):
+        assert Sequences.of(pa.array(sequences, pa.int64())).array().to_pylist() == sequences
+    longer = pa.array(range(0, 5000, 7), pa.int64())
+    packed = Sequences.of(longer.slice(100, 500))
+    assert packed.array().to_pylist() == longer.slice(100, 500).to_pylist()
+    assert len(packed.packed) < 100
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(streams, st.randoms(use_true_random=False), st.sampled_from([100, 300, 5000]))
+def test_joined_segments_hold_the_same(
+    here: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    messages: list[Message],
+    chance: Any,
+    size: int,
+) -> None:
+    place = _place(tmp_path_factory.mktemp("joined") / "repo")
+    entry = _stored(place, messages, chance)
+    with monkeypatch.context() as patch:
+        patch.setattr(compact, "grouped", lambda refs: grouped(refs, size))
+        (refs,) = merge_groups(NO_SPARK, place, [entry.segments], None)
+    assert replace(total_of(refs), size=0) == replace(total_of(entry.segments), size=0)
+    assert messages_of(read_stream(opened(place).objects, replace(entry, segments=refs))) == messages
+    assert all(len(group) == 1 for group in grouped(refs, size))  # nothing is left to gain
+    assert all(ref.bytes <= max(size, max(one.bytes for one in entry.segments)) for ref in refs)
+
+
+def test_only_short_neighbours_are_joined() -> None:
+    ref = store_stream(Objects(MemoryStore()), "S", some_messages(3, 10)).segments[0]
+    sizes = [10, 20, 60, 40, 40, 30, 99, 1, 200, 5]
+    groups = grouped([replace(ref, bytes=size) for size in sizes], 100)
+    assert [[one.bytes for one in group] for group in groups] == [
+        [10, 20], [60], [40, 40], [30], [99], [1], [200], [5],
+    ]  # fmt: skip
+
+
+# --- plans ---
+
+
+def _entry(name: str, **config: Any) -> StreamBackup:
+    stored = store_stream(Objects(MemoryStore()), name, some_messages(9, 10))
+    return replace(stored, config={"name": name, **config}, consumers=())
+
+
+def _plan(*entries: StreamBackup, **asked: Any) -> TransformPlan:
+    renames = RenameOptions.parse(asked.pop("rename", ()), asked.pop("prefix", None))
+    latest = asked.pop("latest", False)
+    consumers = asked.pop("consumers", Consumers.ALL)
+    options = TransformOptions((), renames, Reshape(**asked), latest, consumers)
+    return plan_transform(Manifest(FIRST, CREATED, "tests", Source(), Result.PARTIAL, entries), options)
+
+
+def test_streams_that_stay_keep_their_incarnation_and_others_get_one_of_their_own() -> None:
+    a, b = _entry("A", subjects=["a.>"]), _entry("B", subjects=["b.>"])
+    renamed, same = _plan(a, b, rename=["A=C"]).streams
+    assert (same.incarnation, same.reads) == (b.incarnation, False)
+    assert renamed.incarnation != a.incarnation and renamed.reads
+    (cut,) = _plan(a, cut=Cut(until=AtSequence(3))).streams
+    (again,) = _plan(a, cut=Cut(until=AtSequence(2))).streams
+    assert cut.incarnation == again.incarnation not in (a.incarnation, renamed.incarnation)
+
+
+def test_what_a_restore_refuses_is_refused() -> None:
+    a, b = _entry("A", subjects=["a.>"]), _entry("B", subjects=["b.>"])
+    with pytest.raises(PlanRefused, match="would mask nothing"):
+        _plan(a, masks=Masks.parse(["other.>:$.a=redact"]))
+    with pytest.raises(PlanRefused, match="would be called B, and so would B"):
+        _plan(a, b, rename=["A=B"])
+    with pytest.raises(TargetConflict, match=r"its subject a\.> overlaps with a\.> of stream A"):
+        _plan(a, b, maps=SubjectMaps.parse(["b.>=>a.>"]))
+    assert _plan(_entry("A", subjects=["a.>"]), _entry("D", subjects=["a.>"]), prefix="N").streams
+    with pytest.raises(PlanRefused, match="ends at sequence"):
+        _plan(a, cut=Cut(until=AtSequence(4711)))
+    with pytest.raises(FormatError, match="subjects are damaged"):
+        _plan(_entry("A", subjects=[7]), rename=["A=C"])
+    with pytest.raises(UsageError, match="nothing to transform"):
+        _plan(a)
+
+
+def test_a_consumer_that_cannot_follow_is_refused_or_left_behind() -> None:
+    reader = ConsumerBackup("r", {"filter_subject": "a.*"}, CREATED, Fidelity.EXACT, ConsumerState())
+    entry = replace(_entry("A", subjects=["a.>"]), consumers=(reader,))
+    maps = SubjectMaps.parse(["a.x=>b.x", "a.>=>c.>"])
+    with pytest.raises(PlanRefused, match="consumer r cannot follow"):
+        _plan(entry, maps=maps)
+    (planned,) = _plan(entry, maps=maps, consumers=Consumers.NONE).streams
+    assert planned.entry.consumers == ()
+
+
+@pytest.mark.parametrize("entry", [_entry("OBJ_b"), _entry("COPY", mirror={"name": "OBJ_b"})], ids=lambda e: e.name)
+def test_objects_are_not_cut_to_their_last_chunks(entry: StreamBackup) -> None:
+    with pytest.raises(PlanRefused, match="is an object bucket"):
+        _plan(entry, latest=True)
+
+
+def test_options_are_told_as_they_were_typed() -> None:
+    options = TransformOptions(
+        (),
+        RenameOptions.parse(["A=B"], None),
+        Reshape(
+            cut=Cut(until=AtSequence(3)),
+            subjects=SubjectFilter.parse(["a.>"]),
+            maps=SubjectMaps.parse(["a.>=>b.>"]),
+            masks=Masks.parse(["a.>:$.b=hash"], "drop"),
+        ),
+        latest_per_subject=True,
+    )
+    assert " ".join(options.words) == (
+        "--rename A=B --map-subject a.>=>b.> --until --subject a.> --mask a.>:$.b=hash --unmaskable drop "
+        "--latest-per-subject"
+    )
