@@ -2,7 +2,8 @@
 
 Each case is run in pairs, ours and then theirs, since a busy machine drifts: the ratio is taken pair by pair, and its
 median, least and most are shown. Times are of whole processes, start-up included; memory is the operating system's own
-account of the finished process. A ratio of 0.5 is half the time.
+account of the finished process. A ratio of 0.5 is half the time. Jobs on Spark are held against Spark itself, within a
+session that has been started (`bench_spark.py`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from scripts.bench_load import Text, fill, request
+from scripts.bench_rows import HEAD, Row, Run, line
 from tests.harness.commands import command_line, environment
 from tests.harness.natscli import CACHE
 from tests.harness.servers import NEWEST, NatsServer
@@ -41,71 +42,11 @@ class Sizes:
     keys: int
     pairs: int
     round_trips_ms: tuple[int, ...]
+    spark_bytes: int
 
 
-LONG = Sizes(GIB, 96 << 20, 50, 1_000_000, 5, (0, 10, 50, 150))
-SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50))
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished process."""
-
-    seconds: float
-    peak_bytes: int
-    out: str
-
-
-@dataclass(slots=True)
-class Row:
-    """A line of the table. `bound` is what the ratio should be at most; `theirs` is what it is a ratio to."""
-
-    case: str
-    theirs: str
-    bound: float | None = None
-    ratios: list[float] = field(default_factory=list)
-    ours: list[float] = field(default_factory=list)
-    others: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    note: str = ""
-
-    def add(self, ours: Run, others: Run) -> None:
-        self.ratios.append(ours.seconds / others.seconds)
-        self.ours.append(ours.seconds)
-        self.others.append(others.seconds)
-        self.peak_bytes = max(self.peak_bytes, ours.peak_bytes)
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "case": self.case,
-            "against": self.theirs,
-            "ratio": round(statistics.median(self.ratios), 3),
-            "ratio_min": round(min(self.ratios), 3),
-            "ratio_max": round(max(self.ratios), 3),
-            "goal": self.bound,
-            "seconds": round(statistics.median(self.ours), 3),
-            "their_seconds": round(statistics.median(self.others), 3),
-            "peak_bytes": self.peak_bytes,
-            "note": self.note,
-        }
-
-    def cells(self) -> tuple[str, ...]:
-        told = self.document()
-        goal = "" if self.bound is None else f"{self.bound:g}"
-        ratios = [f"{told[key]:.3f}" for key in ("ratio", "ratio_min", "ratio_max")]
-        seconds = [f"{told[key]:.2f}" for key in ("seconds", "their_seconds")]
-        return (self.case, self.theirs, *ratios, goal, *seconds, f"{self.peak_bytes / 2**20:.0f}", self.note)
-
-
-HEAD = ("CASE", "AGAINST", "RATIO", "LEAST", "MOST", "GOAL", "SECONDS", "THEIRS", "MIB", "")
-_WIDTHS = (-42, -22, 7, 7, 7, 5, 8, 8, 5, -1)
-
-
-def line(cells: Sequence[str]) -> str:
-    aligned = (
-        f"{cell:<{-width}}" if width < 0 else f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)
-    )
-    return "  ".join(aligned).rstrip()
+LONG = Sizes(GIB, 96 << 20, 50, 1_000_000, 5, (0, 10, 50, 150), 256 << 20)
+SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50), 16 << 20)
 
 
 def run(command: Sequence[str | Path]) -> Run:
@@ -143,6 +84,10 @@ def theirs(url: str, *words: str | Path) -> Run:
 
 def limit(*words: str | Path) -> Run:
     return run([sys.executable, "-m", "scripts.bench_load", *words])
+
+
+def on_spark(repository: Path, folder: Path, pairs: int) -> Run:
+    return run([sys.executable, "-m", "scripts.bench_spark", repository, folder, str(pairs)])
 
 
 def size_of(folder: Path) -> int:
@@ -309,6 +254,24 @@ class Bench:
         row.note = "start-up not counted"
         yield row
 
+    def spark(self) -> Iterator[Row]:
+        """Jobs on two cores beside Spark alone reading the same Parquet, and beside themselves on one core."""
+        repository = self.fresh("repo")
+        with NatsServer(NEWEST) as server:
+            self.fill_stream(server.url, "S", 1024, self.sizes.spark_bytes)
+            ours("backup", "S", "-s", server.url, "-r", repository)
+        told = json.loads(on_spark(repository, self.fresh("tables"), self.sizes.pairs).out)
+        peak = told["peak_bytes"]
+        for job, goal in (("the data source", 2.0), ("verify --level data", None), ("stats", None), ("export", None)):
+            beside = Row(f"{job} on Spark", "Spark alone reading it", goal)
+            wider = Row(f"{job} on local[2]", "on local[1]", 0.625)
+            for two, one in zip(told["local[2]"], told["local[1]"], strict=True):
+                beside.add(Run(two[job], peak, ""), Run(two["alone"], 0, ""))
+                wider.add(Run(two[job], peak, ""), Run(one[job], 0, ""))
+            beside.note = wider.note = "start-up not counted; memory is the driver's"
+            yield beside
+            yield wider
+
     def startup(self) -> Iterator[Row]:
         row = Row("jsbackup --version", "0.15 s", 1.0)
         for _ in range(3 * self.sizes.pairs):
@@ -332,6 +295,7 @@ CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "increment": Bench.increment,
     "keys": Bench.keys,
     "verify": Bench.verify,
+    "spark": Bench.spark,
 }
 
 
@@ -353,16 +317,15 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="small streams, one pair each: under two minutes")
     parser.add_argument("--pairs", type=int, help="runs of each side")
     parser.add_argument("--stream-bytes", type=int, help="size of a stream")
+    parser.add_argument("--spark-bytes", type=int, help="size of the stream for the case spark")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     asked = parser.parse_args()
     sizes = SHORT if asked.short else LONG
-    sizes = Sizes(
-        asked.stream_bytes or sizes.stream_bytes,
-        sizes.slow_link_bytes,
-        sizes.account_streams,
-        sizes.keys,
-        asked.pairs or sizes.pairs,
-        sizes.round_trips_ms,
+    sizes = replace(
+        sizes,
+        stream_bytes=asked.stream_bytes or sizes.stream_bytes,
+        pairs=asked.pairs or sizes.pairs,
+        spark_bytes=asked.spark_bytes or sizes.spark_bytes,
     )
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="jsbackup-bench-") as folder:

@@ -5,29 +5,52 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.harness.servers import missing
+
 ROOT = Path(__file__).parents[1]
+
+
+def _rows(*arguments: str) -> dict[str, dict[str, Any]]:
+    """The rows of a run, by case and what it is held against."""
+    command = [sys.executable, "-m", "scripts.bench_cases", *arguments, "--short", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    for row in rows:
+        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
+        assert row["peak_bytes"] > 10 << 20
+    return {f"{row['case']}; {row['against']}": row for row in rows}
 
 
 @pytest.mark.nats
 @pytest.mark.natscli
 def test_cases_give_rows_of_ratios() -> None:
-    command = [sys.executable, "-m", "scripts.bench_cases", "startup", "increment", "account", "--short", "--json"]
-    done = subprocess.run(
-        [*command, "--stream-bytes", "2000000"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows = {row["case"]: row for row in json.loads(done.stdout)["rows"]}
+    rows = _rows("startup", "increment", "account", "--stream-bytes", "2000000")
     assert set(rows) == {
-        "jsbackup --version",
-        "backup of a stream of 1 MiB",
-        "second backup after 1 % more",
-        "backup of 10 streams",
-        "restore of 10 streams, proved",
+        "jsbackup --version; 0.15 s",
+        "backup of a stream of 1 MiB; nats stream backup",
+        "second backup after 1 % more; nats stream backup",
+        "backup of 10 streams; nats account backup",
+        "restore of 10 streams, proved; nats account restore",
     }
-    for row in rows.values():
-        assert 0 < row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
-        assert row["peak_bytes"] > 10 << 20
+
+
+@pytest.mark.nats
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
+    if find_spec("pyspark") is None:
+        missing("pyspark is not installed: pip install 'jsbackup[spark]'")
+    rows = _rows("spark", "--spark-bytes", "500000")
+    jobs = ("the data source", "verify --level data", "stats", "export")
+    assert set(rows) == {f"{job} on Spark; Spark alone reading it" for job in jobs} | {
+        f"{job} on local[2]; on local[1]" for job in jobs
+    }
+    assert [row["goal"] for row in rows.values()] == [2.0, 0.625, None, 0.625, None, 0.625, None, 0.625]

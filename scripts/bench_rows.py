@@ -1,0 +1,71 @@
+"""What the benchmarks print: a row for each comparison, as a line of a table or in a JSON document."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["HEAD", "Row", "Run", "line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished process."""
+
+    seconds: float
+    peak_bytes: int
+    out: str
+
+
+@dataclass(slots=True)
+class Row:
+    """A line of the table. `bound` is what the ratio should be at most; `theirs` is what it is a ratio to."""
+
+    case: str
+    theirs: str
+    bound: float | None = None
+    ratios: list[float] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    note: str = ""
+
+    def add(self, ours: Run, others: Run) -> None:
+        self.ratios.append(ours.seconds / others.seconds)
+        self.ours.append(ours.seconds)
+        self.others.append(others.seconds)
+        self.peak_bytes = max(self.peak_bytes, ours.peak_bytes)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "case": self.case,
+            "against": self.theirs,
+            "ratio": round(statistics.median(self.ratios), 3),
+            "ratio_min": round(min(self.ratios), 3),
+            "ratio_max": round(max(self.ratios), 3),
+            "goal": self.bound,
+            "seconds": round(statistics.median(self.ours), 3),
+            "their_seconds": round(statistics.median(self.others), 3),
+            "peak_bytes": self.peak_bytes,
+            "note": self.note,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        told = self.document()
+        goal = "" if self.bound is None else f"{self.bound:g}"
+        ratios = [f"{told[key]:.3f}" for key in ("ratio", "ratio_min", "ratio_max")]
+        seconds = [f"{told[key]:.2f}" for key in ("seconds", "their_seconds")]
+        return (self.case, self.theirs, *ratios, goal, *seconds, f"{self.peak_bytes / 2**20:.0f}", self.note)
+
+
+HEAD = ("CASE", "AGAINST", "RATIO", "LEAST", "MOST", "GOAL", "SECONDS", "THEIRS", "MIB", "")
+_WIDTHS = (-42, -22, 7, 7, 7, 5, 8, 8, 5, -1)
+
+
+def line(cells: Sequence[str]) -> str:
+    aligned = (
+        f"{cell:<{-width}}" if width < 0 else f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)
+    )
+    return "  ".join(aligned).rstrip()
