@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("jsbackup.cli.plan", "Say what a restore would do, and what stands against it."),
     "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
     "clone": ("jsbackup.cli.clone", "Bring streams and consumers from one server to another."),
-    "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, or config files."),
+    "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, config files, or tables."),
     "export": ("jsbackup.cli.exchange", "Write a backup out: for the nats CLI, as config files, as tables."),
     "stats": ("jsbackup.cli.stats", "Say what is in a backup, by stream and subject (on Spark)."),
     "query": ("jsbackup.cli.stats", "Run an SQL query over a backup (on Spark)."),
