@@ -64,8 +64,9 @@ def transform(
 ) -> int:
     """Make a new backup of BACKUP (an id, its start, or `latest`), reshaped: all of its streams, or those named.
 
-    The options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them. It is
-    the newest of the repository then, `latest`, until the next one is made. Runs on Spark.
+    Options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them (but for
+    --latest-per-subject, which no restore has). It is the newest of the repository then, `latest`, until the next one
+    is made. Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)
@@ -94,6 +95,9 @@ def transform(
     ):
         _, manifest = find_backup(place, backup)
         plan = plan_transform(manifest, options)
+        before = manifest.source.extra.get("transformed")
+        if isinstance(before, dict):
+            shared.output.note(f"{manifest.id} is itself made of {before.get('backup')}, by 'jsbackup transform'")
         with open_session(settings) as session:
             made = transform_backup(
                 session,

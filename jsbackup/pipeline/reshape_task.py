@@ -7,6 +7,8 @@ neighbours (`compact.py`) go into one.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 from jsbackup.config import environment
 from jsbackup.config import mask_secret as _mask_secret
 from jsbackup.engine.kept import Counted
+from jsbackup.errors import UsageError
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.pipeline.compact import Group
 from jsbackup.pipeline.newest import Sequences
@@ -38,13 +41,32 @@ _MOST_BYTES = 2 * SEGMENT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class MaskKey:
-    """Where the key is that masks hash with: the options that name it. It is read where it is needed."""
+    """Where the key is that masks hash with: the options that name it. It is read where it is needed.
+
+    `salt` and `mark` tell another key from the one that was `marked`, and next to nothing of it.
+    """
 
     given: tuple[tuple[str, str], ...] = ()
+    salt: bytes = b""
+    mark: bytes = b""
 
     def secret(self) -> bytes:
         """b"" if there is none. Raises UsageError."""
-        return _mask_secret(dict(self.given), environment())
+        secret = _mask_secret(dict(self.given), environment())
+        if self.mark and _mark(secret, self.salt) != self.mark:
+            raise UsageError(
+                "the key for masks is another one where the work is done",
+                hint="The file, command or variable that names it has to give the same key on every node.",
+            )
+        return secret
+
+    def marked(self, salt: bytes) -> MaskKey:
+        """The same for executors; `salt` is random."""
+        return MaskKey(self.given, salt, _mark(self.secret(), salt))
+
+
+def _mark(secret: bytes, salt: bytes) -> bytes:
+    return hmac.digest(secret, salt, hashlib.sha256)[:4]
 
 
 @dataclass(frozen=True, slots=True)

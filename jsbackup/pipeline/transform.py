@@ -94,7 +94,9 @@ def transform_backup(
         KeyUnavailable, StoreError: something cannot be read or stored. Nothing is committed, whatever is raised.
     """
     key = mask_key or MaskKey()
-    plan.options.reshape.masks.check_secret(key.secret() if plan.options.reshape.masks.needs_secret else b"")
+    if plan.options.reshape.masks.needs_secret:
+        plan.options.reshape.masks.check_secret(key.secret())
+        key = key.marked(random(16))
     begun_ns = time.time_ns()
     made = transform_streams(session, place, repository.objects, plan, key, progress)
     had = sum(one.entry.captured.messages for one in plan.streams)

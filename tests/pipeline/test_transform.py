@@ -7,21 +7,24 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from jsbackup.cli.main import run
+from jsbackup.pipeline.place import place_of
 from jsbackup.repository import age
 from jsbackup.repository.archiving import read_stream
 from jsbackup.repository.layout import is_backup_id
+from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.times import format_time
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.api import call, connected
+from tests.harness.backups import SECOND
 from tests.harness.batches import Message, messages_of, some_messages
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.s3server import BUCKET, REGION, S3Server
@@ -228,7 +231,8 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
         f"[ ! -e {tmp_path}/always ] && ! mkdir {tmp_path}/once 2>/dev/null && echo {KEY} && exit\n"
         "kill -9 $PPID\n"
     )
-    line = ["transform", "latest", "--mask", "orders.>:$.a=hash", "--mask-key-command", f"sh {script}", *kept.line]
+    key = ["--mask-key-command", f"sh {script}"]
+    line = ["transform", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line]
     (tmp_path / "always").touch()
     failed = typed(*line)
     assert (failed.code, "the transform failed" in failed.err) == (1, True), failed.err
@@ -237,6 +241,12 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
     done = check("transform", typed(*line, "--json"))
     assert (tmp_path / "once").is_dir()
     assert len({m.data for m in _messages(kept, done["backup"], "A")}) == 1
+    # The same once more finds its segments there.
+    stored = _everything(kept)
+    again = check("transform", typed(*line, "--json"))
+    assert _everything(kept).keys() - stored.keys() == {f"backups/{again['backup']}.json"}
+    told = typed("transform", "latest", "--rename", "A=B", *kept.line)
+    assert (told.code, f"{again['backup']} is itself made of {kept.manifest.id}" in told.err) == (0, True), told.err
 
 
 def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
@@ -304,5 +314,38 @@ def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path
     assert again.code == 0 and "nothing to gain: none of the 1 segment" in again.out
     assert check("compact", typed("compact", "latest", *line, "--json"))["backup"] is None
     assert _everything(kept) == stored
-    assert typed("forget", old.id, *line, "--prune", "--grace", "0s").code == 0
+    policy = check("forget", typed("forget", "--keep-last", "1", "--dry-run", *line, "--json"))
+    assert [one["backup"] for one in policy["removed"]] == [old.id]
+    # A later backup stays the latest, and the chain of manifests whole.
+    writing = place_of(kept.place.location, kept.place.s3, {**dict(kept.place.keys), "writer_key": kept.writer_key})
+    repository = writing.open()
+    repository.commit(replace(old, id=SECOND, created="2026-11-21T01:46:00Z", previous=new.id))
+    third = check("compact", typed("compact", old.id, *line, "--json"))["backup"]
+    assert repository.resolve("latest") == SECOND > third
+    assert typed("verify", *line).code == 0
+    assert typed("forget", old.id, third, *line, "--prune").code == 0
+    assert typed("verify", *line).code == 0
     assert _messages(kept, new.id, "A") == streams["A"]
+
+
+@pytest.mark.nats
+def test_the_next_backup_builds_on_a_compacted_one(
+    servers: Servers, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["-s", servers.source.url, "-r", str(tmp_path / "repo"), "--json"]
+    with monkeypatch.context() as small:
+        defaults = SegmentWriter.__init__.__kwdefaults__ or {}
+        small.setattr(SegmentWriter.__init__, "__kwdefaults__", {**defaults, "segment_bytes": 500})
+        first = check("backup", typed("backup", "B", *line))
+    told = check("compact", typed("compact", "latest", *line[2:]))
+    assert told["segments_before"] > 5 and told["segments"] == 1
+
+    async def more() -> None:
+        async with connected(servers.source.url) as nc:
+            await nc.jetstream().publish("b.x.9", b"{}")
+
+    asyncio.run(more())
+    second = check("backup", typed("backup", "B", "--incremental", "always", *line))["streams"][0]
+    whole = check("backup", typed("backup", "B", "--incremental", "never", *line))["streams"][0]
+    assert (second["read"]["how"], second["digest"]) == ("increment", whole["digest"])
+    assert second["messages"] == first["streams"][0]["messages"] + 1

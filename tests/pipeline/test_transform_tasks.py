@@ -209,6 +209,15 @@ def test_only_short_neighbours_are_joined() -> None:
     ]  # fmt: skip
 
 
+def test_another_key_than_the_one_that_was_marked_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET)
+    key = pickle.loads(pickle.dumps(MaskKey((("mask_key_file", str(tmp_path / "key")),)).marked(b"salt")))
+    assert key.secret() == SECRET and SECRET not in pickle.dumps(key)
+    (tmp_path / "key").write_bytes(SECRET + b"!")
+    with pytest.raises(UsageError, match="is another one where the work is done"):
+        key.secret()
+
+
 # --- plans ---
 
 
