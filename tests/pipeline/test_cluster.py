@@ -144,6 +144,9 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     )
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *s3_line)
     assert code == 0
+    writing = [*s3_line, "--writer-key", str(sealed.writer_key)]
+    code, made = driver.type("transform", "latest", "--latest-per-subject", "--rename", "A=Z", *writing)
+    assert (code, made["streams"][0]["as"], made["streams"][0]["messages"]) == (0, "Z", 7), made
 
     # One of the two is lost while files are being written.
     out = tmp_path / "out"
@@ -160,6 +163,8 @@ def test_jobs_run_on_two_workers_and_outlive_one(
 
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *local.line, "--json")
     assert code == 0, verified
+    code, made = driver.type("compact", "latest", *local.line, "--json")
+    assert (code, made["segments"], made["segments_before"] > 20) == (0, 2, True), made
     cluster.revive(0)
 
 
