@@ -103,12 +103,13 @@ def _table(stream: str, path: Path, *, alone: bool) -> Table:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
+    """What is below, links to folders left out: they may lead back up."""
+    if path.is_file():
         yield path
-        return
-    for entry in _entries(path):
-        if not entry.name.startswith("_"):
-            yield from _files(entry)
+    elif path.is_dir():
+        for entry in _entries(path):
+            if not entry.name.startswith("_") and not (entry.is_symlink() and entry.is_dir()):
+                yield from _files(entry)
 
 
 def _entries(folder: Path) -> list[Path]:

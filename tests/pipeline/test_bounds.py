@@ -25,10 +25,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.formats.segment import GroupBounds
 from jsbackup.pipeline import source
 from jsbackup.pipeline.bounds import ALL, bounds_of
 from jsbackup.pipeline.columns import as_text_subjects
 from jsbackup.pipeline.source import BackupSource, options_of
+from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.object_file import ObjectFile
 from tests.harness import backups
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
@@ -102,6 +105,27 @@ def test_no_message_is_lost(case: tuple[list[Message], list[Filter], list[Messag
     kept = set(bounds.keep(as_text_subjects(batch_of(messages))).column("sequence").to_pylist())
     assert {message.sequence for message in left} <= kept
     assert kept <= {message.sequence for message in messages}
+
+
+@settings(max_examples=300, deadline=None)
+@given(_cases())
+def test_no_segment_and_no_row_group_with_a_wanted_message_is_skipped(
+    case: tuple[list[Message], list[Filter], list[Message]],
+) -> None:
+    messages, filters, left = case
+    bounds = bounds_of(filters)
+    if not messages:
+        return
+    first, last = messages[0].sequence, messages[-1].sequence
+    times = sorted(message.timestamp_ns for message in messages)
+    subjects = sorted(str(message.subject).encode() for message in messages)
+    group = GroupBounds((first, last), (times[0], times[-1]), (subjects[0], subjects[-1]))
+    ref = SegmentRef("", first, last, 1, 1, times[0], times[-1], 1, "", "", StreamDigest())
+    assert not left or (bounds.wants_segment(ref) and bounds.wants_group(group))
+    assert not left or bounds.wants_group(GroupBounds(None, None, None))
+    # Of one message statistics say all, so that they decide alone.
+    if len(messages) == 1:
+        assert bounds.wants_group(group) == bool(left)
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,12 @@ def test_which_streams_there_are_is_found_out(tmp_path: Path) -> None:
     root = table("B", "A%2EB", "_x", encode_name(LONG))
     (root / "_SUCCESS").write_text("")
     (root / ".hidden").mkdir()
+    (root / "B" / "up").symlink_to(root)
     with pytest.raises(UsageError, match=r"folder A%2EB does not say"):  # no stream is called A.B
         find_tables(root, TableFormat.JSONL, None)
     (root / "A%2EB").rename(root / "%C3%BC")
-    assert [one.stream for one in find_tables(root, TableFormat.JSONL, None)] == ["B", "_x", "ü", LONG]
+    tables = find_tables(root, TableFormat.JSONL, None)
+    assert [(one.stream, len(one.files)) for one in tables] == [("B", 1), ("_x", 1), ("ü", 1), (LONG, 1)]
     with pytest.raises(UsageError, match="folder day=1 is not named"):
         find_tables(table("day=1"), TableFormat.JSONL, None)
     with pytest.raises(UsageError, match="folder %41 is not named"):  # that of A, once more
