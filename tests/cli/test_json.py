@@ -58,6 +58,8 @@ PROMISED = {
         "streams[].subjects[].subject streams[].subjects[].messages streams[].subjects[].bytes"
     ),
     "query": "columns rows",
+    "transform": "backup made_of result streams[].name streams[].as streams[].messages streams[].digest skipped",
+    "compact": "backup made_of segments_before segments",
     "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
     "error": "error.code error.message error.hint",

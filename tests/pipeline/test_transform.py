@@ -298,6 +298,9 @@ def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path
     kept = keep(tmp_path / "r", streams, encrypted=encrypted, opaque=not encrypted)
     line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
     old = kept.manifest
+    for given in (line[:2], kept.line, [*line[:2], *line[4:]]) if encrypted else ():  # a key is missing
+        for words in (["compact", "latest"], ["transform", "latest", "--rename", "A=B"]):
+            assert typed(*words, *given).code == 12
     count = len(old.streams[0].segments)
     told = check("compact", typed("compact", "latest", *line, "--json"))
     assert (told["made_of"], told["segments_before"], told["segments"]) == (old.id, count, 1) and count > 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jsbackup.config import parse_glob
+from jsbackup.engine.lease_renewal import hold_lease
 from jsbackup.engine.planned import Consumers
 from jsbackup.engine.reshaping import Reshaped
 from jsbackup.engine.survey import survey
@@ -23,16 +26,28 @@ from jsbackup.pipeline.compact import grouped, merge_groups
 from jsbackup.pipeline.newest import Sequences, last_of_subjects
 from jsbackup.pipeline.place import Place, opened, place_of
 from jsbackup.pipeline.reshape_task import MaskKey
-from jsbackup.pipeline.transform import transform_streams
+from jsbackup.pipeline.transform import transform_backup, transform_streams
 from jsbackup.pipeline.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
 from jsbackup.repository.archiving import read_stream, state_to_restore
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, Result, SegmentRef, Source, StreamBackup, total_of
+from jsbackup.repository.leases import Mode, Terms
+from jsbackup.repository.manifest import (
+    ConsumerBackup,
+    Manifest,
+    Result,
+    SegmentRef,
+    Selection,
+    SkippedStream,
+    Source,
+    StreamBackup,
+    total_of,
+)
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
-from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.times import format_time
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
@@ -216,6 +231,62 @@ def test_another_key_than_the_one_that_was_marked_is_refused(tmp_path: Path) -> 
     (tmp_path / "key").write_bytes(SECRET + b"!")
     with pytest.raises(UsageError, match="is another one where the work is done"):
         key.secret()
+
+
+# --- the manifest ---
+
+
+def _transformed(place: Place, manifest: Manifest, *streams: str, **asked: Any) -> Manifest:
+    repository = place.open()
+    terms = Terms(Mode.SHARED, "transform", "tests", "here", CREATED)
+    plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
+    with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
+        made = transform_backup(NO_SPARK, place, repository, plan, lease, random=os.urandom, tags={"a": "b"})
+    assert repository.manifest(repository.resolve("latest")) == made.manifest
+    return made.manifest
+
+
+def test_a_manifest_says_what_it_was_made_of_and_what_is_missing(here: None, tmp_path: Path) -> None:
+    place = _place(tmp_path / "repo")
+    objects = place.open().objects
+    a, b = (store_stream(objects, name, some_messages(9, 10)) for name in "AB")
+    skipped = (SkippedStream("C", "was away"), SkippedStream("AX", "was away"))
+    source = Source("2.15.1", "cluster", "account")
+    before = Manifest(
+        FIRST, CREATED, "tests", source, Result.PARTIAL, (a, replace(b, warnings=("lost",))), skipped, {"x": "y"}
+    )
+    place.open().commit(before)
+    renames = RenameOptions.parse([], "N")
+    whole = _transformed(place, before, renames=renames)
+    assert (whole.result, whole.skipped, whole.previous, whole.tags) == (Result.PARTIAL, skipped, FIRST, {"a": "b"})
+    assert whole.source.extra == {"transformed": {"backup": FIRST, "options": ["--rename-prefix N"], "cut": {}}}
+    assert replace(whole.source, extra={}) == source
+    (made,) = _transformed(place, before, "A", renames=renames).streams
+    assert (made.name, made.created, made.captured) == ("NA", a.created, a.captured)
+    some = _transformed(place, before, "A", renames=renames)
+    assert (some.result, some.skipped) == (Result.COMPLETE, ())
+    assert some.selection == Selection(("A",))
+    more = _transformed(place, before, "A*", renames=renames)
+    assert (more.result, more.skipped) == (Result.PARTIAL, skipped[1:])
+
+
+@pytest.mark.parametrize("by_time", [True, False])
+def test_nothing_is_known_of_a_stream_after_the_end_of_its_cut(here: None, tmp_path: Path, by_time: bool) -> None:
+    place = _place(tmp_path / "repo")
+    messages = some_messages(9, 10)
+    stream = store_stream(place.open().objects, "A", messages)
+    before = Manifest(FIRST, CREATED, "tests", Source(), Result.COMPLETE, (stream,))
+    place.open().commit(before)
+    fifth = messages[4]
+    until = AtTime(fifth.timestamp_ns) if by_time else AtSequence(fifth.sequence)
+    cut = _transformed(place, before, reshape=Reshape(cut=Cut(until=until)))
+    (made,) = cut.streams
+    assert made.captured.messages == 5
+    assert made.captured.begun == format_time(fifth.timestamp_ns) != stream.captured.begun
+    later = Cut(until=AtTime(fifth.timestamp_ns + 1))
+    assert plan_transform(before, TransformOptions(reshape=Reshape(cut=later)))
+    with pytest.raises(PlanRefused, match="may be missing"):
+        plan_transform(cut, TransformOptions(reshape=Reshape(cut=later)))
 
 
 # --- plans ---
