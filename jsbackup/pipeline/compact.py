@@ -15,6 +15,7 @@ Objects that only the old backup needs are deleted when that one is forgotten an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,7 +25,9 @@ from pyspark.sql import SparkSession
 
 from jsbackup import __version__
 from jsbackup.errors import IntegrityError
-from jsbackup.pipeline.place import Place, opened
+from jsbackup.pipeline.fan_out import held_lease
+from jsbackup.pipeline.place import Place, find_backup, opened
+from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks
 from jsbackup.progress import Progress
 from jsbackup.repository import layout, leases
@@ -36,7 +39,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
 from jsbackup.times import parse_time
 
-__all__ = ["Group", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
+__all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
 
 Group = tuple[SegmentRef, ...]
 """Segments that are to become one, or one that stays."""
@@ -106,6 +109,22 @@ def merge_groups(
         ]
     )
     return [tuple(next(joined) if len(group) > 1 else group[0] for group in stream) for stream in groups]
+
+
+def compact(session: SparkSession, place: Place, backup: str, *, progress: Progress | None = None) -> Manifest | None:
+    """Make a backup (an id, the start of one, or `latest`) anew in fewer segments; None if nothing would be gained.
+
+    Raises as `find_backup` and `compact_backup`.
+    """
+    attach(session)
+    repository = place.open()
+    repository.documents.ensure_writable()
+    with held_lease(repository, "compact") as lease:
+        _, manifest = find_backup(place, backup)
+        before, after = count_after(manifest)
+        if after == before:
+            return None
+        return compact_backup(session, place, repository, manifest, lease, os.urandom, progress)
 
 
 def compact_backup(

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup.cli.main import run
+from jsbackup.config import parse_glob
+from jsbackup.pipeline.compact import compact
 from jsbackup.pipeline.place import place_of
+from jsbackup.pipeline.transform import transform
+from jsbackup.pipeline.transform_plan import TransformOptions
 from jsbackup.repository import age
 from jsbackup.repository.archiving import read_stream
 from jsbackup.repository.layout import is_backup_id
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.times import format_time
+from jsbackup.transforms.rename import RenameOptions
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.api import call, connected
@@ -28,7 +33,7 @@ from tests.harness.backups import SECOND
 from tests.harness.batches import Message, messages_of, some_messages
 from tests.harness.oracle import ObservedStream, compare, observe
 from tests.harness.s3server import BUCKET, REGION, S3Server
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.servers import NEWEST, NatsServer, wait_until
 from tests.pipeline.places import Kept, keep
 
 if TYPE_CHECKING:
@@ -98,6 +103,7 @@ def servers() -> Iterator[Servers]:
     with ExitStack() as stack:
         source, one, other = (stack.enter_context(NatsServer(NEWEST)) for _ in range(3))
         asyncio.run(_fill(source.url))
+        wait_until(lambda: len(_seen(source.url)["M"].messages) == 55, "the mirror to have all messages")
         yield Servers(source, (one, other))
 
 
@@ -329,6 +335,17 @@ def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path
     assert typed("forget", old.id, third, *line, "--prune").code == 0
     assert typed("verify", *line).code == 0
     assert _messages(kept, new.id, "A") == streams["A"]
+
+
+def test_programs_transform_and_compact_too(spark: SparkSession, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(100, 100)})
+    options = TransformOptions((parse_glob("A"),), RenameOptions.parse(["A=B"]))
+    made = transform(spark, kept.place, kept.manifest.id, options, tags={"a": "b"}).manifest
+    assert [one.name for one in made.streams] == ["B"] and made.tags == {"a": "b"}
+    assert compact(spark, kept.place, "latest") is None
+    found = compact(spark, kept.place, kept.manifest.id)
+    assert found is not None and len(found.streams[0].segments) == 1
+    assert kept.repository.backups() == [kept.manifest.id, found.id, made.id]
 
 
 @pytest.mark.nats

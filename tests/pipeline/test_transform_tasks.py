@@ -21,13 +21,15 @@ from jsbackup.engine.reshaping import Reshaped
 from jsbackup.engine.survey import survey
 from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, SequencePair, StreamState
-from jsbackup.pipeline import compact, tasks, transform
+from jsbackup.pipeline import compact, tasks
+from jsbackup.pipeline import transform_streams as streams_module
 from jsbackup.pipeline.compact import grouped, merge_groups
 from jsbackup.pipeline.newest import Sequences, last_of_subjects
 from jsbackup.pipeline.place import Place, opened, place_of
 from jsbackup.pipeline.reshape_task import MaskKey
-from jsbackup.pipeline.transform import transform_backup, transform_streams
+from jsbackup.pipeline.transform import transform_backup
 from jsbackup.pipeline.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
+from jsbackup.pipeline.transform_streams import transform_streams
 from jsbackup.repository.archiving import read_stream, state_to_restore
 from jsbackup.repository.leases import Mode, Terms
 from jsbackup.repository.manifest import (
@@ -82,9 +84,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             kept[name] = pa.array(sorted(last.values()), pa.int64())
         return kept
 
-    for module in (transform, compact):
+    for module in (streams_module, compact):
         monkeypatch.setattr(module, "run_tasks", run_here)
-    monkeypatch.setattr(transform, "newest_sequences", newest)
+    monkeypatch.setattr(streams_module, "newest_sequences", newest)
     monkeypatch.setattr(tasks, "_LEAST_BYTES", 1)  # many tasks
 
 
