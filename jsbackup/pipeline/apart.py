@@ -27,9 +27,11 @@ __all__ = ["is_repeated", "run_apart"]
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
-# Jobs that wait for a core are what Spark orders more executors for, where it may.
+# Jobs that wait for a core are what Spark orders more executors for, where it may. Each that is started takes a Python
+# process of the driver's for a moment, so there are not more of them than that takes.
 _JOBS_FOR_EACH_CORE = 2
-_LEAST_JOBS, _MOST_JOBS = 16, 512
+_UNKNOWN_CORES = 8
+_MOST_JOBS = 512
 
 _END_SECONDS = 15.0
 
@@ -56,11 +58,11 @@ def run_apart(
     """
     tag = f"jsbackup-{os.getpid()}-{os.urandom(4).hex()}"
     waiting = deque((tuple(part), False) for part in parts)
-    most = at_once or _jobs_at_once(session)
     running: dict[Future[object], tuple[I, ...]] = {}
-    threads = ThreadPoolExecutor(min(most, max(1, sum(map(len, parts)))), thread_name_prefix="jsbackup")
+    threads = ThreadPoolExecutor(_MOST_JOBS, thread_name_prefix="jsbackup")
     try:
         while waiting or running:
+            most = at_once or _jobs_at_once(session)
             while waiting and len(running) < most:
                 part, again = waiting.popleft()
                 running[threads.submit(_run, session, tag, doing, make(part, again))] = part
@@ -84,10 +86,11 @@ def run_apart(
 
 
 def _jobs_at_once(session: SparkSession) -> int:
-    cores = 0
+    """For the executors that there are now."""
+    cores = _UNKNOWN_CORES
     with suppress(PySparkException):  # Spark Connect does not tell
         cores = session.sparkContext.defaultParallelism
-    return min(_MOST_JOBS, max(_LEAST_JOBS, cores * _JOBS_FOR_EACH_CORE))
+    return min(_MOST_JOBS, cores * _JOBS_FOR_EACH_CORE)
 
 
 def _run(session: SparkSession, tag: str, doing: str, task: object) -> object:

@@ -27,6 +27,13 @@ async def make_streams(url: str, count: int, *, messages: int, size_bytes: int) 
     await wire.close()
 
 
+def account(password: str, *, denied: str) -> str:
+    """Configuration of a server with two users: `all`, and `some`, who may not read the stream `denied`."""
+    deny = f'permissions: {{ publish: {{ deny: ["$JS.API.STREAM.SNAPSHOT.{denied}"] }} }}'
+    users = f"users: [{{ user: all, password: {password} }}, {{ user: some, password: {password}, {deny} }}]"
+    return f"accounts {{ A {{ jetstream: enabled, {users} }} }}"
+
+
 def digests(document: dict[str, Any]) -> dict[str, str]:
     """Of the document of a backup or a restore, by stream."""
     return {stream["name"]: stream["digest"] for stream in document["streams"]}

@@ -17,7 +17,7 @@ import pytest
 from jsbackup import errors
 from jsbackup.config import ConnectionOptions, parse_glob
 from jsbackup.engine.backup import BackupOptions
-from jsbackup.engine.planned import RestoreOptions
+from jsbackup.engine.planned import RestoreOptions, Wire
 from jsbackup.errors import ApiError, JsBackupError, StoreError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.apart import run_apart
@@ -36,7 +36,7 @@ from tests.harness.oracle import compare
 from tests.harness.servers import NEWEST, NatsServer
 from tests.integration.witness import seen
 from tests.pipeline.places import keep
-from tests.pipeline.streams import digests, make_streams
+from tests.pipeline.streams import account, digests, make_streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,10 +133,7 @@ async def _make(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[NatsServer]:
-    deny = f'permissions: {{ publish: {{ deny: ["$JS.API.STREAM.SNAPSHOT.{DENIED}"] }} }}'
-    some = f"{{ user: some, password: {PASSWORD}, {deny} }}"
-    users = f"users: [{{ user: all, password: {PASSWORD} }}, {some}]"
-    with NatsServer(NEWEST, config=f"accounts {{ A {{ jetstream: enabled, {users} }} }}") as server:
+    with NatsServer(NEWEST, config=account(PASSWORD, denied=DENIED)) as server:
         asyncio.run(_make(server.url.replace("://", f"://all:{PASSWORD}@")))
         yield server
 
@@ -161,17 +158,31 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
     assert typed("backup", *login, "-r", tmp_path / "spread", *by_spark, "--quiet").code == 3
 
     target = nats_server(NEWEST)
-    line = ["restore", "latest", "-r", tmp_path / "spread", "-s", target.url, *by_spark, "--jobs", "2"]
-    told = typed(*line, "--json")
-    restored = check("restore", told)
+    line = ["-r", tmp_path / "spread", "-s", target.url]
+    jsbackup("plan", "latest", *line, "-o", tmp_path / "plan").ok()
+    restored = check(
+        "restore", typed("restore", "--plan", tmp_path / "plan", *line, *by_spark, "--jobs", "2", "--json")
+    )
     assert restored["failed"] == [] and all(stream["verified"] for stream in restored["streams"])
     assert digests(restored) == digests(spread)
     held = seen(source.url.replace("://", f"://all:{PASSWORD}@"))
     del held[DENIED]
     assert compare(held, seen(target.url)) == []
 
-    conflict = typed(*line)
+    conflict = typed("restore", "latest", *line, *by_spark)
     assert (conflict.code, conflict.out) == (16, "") and "nothing was restored" in conflict.err
+    (segment,) = (tmp_path / "spread" / "segments").glob("S005-*/*")
+    segment.unlink()
+    replacing = ["restore", "latest", "S005", "S006", *line, "--if-exists", "replace", *by_spark, "--json"]
+    lost = typed(*replacing)
+    assert lost.code == 14 and "nothing was restored: stream S005: object" in lost.document["error"]["message"]
+    left = typed(*replacing, "--partial")
+    assert left.code == 3 and {one["name"]: len(one["lost"]) for one in check("restore", left)["streams"]} == {
+        "S005": 1,
+        "S006": 0,
+    }
+    now = seen(target.url)
+    assert len(now["S005"].messages) == 0 and len(now["S006"].messages) == 10 and len(now) == 40
 
 
 @pytest.mark.nats
@@ -204,6 +215,10 @@ def test_notebooks_call_functions(
     alone = jsbackup(*line, "--mask-key-file", tmp_path / "key").ok()
     assert digests(alone.document) == {"S001": stream.digest}
     assert stream.digest != next(entry for entry in report.manifest.streams if entry.name == "S001").digest.hex
+    only = BackupOptions(streams=(parse_glob("S002"),), config_only=True)
+    assert back_up(spark, place, server, only).manifest is not None
+    (empty,) = restore(spark, place, ConnectionOptions(server=other.url)).streams
+    assert (empty.name, empty.messages, empty.wire) == ("S002", 0, Wire.API)
     masked = RestoreOptions(reshape=Reshape(masks=Masks.parse([mask], "refuse")))
     with pytest.raises(UsageError, match="hashing needs a secret"):
         restore(spark, place, ConnectionOptions(server=one.url), options=masked)
