@@ -76,7 +76,8 @@ def restore(
     if runbook is not None:
         from jsbackup.cli.runbook import restore_runbook
 
-        refuse_beside(click.get_current_context(), "--runbook", "plan_file", "spark_master", "spark_conf")
+        spark = ("spark_master", "spark_remote", "spark_conf")
+        refuse_beside(click.get_current_context(), "--runbook", "plan_file", *spark)
         return restore_runbook(shared, runbook, settings, lock_timeout)
     if plan_file is not None:
         refuse_beside(click.get_current_context(), "--plan", "partial")

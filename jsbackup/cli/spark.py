@@ -41,19 +41,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What `--spark-master` (None: it was not given) and `--spark-conf` said."""
+    """What `--spark-master`, `--spark-remote` (None: it was not given) and `--spark-conf` said."""
 
     master: str | None
     conf: tuple[str, ...]
+    remote: str | None = None
 
     @property
     def given(self) -> bool:
-        return self.master is not None or bool(self.conf)
+        return self.master is not None or self.remote is not None or bool(self.conf)
 
 
 def _spark_options(says: str) -> Callable[[F], F]:
     def options(command: F) -> F:
         @click.option("--spark-master", metavar="URL", help=says)
+        @click.option(
+            "--spark-remote", metavar="URL", help="A Spark Connect server to run it instead: sc://host:15002."
+        )
         @click.option(
             "--spark-conf",
             multiple=True,
@@ -61,8 +65,14 @@ def _spark_options(says: str) -> Callable[[F], F]:
             help="A setting of Spark, such as spark.driver.memory=8g.",
         )
         @wraps(command)
-        def run(*arguments: Any, spark_master: str | None, spark_conf: tuple[str, ...], **others: Any) -> Any:
-            return command(*arguments, where=Where(spark_master, spark_conf), **others)
+        def run(
+            *arguments: Any,
+            spark_master: str | None,
+            spark_remote: str | None,
+            spark_conf: tuple[str, ...],
+            **others: Any,
+        ) -> Any:
+            return command(*arguments, where=Where(spark_master, spark_conf, spark_remote), **others)
 
         return cast(F, run)
 
@@ -80,6 +90,8 @@ spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {
 
 def settings_of(where: Where) -> SparkSettings:
     """Raises UsageError for what is no setting, UnsupportedError where Spark is not installed."""
+    if where.master is not None and where.remote is not None:
+        raise UsageError("--spark-master and --spark-remote are two places", hint="Give one of them.")
     pairs = [text.partition("=") for text in where.conf]
     for name, equals, _ in pairs:
         if not name.startswith("spark.") or not equals:
@@ -90,7 +102,7 @@ def settings_of(where: Where) -> SparkSettings:
         logging.root.addHandler(logging.NullHandler())
     from jsbackup.pipeline.session import DEFAULT_MASTER, SparkSettings
 
-    return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs})
+    return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs}, where.remote)
 
 
 def require_spark() -> None:

@@ -3,18 +3,22 @@
 Each partition holds a run of sequences that no other has, in order. An attempt that is repeated stores the same
 segments under the same keys, and finds them there; what attempts have stored in vain no manifest names. References
 travel back as commit messages; the process in which Spark collects them leaves them in a file for the driver. So do
-errors of ours: raised where they happen they would be tried again, and in vain.
+errors of ours: raised where they happen they would be tried again, and in vain. On Spark Connect that process is on
+another machine: there they are the rows of a function over batches, which takes pandas on the client, as all of Connect
+does.
 """
 
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -25,7 +29,7 @@ from jsbackup.pipeline.task_source import freeze_worker
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.segments import SegmentWriter
 
-__all__ = ["SegmentSink", "Stored", "as_messages"]
+__all__ = ["SegmentSink", "Stored", "as_messages", "store_by_writer", "store_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +65,37 @@ class _SegmentWriter(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        freeze_worker()
-        try:
-            return _Told(self._store(iterator))
-        except JsBackupError as error:
-            return _Told(error)
+        return _Told(_store(self._place, self._folder, iterator))
 
-    def _store(self, batches: Iterator[pa.RecordBatch]) -> Stored:
-        writer = SegmentWriter(opened(self._place).objects, self._folder)
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        told = [message.result for message in messages if isinstance(message, _Told)]
+        Path(self._result).write_bytes(pickle.dumps(told))
+
+
+def store_by_writer(place: Place, folder: str, frame: DataFrame) -> list[Stored | JsBackupError]:
+    """What the partitions of a frame come to."""
+    with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
+        result = Path(temporary) / "segments"
+        options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
+        frame.write.format("jsbackup_segments").options(**options).mode("append").save()
+        found: list[Stored | JsBackupError] = pickle.loads(result.read_bytes())
+    return found
+
+
+def store_rows(place: Place, folder: str, frame: DataFrame) -> list[Stored | JsBackupError]:
+    """The same on Spark Connect."""
+
+    def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        result = pickle.dumps(_store(place, folder, batches))
+        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+
+    return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
+
+
+def _store(place: Place, folder: str, batches: Iterator[pa.RecordBatch]) -> Stored | JsBackupError:
+    freeze_worker()
+    try:
+        writer = SegmentWriter(opened(place).objects, folder)
         last = 0
         try:
             for batch in batches:
@@ -79,10 +106,8 @@ class _SegmentWriter(DataSourceArrowWriter):
             return Stored(tuple(writer.finish()), writer.reused, writer.stored_bytes)
         finally:
             writer.close()
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message.result for message in messages if isinstance(message, _Told)]
-        Path(self._result).write_bytes(pickle.dumps(told))
+    except JsBackupError as error:
+        return error
 
 
 def _rising(sequences: pa.Array, last: int) -> int:

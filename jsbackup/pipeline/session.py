@@ -1,7 +1,7 @@
 """The Spark session that jobs run in: our own, embedded or on a cluster, or that of whoever calls us.
 
 A session that is there already (in a notebook, in a caller's program) is used as it is and never stopped. Else one is
-started for the master that was asked for, and stopped at the end.
+started for the master that was asked for, or on a Spark Connect server, and stopped at the end.
 
 Nothing of Spark reaches the terminal: Java writes to a file in a temporary folder, of which a line is shown if it does
 not start. Settings that are there for speed were measured (pyspark 4.3, 2 cores, Java 17).
@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from jsbackup.config import environment, environment_with
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.pipeline.connect import is_remote, open_remote, ship
 from jsbackup.pipeline.java import find_java, wrap_java
 from jsbackup.pipeline.segment_sink import SegmentSink
 from jsbackup.pipeline.shipping import ARCHIVE_FOLDER, pack
@@ -47,10 +48,11 @@ _LOG_TAIL_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where to run, and settings of Spark that win over ours."""
+    """Where to run, and settings of Spark that win over ours. `remote` is a Spark Connect server for it."""
 
     master: str = DEFAULT_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
+    remote: str | None = None
 
 
 @contextmanager
@@ -58,13 +60,17 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
     """The session of this process if there is one, else a new one for `settings`.
 
     Raises:
-        UsageError: that is no master.
-        UnsupportedError: there is no Java for it.
-        JsBackupError: Spark does not start.
+        UsageError: that is no master, or no address of a server.
+        UnsupportedError: there is no Java for it, or no client of Spark Connect.
+        JsBackupError: Spark does not start, or the server does not answer.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield attach(active)
+        return
+    if settings.remote is not None:
+        with open_remote(settings.remote, settings.conf) as session:
+            yield attach(session)
         return
     master = _master(settings.master)
     java = find_java(environment())
@@ -82,6 +88,8 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 def attach(session: SparkSession) -> SparkSession:
     """Make our data sources known to a session, once or again."""
+    if is_remote(session):
+        ship(session)
     session.dataSource.register(BackupSource)
     session.dataSource.register(TaskSource)
     session.dataSource.register(RowSource)

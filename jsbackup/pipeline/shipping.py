@@ -1,7 +1,8 @@
 """The package on its way to executors: everything of jsbackup, the compiled kernel included, as an archive.
 
 Spark unpacks an archive beside each executor, so that a compiled module can be loaded from it (out of a zip on the path
-it cannot), and `PYTHONPATH` leads there. What jsbackup depends on has to be installed on the nodes.
+it cannot). `PYTHONPATH` leads there; on Spark Connect, which knows no such setting, a package of one line does. What
+jsbackup depends on has to be installed on the nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import jsbackup
 
-__all__ = ["ARCHIVE_FOLDER", "pack"]
+__all__ = ["ARCHIVE_FOLDER", "pack", "pack_signpost"]
 
 ARCHIVE_FOLDER = "jsbackup_archive"
 
@@ -26,3 +27,20 @@ def pack(folder: Path) -> str:
             if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".pyx"):
                 packed.write(path, Path("jsbackup") / path.relative_to(root))
     return f"{archive}#{ARCHIVE_FOLDER}"
+
+
+# Found first, it makes way for the package in the archive beside it.
+_SIGNPOST = f"""
+import os, sys
+del sys.modules["jsbackup"]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "{ARCHIVE_FOLDER}"))
+import jsbackup
+"""
+
+
+def pack_signpost(folder: Path) -> str:
+    """Write into `folder` what leads Python from its own folder to the archive beside it; a zip for the path."""
+    archive = folder / "jsbackup_path.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("jsbackup/__init__.py", _SIGNPOST)
+    return str(archive)

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.connect import is_remote, watched_remote
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.task_source import encode_tasks
 from jsbackup.progress import NullProgress, Progress
@@ -99,6 +100,10 @@ def watched(session: SparkSession, name: str, total_bytes: int, progress: Progre
     """Tell `progress` how far the jobs are that are run inside, as Spark's status has it."""
     if progress is None or isinstance(progress, NullProgress):
         yield
+        return
+    if is_remote(session):
+        with watched_remote(session, name, total_bytes, progress):
+            yield
         return
     context = session.sparkContext
     group = f"jsbackup-{next(_groups)}"

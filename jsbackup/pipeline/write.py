@@ -7,14 +7,11 @@ and wherever, leaves no backup or a whole one. `write_backup` is for programs; c
 from __future__ import annotations
 
 import os
-import pickle
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,9 +22,10 @@ from jsbackup.errors import FormatError, JsBackupError, RepositoryLocked, UsageE
 from jsbackup.formats.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.pipeline.columns import ddl
+from jsbackup.pipeline.connect import is_remote
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.place import Place
-from jsbackup.pipeline.segment_sink import Stored
+from jsbackup.pipeline.segment_sink import Stored, store_by_writer, store_rows
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import watched
 from jsbackup.progress import NullProgress, Progress
@@ -205,11 +203,8 @@ class _Sink:
 
     def _run(self, name: str, frame: DataFrame, folder: str) -> list[Stored]:
         ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")
-        with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary, explained(f"storing stream {name}"):
-            result = Path(temporary) / "segments"
-            options = {"place": pickle.dumps(self.place).hex(), "folder": folder, "result": str(result)}
-            ordered.write.format("jsbackup_segments").options(**options).mode("append").save()
-            found: list[Stored | JsBackupError] = pickle.loads(result.read_bytes())
+        with explained(f"storing stream {name}"):
+            found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
         parts = []
         for one in found:
             if isinstance(one, JsBackupError):

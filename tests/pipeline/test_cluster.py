@@ -164,6 +164,16 @@ def test_jobs_run_on_two_workers_and_outlive_one(
     assert code == 0, verified
     code, made = driver.type("compact", "latest", *local.line, "--json")
     assert (code, made["segments"], made["segments_before"] > 20) == (0, 2, True), made
+
+    # A table without its first line comes back as a stream without its first message.
+    (table,) = (out / "B").iterdir()
+    table.chmod(0o600)
+    table.write_bytes(table.read_bytes().partition(b"\n")[2])
+    code, taken = driver.type("import", str(out / "B"), "--format", "jsonl", "--stream", "B", *local.line, "--json")
+    assert (code, taken["streams"][0]["messages"]) == (0, 299), taken
+    sides = (local.manifest.id, taken["backup"])
+    code, compared = driver.type("diff", *sides, "B", "--spark-master", cluster.url, *local.line, "--json")
+    assert (code, compared["streams"][0]["removed"], compared["streams"][0]["changed"]) == (1, 1, 0), compared
     cluster.revive(0)
 
 
