@@ -251,7 +251,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp
     stored = _everything(kept)
     again = check("transform", typed(*line, "--json"))
     assert _everything(kept).keys() - stored.keys() == {f"backups/{again['backup']}.json"}
-    told = typed("transform", "latest", "--rename", "A=B", *kept.line)
+    told = typed("transform", again["backup"], "--rename", "A=B", *kept.line)
     assert (told.code, f"{again['backup']} is itself made of {kept.manifest.id}" in told.err) == (0, True), told.err
 
 
@@ -342,7 +342,7 @@ def test_programs_transform_and_compact_too(spark: SparkSession, tmp_path: Path)
     options = TransformOptions((parse_glob("A"),), RenameOptions.parse(["A=B"]))
     made = transform(spark, kept.place, kept.manifest.id, options, tags={"a": "b"}).manifest
     assert [one.name for one in made.streams] == ["B"] and made.tags == {"a": "b"}
-    assert compact(spark, kept.place, "latest") is None
+    assert compact(spark, kept.place, made.id) is None
     found = compact(spark, kept.place, kept.manifest.id)
     assert found is not None and len(found.streams[0].segments) == 1
     assert kept.repository.backups() == [kept.manifest.id, found.id, made.id]

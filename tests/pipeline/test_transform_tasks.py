@@ -244,7 +244,7 @@ def _transformed(place: Place, manifest: Manifest, *streams: str, **asked: Any) 
     plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
     with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
         made = transform_backup(NO_SPARK, place, repository, plan, lease, random=os.urandom, tags={"a": "b"})
-    assert repository.manifest(repository.resolve("latest")) == made.manifest
+    assert repository.manifest(repository.backups()[-1]) == made.manifest
     return made.manifest
 
 
