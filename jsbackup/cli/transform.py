@@ -65,8 +65,8 @@ def transform(
     """Make a new backup of BACKUP (an id, its start, or `latest`), reshaped: all of its streams, or those named.
 
     Options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them (but for
-    --latest-per-subject, which no restore has). It is the newest of the repository then, `latest`, until the next one
-    is made. Runs on Spark.
+    --latest-per-subject, which no restore has). Name it by its id: `latest` is the newest that was not transformed.
+    Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)

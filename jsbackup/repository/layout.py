@@ -54,6 +54,7 @@ __all__ = [
     "DESCRIPTOR",
     "HOLDS",
     "KEYS",
+    "LATEST",
     "LOCKS",
     "MARKS",
     "PROBES",
@@ -100,6 +101,7 @@ __all__ = [
     "writer_key",
 ]
 
+LATEST = "latest"  # for a backup's id, wherever one is asked for
 DESCRIPTOR = "jsbackup.json"
 SEGMENTS = "segments/"
 BACKUPS = "backups/"
@@ -447,7 +449,7 @@ def kind_of(key: str) -> Kind:
 
 
 def resolve_backup(text: str, backups: Iterable[str]) -> str:
-    """The backup that `text` means: `latest`, or the start of exactly one id.
+    """The backup that `text` means: `latest`, the newest, or the start of exactly one id.
 
     Raises:
         UsageError: none or several are meant.
@@ -455,7 +457,7 @@ def resolve_backup(text: str, backups: Iterable[str]) -> str:
     ids = sorted(backups)
     if not ids:
         raise UsageError("there is no backup in the repository yet", hint="Make one with `jsbackup backup`.")
-    if text == "latest":
+    if text == LATEST:
         return ids[-1]
     found = [candidate for candidate in ids if text and candidate.startswith(text)]
     if len(found) == 1:

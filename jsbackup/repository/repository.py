@@ -188,8 +188,23 @@ class Repository:
         return take_inventory(self.documents, wanted)
 
     def resolve(self, text: str) -> str:
-        """The id that `text` (`latest`, or the start of an id) means. `UsageError` if that is not one backup."""
-        return text if layout.is_backup_id(text) else layout.resolve_backup(text, self.backups())
+        """The id that `text` (`latest`, or the start of an id) means. `UsageError` if that is not one backup.
+
+        The latest is none that was made by reshaping another one, as long as there are others: who restores it in haste
+        wants what there was, and not what was masked for somebody else.
+        """
+        if layout.is_backup_id(text):
+            return text
+        backups = self.backups()
+        if text == layout.LATEST:
+            for backup in reversed(backups):
+                try:
+                    reshaped = self.manifest(backup).source.extra.get("transformed") is not None
+                except JsBackupError:  # it is for the command to say what is wrong with it
+                    return backup
+                if not reshaped:
+                    return backup
+        return layout.resolve_backup(text, backups)
 
     def manifest(self, backup: str) -> Manifest:
         """Read a backup's manifest.

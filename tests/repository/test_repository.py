@@ -190,6 +190,25 @@ def test_backups_are_listed_oldest_first_and_found(store: Store) -> None:
         repository.resolve("2026")
 
 
+def test_the_latest_backup_is_none_that_was_made_by_reshaping_unless_all_are(store: Store) -> None:
+    repository = make_repository(store)
+    store_backup(repository, FIRST)
+    manifest = repository.manifest(FIRST)
+    done = {"backup": FIRST, "options": ["--mask", "x"]}
+    source = replace(manifest.source, extra={"transformed": done})
+    repository.commit(replace(manifest, id=SECOND, source=source))
+    assert repository.resolve("latest") == FIRST
+    store.delete(layout.manifest_key(FIRST))
+    assert repository.resolve("latest") == SECOND
+
+
+def test_the_latest_backup_is_the_newest_also_if_it_is_damaged(store: Store) -> None:
+    repository = make_repository(store)
+    store_backup(repository, FIRST)
+    store.put(layout.manifest_key(SECOND), b"{")
+    assert repository.resolve("latest") == SECOND
+
+
 def test_a_backup_that_is_not_there_is_a_usage_error(store: Store) -> None:
     repository = make_repository(store)
     with pytest.raises(UsageError, match="no backup in the repository yet"):
