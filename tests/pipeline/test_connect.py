@@ -66,6 +66,8 @@ def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, tmp
 
     verified = in_shell("verify", "--level", "data", *kept.line, *there)
     assert verified.code == 0, verified
+    newest = in_shell("transform", kept.manifest.id, "--latest-per-subject", "--rename", "A=Z", *kept.line, *there)
+    assert [one["messages"] for one in newest.document["streams"]] == [7, 7], newest
     out = tmp_path / "out"
     exported = in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", out, *there)
     assert (exported.code, exported.document["rows"]) == (0, 340), exported
