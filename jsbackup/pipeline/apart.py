@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -30,10 +30,9 @@ T = TypeVar("T")
 # Jobs that wait for a core are what Spark orders more executors for, where it may. Each that is started takes a Python
 # process of the driver's for a moment, so there are not more of them than that takes.
 _JOBS_FOR_EACH_CORE = 2
-_UNKNOWN_CORES = 8
 _MOST_JOBS = 512
 
-_END_SECONDS = 15.0
+_END_ATTEMPTS, _END_PAUSE_SECONDS = 50, 0.2
 
 
 def is_repeated() -> bool:
@@ -56,16 +55,18 @@ def run_apart(
     `take` gets each part with what came of it, in this thread. Where Spark gives a part of several items up, each of
     them is tried alone (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
     """
-    tag = f"jsbackup-{os.getpid()}-{os.urandom(4).hex()}"
+    context = session.sparkContext
+    # M, pyspark 4.3: `interruptTag` does not find the jobs of other threads.
+    group = f"jsbackup-{os.urandom(8).hex()}"
     waiting = deque((tuple(part), False) for part in parts)
     running: dict[Future[object], tuple[I, ...]] = {}
     threads = ThreadPoolExecutor(_MOST_JOBS, thread_name_prefix="jsbackup")
     try:
         while waiting or running:
-            most = at_once or _jobs_at_once(session)
+            most = at_once or min(_MOST_JOBS, context.defaultParallelism * _JOBS_FOR_EACH_CORE)  # as it is now
             while waiting and len(running) < most:
                 part, again = waiting.popleft()
-                running[threads.submit(_run, session, tag, doing, make(part, again))] = part
+                running[threads.submit(_run, session, group, doing, make(part, again))] = part
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 part = running.pop(future)
                 try:
@@ -77,25 +78,24 @@ def run_apart(
                     result = given_up
                 take(part, result)
     except BaseException:
-        with suppress(PySparkException, Py4JError, OSError):
-            session.interruptTag(tag)
-        wait(running, timeout=_END_SECONDS)
+        _cancel(context, group, running)
         raise
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _jobs_at_once(session: SparkSession) -> int:
-    """For the executors that there are now."""
-    cores = _UNKNOWN_CORES
-    with suppress(PySparkException):  # Spark Connect does not tell
-        cores = session.sparkContext.defaultParallelism
-    return min(_MOST_JOBS, cores * _JOBS_FOR_EACH_CORE)
+def _cancel(context: SparkContext, group: str, running: Collection[Future[object]]) -> None:
+    # Again and again: jobs that are still being planned are not cancelled.
+    for _ in range(_END_ATTEMPTS):
+        with suppress(PySparkException, Py4JError, OSError):
+            context.cancelJobGroup(group)
+        if not wait(running, _END_PAUSE_SECONDS).not_done:
+            break
 
 
-def _run(session: SparkSession, tag: str, doing: str, task: object) -> object:
+def _run(session: SparkSession, group: str, doing: str, task: object) -> object:
     """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
     with explained(doing):
-        session.addTag(tag)
+        session.sparkContext.setJobGroup(group, doing, interruptOnCancel=True)
         (row,) = session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load().collect()
     return pickle.loads(row.result)
