@@ -24,7 +24,7 @@ from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
 from jsbackup.cli.session import open_or_make_repository, open_repository
 from jsbackup.cli.spark import Where, on_spark
-from jsbackup.cli.tables import TABLE_FORMATS, read_tables, write_tables
+from jsbackup.cli.tables import READ_FORMATS, WRITTEN_FORMATS, read_tables, write_tables
 from jsbackup.config import Glob, parse_glob
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.exchange.new_folder import NewFolder
@@ -44,7 +44,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(TABLE_FORMATS),
+    type=click.Choice(READ_FORMATS),
     help="It is a table of messages: what `export` writes, or any other with its columns; by Spark.",
 )
 @click.option("--stream", metavar="NAME", help="The stream that a table becomes that has no folder for each.")
@@ -119,10 +119,10 @@ def import_(
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["nats-cli", "config", *TABLE_FORMATS]),
+    type=click.Choice(["nats-cli", "config", *WRITTEN_FORMATS]),
     required=True,
     help="nats-cli: what `nats stream restore` and `nats account restore` take; config: JSON files without messages; "
-    "parquet, jsonl: the messages as tables, by Spark.",
+    "parquet, jsonl, delta: the messages as tables, by Spark.",
 )
 @click.option(
     "--output",
@@ -165,11 +165,11 @@ def export(
     wanted = None if archive is None else Archive(archive)
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
-    if kind in TABLE_FORMATS:
+    if kind in WRITTEN_FORMATS:
         tables = write_tables(shared, backup, streams, kind, directory, where, lock_timeout)
         return _tell(shared, tables.files, tables.bytes, tables.streams, directory)
     if where.given:
-        raise UsageError("options of Spark make sense for --format parquet and jsonl only", hint="Leave them out.")
+        raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
         manifest = repository.manifest(repository.resolve(backup))

@@ -1,4 +1,4 @@
-"""`jsbackup export` and `import` with `--format parquet` and `jsonl`, which run on Spark.
+"""`jsbackup export` and `import` with `--format parquet`, `jsonl` and `delta`, which run on Spark.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.write import WrittenStream
     from jsbackup.repository.manifest import Manifest
 
-__all__ = ["TABLE_FORMATS", "read_tables", "write_tables"]
+__all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
 
-TABLE_FORMATS = ("parquet", "jsonl")  # as `pipeline/export.py` has them
+# As `pipeline/export.py` has them. Delta tables are not read: files in their folders may be none of theirs any more.
+READ_FORMATS = ("parquet", "jsonl")
+WRITTEN_FORMATS = (*READ_FORMATS, "delta")
 
 
 def write_tables(
@@ -34,10 +36,13 @@ def write_tables(
 ) -> Exported:
     """Write streams of a backup at `output`, a folder or a URL. Errors as of `export_tables` and `new_target`."""
     require_spark()
+    from jsbackup.pipeline.delta import require_deltalake
     from jsbackup.pipeline.export import TableFormat, export_tables
     from jsbackup.pipeline.place import place_of
     from jsbackup.pipeline.target import new_target
 
+    if kind == TableFormat.DELTA:
+        require_deltalake()
     place = place_of(output, s3_settings(shared.s3, environment()), {})
     # The target is looked at first: Spark takes a while to start.
     with (

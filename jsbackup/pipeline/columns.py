@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from jsbackup.errors import UsageError
 
-__all__ = ["COLUMNS", "as_text_subjects", "check_columns", "ddl", "shaped", "stored_columns"]
+__all__ = ["COLUMNS", "arrow_schema", "as_text_subjects", "check_columns", "ddl", "shaped", "stored_columns"]
 
 _SPARK_TYPES = {
     "stream": "string",
@@ -65,6 +65,11 @@ def ddl(names: Sequence[str]) -> str:
     return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in names)
 
 
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """A schema as pyarrow's."""
+    return pa.schema([(name, _ARROW_TYPES[name]) for name in names])
+
+
 def stored_columns(names: Sequence[str]) -> tuple[str, ...]:
     """What has to be read of a segment for these columns; never nothing, since rows have to be counted."""
     wanted = {"timestamp_ns" if name == "time" else name for name in names}
@@ -73,7 +78,7 @@ def stored_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str) -> Iterator[pa.RecordBatch]:
     """A batch with the stored columns as batches with the columns `names`, bounded in rows."""
-    schema = pa.schema([(name, _ARROW_TYPES[name]) for name in names])
+    schema = arrow_schema(names)
     constants = {"stream": stream, "backup": backup}
     for start in range(0, batch.num_rows, _MAX_ROWS):
         part = batch.slice(start, _MAX_ROWS)

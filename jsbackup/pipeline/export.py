@@ -1,7 +1,8 @@
 """Export: streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
 
 Parquet files have the columns of `columns.py`, the stream's name among them, so that they can be added to tables of any
-kind. JSON lines are described in `json_lines.py`. A file holds some 64 MiB of messages.
+kind. A Delta table is such files, and a log beside them. JSON lines are described in `json_lines.py`. A file holds some
+64 MiB of messages.
 
 One task reads, proves, encodes and writes a few files where it runs: three times as fast as sending the messages
 through Spark to its own writers.
@@ -10,6 +11,7 @@ through Spark to its own writers.
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +22,8 @@ from pyspark.sql import SparkSession
 
 from jsbackup.errors import IntegrityError
 from jsbackup.exchange.exporting import ExportedStream
-from jsbackup.pipeline.columns import COLUMNS, as_text_subjects, shaped
+from jsbackup.pipeline.columns import COLUMNS, arrow_schema, as_text_subjects, shaped
+from jsbackup.pipeline.delta import LOG_KEY, TableFile, first_log, require_deltalake
 from jsbackup.pipeline.json_lines import encode_lines
 from jsbackup.pipeline.place import Place, opened
 from jsbackup.pipeline.target import Target, put_again
@@ -30,6 +33,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader
+from jsbackup.stores.base import Store
 
 __all__ = ["Exported", "TableFormat", "export_tables"]
 
@@ -40,6 +44,12 @@ _GROUP_BYTES = 32 << 20
 class TableFormat(StrEnum):
     PARQUET = "parquet"
     JSONL = "jsonl"
+    DELTA = "delta"
+
+    @property
+    def suffix(self) -> str:
+        """What its files end in."""
+        return "parquet" if self is TableFormat.DELTA else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +111,11 @@ def export_tables(
 
     Raises:
         IntegrityError: the repository is damaged; nothing is left.
+        UnsupportedError: for Delta tables: their package is not installed.
         StoreError: something cannot be read or written.
     """
+    if kind is TableFormat.DELTA:
+        require_deltalake()
     files = [file for stream in streams for file in _files_of(stream, kind)]
     tasks, weights = [], []
     for piece in pack_tasks([file.raw_bytes for file in files]):
@@ -119,6 +132,8 @@ def export_tables(
             raise IntegrityError(
                 f"stream {stream.name} has {stream.captured.messages} messages, and {rows.get(stream.name, 0)} came out"
             )
+    if kind is TableFormat.DELTA:
+        _log_tables(target.place.store(), streams, files, sizes)
     target.commit()
     told = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
     return Exported(len(files), sum(size for _, size in sizes), told)
@@ -127,8 +142,29 @@ def export_tables(
 def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
     for piece in pack([ref.bytes for ref in stream.segments], SEGMENT_BYTES):
         refs = stream.segments[piece]
-        name = f"{refs[0].first_seq:020}-{refs[-1].last_seq:020}.{kind}"
+        name = f"{refs[0].first_seq:020}-{refs[-1].last_seq:020}.{kind.suffix}"
         yield _File(f"{layout.encode_name(stream.name)}/{name}", stream.name, refs)
+
+
+def _log_tables(
+    store: Store, streams: Sequence[StreamBackup], files: Sequence[_File], sizes: Sequence[tuple[int, int]]
+) -> None:
+    """Make Delta tables of files that are written."""
+    now_ms = time.time_ns() // 1_000_000
+    for stream in streams:
+        parts = [
+            TableFile(
+                file.key.rpartition("/")[2],
+                size,
+                rows,
+                {"sequence": file.refs[0].first_seq, "timestamp_ns": min(ref.min_ns for ref in file.refs)},
+                {"sequence": file.refs[-1].last_seq, "timestamp_ns": max(ref.max_ns for ref in file.refs)},
+            )
+            for file, (rows, size) in zip(files, sizes, strict=True)
+            if file.stream == stream.name
+        ]
+        log = first_log(stream.name, arrow_schema(COLUMNS), parts, now_ms)
+        store.put(f"{layout.encode_name(stream.name)}/{LOG_KEY}", log)
 
 
 def _parquet(objects: Objects, file: _File, backup: str) -> tuple[int, bytes]:
@@ -169,4 +205,4 @@ def _json_lines(objects: Objects, file: _File, _backup: str) -> tuple[int, bytes
     return rows, b"".join(lines)
 
 
-_ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines}
+_ENCODERS = {TableFormat.PARQUET: _parquet, TableFormat.JSONL: _json_lines, TableFormat.DELTA: _parquet}

@@ -93,6 +93,11 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
 
 
 def _table(stream: str, path: Path, *, alone: bool) -> Table:
+    if (path / "_delta_log").exists():
+        raise UsageError(
+            f"{printable(str(path))} is a Delta table, of which files may be obsolete",
+            hint="Write it out as plain Parquet first.",
+        )
     try:
         sizes = {str(file): file.stat().st_size for file in _files(path)}
     except OSError as error:
