@@ -31,7 +31,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "engine": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
     "pipeline": (
         BASE | {"formats", "stores", "repository", "exchange", "engine", "transforms"},
-        {"pyarrow", "pyspark", "py4j"},
+        {"pyarrow", "pyspark", "py4j", "deltalake"},
     ),
     "cli": (
         BASE | {"protocol", "formats", "stores", "repository", "transforms", "exchange", "engine", "pipeline"},
