@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext, TaskContext
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.connect import is_remote
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.task_source import encode_tasks
 
@@ -55,18 +56,16 @@ def run_apart(
     `take` gets each part with what came of it, in this thread. Where Spark gives a part of several items up, each of
     them is tried alone (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
     """
-    context = session.sparkContext
-    # M, pyspark 4.3: `interruptTag` does not find the jobs of other threads.
-    group = f"jsbackup-{os.urandom(8).hex()}"
+    jobs = (_RemoteJobs if is_remote(session) else _Jobs)(session, doing)
     waiting = deque((tuple(part), False) for part in parts)
     running: dict[Future[object], tuple[I, ...]] = {}
     threads = ThreadPoolExecutor(_MOST_JOBS, thread_name_prefix="jsbackup")
     try:
         while waiting or running:
-            most = at_once or min(_MOST_JOBS, context.defaultParallelism * _JOBS_FOR_EACH_CORE)  # as it is now
+            most = at_once or min(_MOST_JOBS, jobs.cores * _JOBS_FOR_EACH_CORE)
             while waiting and len(running) < most:
                 part, again = waiting.popleft()
-                running[threads.submit(_run, session, group, doing, make(part, again))] = part
+                running[threads.submit(jobs.run, make(part, again))] = part
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 part = running.pop(future)
                 try:
@@ -78,24 +77,57 @@ def run_apart(
                     result = given_up
                 take(part, result)
     except BaseException:
-        _cancel(context, group, running)
+        _cancel(jobs, running)
         raise
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _cancel(context: SparkContext, group: str, running: Collection[Future[object]]) -> None:
+def _cancel(jobs: _Jobs, running: Collection[Future[object]]) -> None:
     # Again and again: jobs that are still being planned are not cancelled.
     for _ in range(_END_ATTEMPTS):
         with suppress(PySparkException, Py4JError, OSError):
-            context.cancelJobGroup(group)
+            jobs.cancel()
         if not wait(running, _END_PAUSE_SECONDS).not_done:
             break
 
 
-def _run(session: SparkSession, group: str, doing: str, task: object) -> object:
-    """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
-    with explained(doing):
-        session.sparkContext.setJobGroup(group, doing, interruptOnCancel=True)
-        (row,) = session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load().collect()
-    return pickle.loads(row.result)
+class _Jobs:
+    """Jobs of one run, by which Spark knows them for each other. M, pyspark 4.3: `interruptTag` finds none of them."""
+
+    def __init__(self, session: SparkSession, doing: str) -> None:
+        self.session = session
+        self.doing = doing
+        self.name = f"jsbackup-{os.urandom(8).hex()}"
+
+    @property
+    def cores(self) -> int:
+        """Of the executors that there are now."""
+        return self.session.sparkContext.defaultParallelism
+
+    def join(self) -> None:
+        """What this thread starts from now on is one of them."""
+        self.session.sparkContext.setJobGroup(self.name, self.doing, interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        self.session.sparkContext.cancelJobGroup(self.name)
+
+    def run(self, task: object) -> object:
+        """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
+        with explained(self.doing):
+            self.join()
+            frame = self.session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load()
+            (row,) = frame.collect()
+        return pickle.loads(row.result)
+
+
+class _RemoteJobs(_Jobs):
+    """On a Spark Connect server, which does not say how many cores it has."""
+
+    cores = 8
+
+    def join(self) -> None:
+        self.session.addTag(self.name)
+
+    def cancel(self) -> None:
+        self.session.interruptTag(self.name)

@@ -80,8 +80,6 @@ def back_up(
 ) -> BackupReport:
     """Back streams up into a repository that exists. The report has no manifest if every stream failed.
 
-    The session is a classic one, not of Spark Connect.
-
     Raises:
         UsageError: a named stream does not exist, or a secret would have to be sent to executors.
         NatsError: the server cannot be asked.

@@ -72,8 +72,6 @@ def restore(
 ) -> RestoreReport:
     """Restore a backup (an id, the start of one, or `latest`). Of `settings` those count that concern each stream.
 
-    The session is a classic one, not of Spark Connect.
-
     Raises:
         UsageError: there is no such backup, or a secret would have to be sent to executors.
         PlanRefused, TargetConflict: something stands against it; nothing was changed.
