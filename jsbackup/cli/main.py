@@ -158,6 +158,15 @@ def cli(ctx: click.Context, /, **_values: Any) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit code and prints errors. Never raises but for bugs."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return _run_to_the_end(arguments)
+    finally:
+        if signal.getsignal(signal.SIGINT) is not before:  # whoever calls this goes on
+            signal.signal(signal.SIGINT, before)
+
+
+def _run_to_the_end(arguments: Sequence[str]) -> int:
     output = _output_for_errors(arguments)
     try:
         code = _run(arguments)
@@ -226,7 +235,7 @@ def main() -> None:
     """The console script."""
     _prepare_streams()
     signal.signal(signal.SIGTERM, _stop)  # ends a command as cleanly as Ctrl-C does
-    code = run(sys.argv[1:])
+    code = _run_to_the_end(sys.argv[1:])
     if code == Interrupted.exit_code:
         # Python would wait for threads that wait for a store. Nothing they do is needed any more.
         for stream in (sys.stdout, sys.stderr):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -390,6 +391,7 @@ def test_what_was_verified_before_it_was_stopped_is_remembered(
     with monkeypatch.context() as patch:
         patch.setattr(Verifier, "check", stopped)
         assert typed("verify", *place.line).code == (130 if isinstance(stopped_by, KeyboardInterrupt) else 21)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # in a process that goes on
     coverage = typed("verify", *place.line, "--max-bytes", "1", "--json").document["coverage"]
     first = sum(ref.size for ref in place.made.first.streams[0].segments)
     assert first < coverage["recent_bytes"] < coverage["bytes"]
