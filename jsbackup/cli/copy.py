@@ -110,12 +110,13 @@ def copy(
 
     A backup that cannot be copied does not stop the others: the exit code is 3 then, and the output names it.
     """
+    from jsbackup.repository import layout
     from jsbackup.repository.copying import copy_backups
 
     start_log(shared)
     source, keys = open_with_keys(shared)
     known = source.backups()
-    chosen = [source.resolve(text) for text in backups] or known
+    chosen = [layout.resolve_backup(source.resolve(text), known) for text in backups] or known
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
     target = _open_target(to, source, keys, decrypt=decrypt)
     with (
