@@ -162,6 +162,8 @@ def test_jobs_run_on_two_workers_and_outlive_one(
 
     code, verified = driver.type("verify", "--level", "data", "--spark-master", cluster.url, *local.line, "--json")
     assert code == 0, verified
+    code, told = driver.type("stats", "latest", *local.line, "--json")
+    assert (code, [one["messages"] for one in told["streams"]]) == (0, [240, 300])
     code, made = driver.type("compact", "latest", *local.line, "--json")
     assert (code, made["segments"], made["segments_before"] > 20) == (0, 2, True), made
 
