@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from jsbackup import __version__
 from jsbackup.errors import IntegrityError
-from jsbackup.pipeline.fan_out import held_lease
+from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, find_backup, opened
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -31,30 +29,28 @@ from jsbackup.engine.backup import (
     begin_backup,
     finish_backup,
 )
-from jsbackup.engine.lease_renewal import hold_lease
 from jsbackup.engine.part import StoredPart, back_up_part, complete
 from jsbackup.engine.stream_backup import StreamResult
-from jsbackup.errors import JsBackupError, RepositoryLocked, StoreError
+from jsbackup.errors import JsBackupError, StoreError
 from jsbackup.pipeline.apart import run_apart
+from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, opened_same
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import pack_tasks
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
-from jsbackup.repository.leases import Lease, Mode, Terms
 from jsbackup.repository.manifest import Manifest, Result, StreamBackup
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.times import format_time
 
-__all__ = ["Executors", "back_up", "held_lease", "packed", "store_streams"]
+__all__ = ["Executors", "back_up", "packed", "store_streams"]
 
 _log = logging.getLogger(__name__)
 
 # What a stream takes beside its bytes, in bytes that could be moved meanwhile: requests, their answers, listings.
 _EACH_BYTES = 1 << 20
 
-_WAIT_SECONDS = 660.0
 _SHARED = "Executors and this machine have to see one repository, at the same place."
 
 
@@ -150,19 +146,6 @@ def packed(sizes: Mapping[str, int]) -> list[list[str]]:
     """Names in parts for tasks, by the bytes of each: the largest first, small ones together."""
     names = sorted(sizes, key=lambda name: (-sizes[name], name))
     return [names[piece] for piece in pack_tasks([sizes[name] + _EACH_BYTES for name in names])]
-
-
-@contextmanager
-def held_lease(repository: Repository, purpose: str) -> Iterator[Lease]:
-    """A shared lease of the driver's. Raises RepositoryLocked and StoreError."""
-    host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
-    terms = Terms(Mode.SHARED, purpose, TOOL, host, format_time(time.time_ns()))
-    with hold_lease(repository.store, terms, wait_seconds=_WAIT_SECONDS, waiting=_wait) as lease:
-        yield lease
-
-
-def _wait(_error: RepositoryLocked) -> None:
-    """Nobody is told: this may be a notebook."""
 
 
 @dataclass(frozen=True, slots=True)

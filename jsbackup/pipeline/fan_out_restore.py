@@ -35,7 +35,8 @@ from jsbackup.engine.planned import Action, RestoreOptions
 from jsbackup.engine.restore import Prospect, RestoreReport, begin_restore, make_sure
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.apart import is_repeated, run_apart
-from jsbackup.pipeline.fan_out import Executors, held_lease, packed
+from jsbackup.pipeline.fan_out import Executors, packed
+from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, find_backup, opened_same
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.verify import SparkChecker

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from jsbackup import __version__
 from jsbackup.engine.plan import is_chosen
 from jsbackup.errors import PlanRefused
-from jsbackup.pipeline.fan_out import held_lease
+from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, find_backup
 from jsbackup.pipeline.reshape_task import MaskKey
 from jsbackup.pipeline.session import attach

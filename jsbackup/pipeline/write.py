@@ -7,7 +7,6 @@ and wherever, leaves no backup or a whole one. `write_backup` is for programs; c
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jsbackup import __version__
-from jsbackup.engine.lease_renewal import hold_lease
-from jsbackup.errors import FormatError, JsBackupError, RepositoryLocked, UsageError
+from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.pipeline.columns import ddl
 from jsbackup.pipeline.connect import is_remote
 from jsbackup.pipeline.failures import explained
+from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place
 from jsbackup.pipeline.segment_sink import Stored, store_by_writer, store_rows
 from jsbackup.pipeline.session import attach
@@ -45,7 +44,6 @@ from jsbackup.times import ZERO_TIME, format_time
 __all__ = ["TableStream", "WrittenStream", "write_backup", "write_streams"]
 
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
-_WAIT_SECONDS = 660.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,7 @@ def write_backup(
     """
     repository = place.open()
     repository.documents.ensure_writable()
-    tool = f"jsbackup {__version__}"
-    host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
-    terms = leases.Terms(leases.Mode.SHARED, "import", tool, host, format_time(time.time_ns()))
-    with hold_lease(repository.store, terms, wait_seconds=_WAIT_SECONDS, waiting=_wait) as lease:
+    with held_lease(repository, "import") as lease:
         return write_streams(session, place, repository, lease, streams, tags=tags or {}, origin=origin)[0]
 
 
@@ -134,10 +129,6 @@ def write_streams(
     )
     leases.commit(repository, manifest, lease)
     return manifest, written
-
-
-def _wait(_error: RepositoryLocked) -> None:
-    """Nobody is told: this may be a notebook."""
 
 
 def _checked(name: str, frame: DataFrame) -> DataFrame:
