@@ -151,20 +151,14 @@ def _log_tables(
 ) -> None:
     """Make Delta tables of files that are written."""
     now_ms = time.time_ns() // 1_000_000
-    for stream in streams:
-        parts = [
-            TableFile(
-                file.key.rpartition("/")[2],
-                size,
-                rows,
-                {"sequence": file.refs[0].first_seq, "timestamp_ns": min(ref.min_ns for ref in file.refs)},
-                {"sequence": file.refs[-1].last_seq, "timestamp_ns": max(ref.max_ns for ref in file.refs)},
-            )
-            for file, (rows, size) in zip(files, sizes, strict=True)
-            if file.stream == stream.name
-        ]
-        log = first_log(stream.name, arrow_schema(COLUMNS), parts, now_ms)
-        store.put(f"{layout.encode_name(stream.name)}/{LOG_KEY}", log)
+    tables: dict[str, list[TableFile]] = {stream.name: [] for stream in streams}
+    for file, (rows, size) in zip(files, sizes, strict=True):
+        least = {"sequence": file.refs[0].first_seq, "timestamp_ns": min(ref.min_ns for ref in file.refs)}
+        most = {"sequence": file.refs[-1].last_seq, "timestamp_ns": max(ref.max_ns for ref in file.refs)}
+        tables[file.stream].append(TableFile(file.key.rpartition("/")[2], size, rows, least, most))
+    for name, parts in tables.items():
+        log = first_log(name, arrow_schema(COLUMNS), parts, now_ms)
+        store.put(f"{layout.encode_name(name)}/{LOG_KEY}", log)
 
 
 def _parquet(objects: Objects, file: _File, backup: str) -> tuple[int, bytes]:
