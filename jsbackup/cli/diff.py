@@ -97,7 +97,7 @@ def diff(
         make_progress("diff", wanted=shared.progress) as progress,
         _comparer(shared, where, progress) as compare,
     ):
-        sides = [None if text == LIVE else repository.manifest(repository.resolve(text)) for text in (a, b)]
+        sides = [None if text == LIVE else repository.find(text) for text in (a, b)]
         manifests = [manifest for manifest in sides if manifest is not None]
         choice = _Choice(globs, excluded, manifests)
         consumers = all(m.selection is None or m.selection.consumers for m in manifests)

@@ -172,7 +172,7 @@ def export(
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
-        manifest = repository.manifest(repository.resolve(backup))
+        manifest = repository.find(backup)
         chosen = _choose(manifest, patterns)
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:

@@ -77,7 +77,7 @@ def spread_restore(
         reading(shared, repository, "restore", lock_timeout),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
-        manifest = repository.manifest(repository.resolve(backup) if saved is None else saved.backup)
+        manifest = repository.find(backup) if saved is None else repository.manifest(saved.backup)
         if saved is not None:
             saved.refuse_other(manifest)
         prospect = run_async(begin_restore(connection, repository, manifest, options, saved=saved))

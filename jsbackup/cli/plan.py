@@ -70,7 +70,7 @@ def plan(
     connection = connection_of(shared)
     repository = open_repository(shared)
     with reading(shared, repository, "plan", lock_timeout):
-        manifest = repository.manifest(repository.resolve(asked.backup))
+        manifest = repository.find(asked.backup)
         preview = run_async(preview_restore(connection, repository, manifest, options, now_ns=time.time_ns))
     saved = None
     if output_file is not None and not preview.plan.refusals:

@@ -150,7 +150,7 @@ def show(shared: Shared, backup: str) -> None:
 
     start_log(shared)
     repository = open_repository(shared)
-    manifest = repository.manifest(repository.resolve(backup))
+    manifest = repository.find(backup)
     hold = find_hold(repository, manifest.id)
     output = shared.output
     streams = [

@@ -94,7 +94,7 @@ def restore(
         reading(shared, repository, "restore", lock_timeout),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
-        manifest = repository.manifest(repository.resolve(asked.backup) if saved is None else saved.backup)
+        manifest = repository.find(asked.backup) if saved is None else repository.manifest(saved.backup)
         if saved is not None:
             saved.refuse_other(manifest)
         report = run_async(

@@ -141,7 +141,7 @@ def _opened(entries: Sequence[Entry], purpose: str, lock_timeout: str) -> Iterat
                     repository = open_repository(entry.shared)
                     leases.enter_context(reading(entry.shared, repository, purpose, lock_timeout))
                     opened.append((entry.shared, repository))
-                chosen.append(_Chosen(entry, repository, repository.manifest(repository.resolve(entry.backup))))
+                chosen.append(_Chosen(entry, repository, repository.find(entry.backup)))
         yield chosen
 
 

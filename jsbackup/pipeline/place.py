@@ -101,7 +101,7 @@ def find_backup(place: Place, backup: str) -> tuple[Repository, Manifest]:
         RepositoryNotFound, IntegrityError, StoreError: as `Repository.open`.
     """
     repository = place.open()
-    manifest = repository.manifest(repository.resolve(backup))
+    manifest = repository.find(backup)
     if repository.objects.sealing.suffix and repository.secret is None:
         raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)
     return repository, manifest

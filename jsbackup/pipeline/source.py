@@ -91,7 +91,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         repository = opened(self._place)
-        manifest = repository.manifest(repository.resolve(self._backup))
+        manifest = repository.find(self._backup)
         streams = choose_streams(manifest, self._patterns)
         wanted = [
             (stream.name, [ref for ref in stream.segments if self._bounds.wants_segment(ref)])

@@ -16,7 +16,7 @@ different errors, and none of them is taken for an empty location.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain, islice
@@ -196,15 +196,25 @@ class Repository:
         if layout.is_backup_id(text):
             return text
         backups = self.backups()
-        if text == layout.LATEST:
-            for backup in reversed(backups):
-                try:
-                    reshaped = self.manifest(backup).source.extra.get("transformed") is not None
-                except JsBackupError:  # it is for the command to say what is wrong with it
-                    return backup
-                if not reshaped:
-                    return backup
-        return layout.resolve_backup(text, backups)
+        return self._latest(backups)[0] if text == layout.LATEST else layout.resolve_backup(text, backups)
+
+    def find(self, text: str) -> Manifest:
+        """The manifest of the backup that `text` means. Raises as `resolve` and `manifest`."""
+        if text != layout.LATEST:
+            return self.manifest(self.resolve(text))
+        backup, manifest = self._latest(self.backups())
+        return manifest or self.manifest(backup)
+
+    def _latest(self, backups: Sequence[str]) -> tuple[str, Manifest | None]:
+        """Its id, and its manifest if that was read on the way."""
+        for backup in reversed(backups):
+            try:
+                manifest = self.manifest(backup)
+            except JsBackupError:  # it is for the command to say what is wrong with it
+                return backup, None
+            if manifest.source.extra.get("transformed") is None:
+                return backup, manifest
+        return layout.resolve_backup(layout.LATEST, backups), None
 
     def manifest(self, backup: str) -> Manifest:
         """Read a backup's manifest.

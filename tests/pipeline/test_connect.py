@@ -23,6 +23,7 @@ from tests.harness.servers import NEWEST, NatsServer, Port, missing
 from tests.integration.witness import announced, back_up, filled, seen
 from tests.pipeline.connect_server import ConnectServer
 from tests.pipeline.places import keep
+from tests.pipeline.streams import digests
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
@@ -108,12 +109,6 @@ def test_streams_are_backed_up_and_restored_from_there(
     restored = in_shell("restore", "latest", "-s", target.url, *line)
     assert restored.code == 0, restored
     assert compare(before, seen(target.url), ignore=announced(restored)) == []
-
-
-def digests(document: dict[str, object]) -> dict[str, str]:
-    streams = document["streams"]
-    assert isinstance(streams, list)
-    return {one["name"]: one["digest"] for one in streams}
 
 
 def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: Path) -> None:
