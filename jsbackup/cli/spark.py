@@ -134,14 +134,14 @@ def open_with_spark(
     """A backup to be read with Spark, under a lease. Whatever is wrong with the command is said before Spark starts."""
     settings = settings_of(where)
     from jsbackup.pipeline.backup_frames import open_backup
-    from jsbackup.pipeline.place import find_backup
+    from jsbackup.pipeline.place import find_readable
     from jsbackup.pipeline.session import open_session
     from jsbackup.pipeline.source import choose_streams
 
     place = place_given(shared)
     repository = place.open()
     with reading(shared, repository, purpose, lock_timeout):
-        _, manifest = find_backup(place, backup)
+        manifest = find_readable(repository, backup)
         choose_streams(manifest, streams)
         with open_session(settings) as session:
             yield open_backup(session, place, manifest.id)

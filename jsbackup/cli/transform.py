@@ -71,7 +71,7 @@ def transform(
     start_log(shared)
     settings = settings_of(where)
     from jsbackup.engine.planned import Consumers
-    from jsbackup.pipeline.place import find_backup
+    from jsbackup.pipeline.place import find_readable
     from jsbackup.pipeline.reshape_task import MaskKey
     from jsbackup.pipeline.session import open_session
     from jsbackup.pipeline.transform import transform_backup
@@ -93,7 +93,7 @@ def transform(
         writing(shared, repository, "transform", lock_timeout) as lease,
         make_progress("transform", wanted=shared.progress) as progress,
     ):
-        _, manifest = find_backup(place, backup)
+        manifest = find_readable(repository, backup)
         plan = plan_transform(manifest, options)
         before = manifest.source.extra.get("transformed")
         if isinstance(before, dict):
@@ -127,7 +127,7 @@ def compact(shared: Shared, backup: str, where: Where, lock_timeout: str) -> int
     start_log(shared)
     settings = settings_of(where)
     from jsbackup.pipeline.compact import compact_backup, count_after
-    from jsbackup.pipeline.place import find_backup
+    from jsbackup.pipeline.place import find_readable
     from jsbackup.pipeline.session import open_session
 
     place = place_given(shared)
@@ -137,7 +137,7 @@ def compact(shared: Shared, backup: str, where: Where, lock_timeout: str) -> int
         writing(shared, repository, "compact", lock_timeout) as lease,
         make_progress("compact", wanted=shared.progress) as progress,
     ):
-        _, manifest = find_backup(place, backup)
+        manifest = find_readable(repository, backup)
         before, after = count_after(manifest)
         made = None
         if after < before:

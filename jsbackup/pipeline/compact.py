@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from jsbackup import __version__
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.lease import held_lease
-from jsbackup.pipeline.place import Place, find_backup, opened
+from jsbackup.pipeline.place import Place, find_readable, opened
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks
 from jsbackup.progress import Progress
@@ -120,7 +120,7 @@ def compact(session: SparkSession, place: Place, backup: str, *, progress: Progr
     repository = place.open()
     repository.documents.ensure_writable()
     with held_lease(repository, "compact") as lease:
-        _, manifest = find_backup(place, backup)
+        manifest = find_readable(repository, backup)
         before, after = count_after(manifest)
         if after == before:
             return None

@@ -22,7 +22,7 @@ from jsbackup import __version__
 from jsbackup.engine.plan import is_chosen
 from jsbackup.errors import PlanRefused
 from jsbackup.pipeline.lease import held_lease
-from jsbackup.pipeline.place import Place, find_backup
+from jsbackup.pipeline.place import Place, find_readable
 from jsbackup.pipeline.reshape_task import MaskKey
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.transform_plan import TransformOptions, TransformPlan, plan_transform
@@ -67,7 +67,7 @@ def transform(
     repository = place.open()
     repository.documents.ensure_writable()
     with held_lease(repository, "transform") as lease:
-        plan = plan_transform(find_backup(place, backup)[1], options)
+        plan = plan_transform(find_readable(repository, backup), options)
         return transform_backup(
             session,
             place,
