@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup import __version__
+from jsbackup import __version__, times
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.leases import lock_timeout_option, reading
@@ -33,6 +33,7 @@ from jsbackup.progress import Progress
 
 if TYPE_CHECKING:
     from jsbackup.repository.chain import Gap
+    from jsbackup.repository.checks import VerifyOutcome
     from jsbackup.repository.manifest import Manifest
     from jsbackup.repository.own_documents import Flaw
     from jsbackup.repository.repository import Repository
@@ -90,7 +91,7 @@ def verify(
     start_log(shared)
     if expect is not None:
         _check_id(expect)
-    portion = _portion(level, sample, max_bytes)
+    portion, begun_ns = _portion(level, sample, max_bytes), time.time_ns()
     if where.given and level == "manifest":
         raise UsageError("level manifest reads no objects, so there is nothing for Spark", hint="Leave it out.")
     repository, keys = open_with_keys(shared)
@@ -111,7 +112,35 @@ def verify(
         ):
             run = _Run(shared, repository, chosen, level, progress, checker, whole=not backups)
             found = run.check(portion)
+    from jsbackup.repository.checks import VerifyOutcome
+    from jsbackup.repository.verify import Level
+
+    damaged = sorted({one.backup for one in found if one.problems} | {gap.backup for gap in gaps if gap.backup})
+    problems = len(gaps) + len(flaws) + sum(len(one.problems) for one in found)
+    outcome = VerifyOutcome(
+        begun=times.format_time(begun_ns),
+        ended=times.format_time(time.time_ns()),
+        ok=not problems,
+        level=Level(level),
+        everything=not backups,
+        part=portion is not None,
+        backups=len(found),
+        problems=problems,
+        chosen=tuple(chosen) if backups else (),
+        damaged=tuple(damaged),
+    )
+    _record(shared, repository, outcome)
     return _tell(shared, level, found, gaps, flaws, run.coverage, alone=len(backups) == 1)
+
+
+def _record(shared: Shared, repository: Repository, outcome: VerifyOutcome) -> None:
+    """For `jsbackup status`."""
+    from jsbackup.repository.checks import put_verify
+
+    try:
+        put_verify(repository.documents, outcome, f"jsbackup {__version__}", os.urandom)
+    except (KeyUnavailable, StoreError) as error:
+        shared.output.note(f"status will not know of this run: {error.message}")
 
 
 @contextmanager

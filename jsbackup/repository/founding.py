@@ -25,7 +25,7 @@ __all__ = ["Founding", "found", "put_keys", "replace_writer"]
 Random = Callable[[int], bytes]
 
 # What writers sign. Leases and lists of unused objects are not signed, and `keys/` is the authority's.
-_SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED)
+_SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED, *layout.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -14,6 +14,7 @@
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
     pruning/<id>.json           what `prune` found unused, and when
     receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
+    receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `checks.py`
     verified/<id>.json          what was verified, and when, see `verified.py`
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
@@ -51,6 +52,7 @@ from jsbackup.times import parse_time
 __all__ = [
     "BACKUPS",
     "CATALOGS",
+    "CHECKS",
     "DESCRIPTOR",
     "HOLDS",
     "KEYS",
@@ -71,6 +73,8 @@ __all__ = [
     "backup_id_of",
     "catalog_generation_of",
     "catalog_key",
+    "check_key",
+    "check_prefix",
     "decode_name",
     "encode_name",
     "held_backup_of",
@@ -110,6 +114,7 @@ HOLDS = "holds/"
 LOCKS = "locks/"
 MARKS = "pruning/"
 RECEIPTS = "receipts/"
+CHECKS = ("receipts/drill-", "receipts/verify-")
 VERIFIED = "verified/"
 PROBES = "probe/"
 KEYS = "keys/"
@@ -126,6 +131,7 @@ _SEGMENT = re.compile(
 _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 _REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst)(?:\.age)?$)")
+_CHECK = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
 _LEASE = re.compile(r"locks/([0-9a-f]{16})-([0-9]{8})-(shared|exclusive)-([1-9][0-9]{0,3})\.json")
@@ -152,6 +158,7 @@ class Kind(Enum):
     MARKS = "list of unused objects"
     RECEIPT = "receipt"
     VERIFIED = "record of what was verified"
+    CHECK = "outcome of a check"
     PROBE = "probe"
     IDENTITY = "wrapped identity"
     WRITER = "writer"
@@ -397,6 +404,19 @@ def parse_receipt_key(key: str) -> ReceiptKey | None:
     return None if match is None else ReceiptKey(match[1], int(match[2]))
 
 
+def check_prefix(kind: str) -> str:
+    """What the keys of outcomes of this kind begin with: `drill`, `verify`."""
+    return f"{RECEIPTS}{kind}-"
+
+
+def check_key(kind: str, begun_ns: int, random: bytes) -> str:
+    """Those of a kind sort by when it began; `random` is three bytes. `FormatError` for another kind."""
+    key = f"{check_prefix(kind)}{backup_id(begun_ns, random)}.json"
+    if _CHECK.fullmatch(key) is None:
+        raise FormatError(f"not the key of an outcome: {key[:300]!r}")
+    return key
+
+
 def verified_key(record_id: str) -> str:
     return f"{VERIFIED}{record_id}.json"
 
@@ -437,6 +457,8 @@ def kind_of(key: str) -> Kind:
         return Kind.LEASE
     if parse_receipt_key(key.removesuffix(".age")) is not None:
         return Kind.RECEIPT
+    if _CHECK.fullmatch(key.removesuffix(".age")):
+        return Kind.CHECK
     for prefix, suffix, kind in (
         (MARKS, ".json", Kind.MARKS),
         (VERIFIED, ".json", Kind.VERIFIED),

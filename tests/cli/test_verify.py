@@ -118,7 +118,7 @@ def on_disk(made: dict[str, Made], tmp_path: Path) -> Callable[[str], OnDisk]:
 
 CONTENT = (Kind.SEGMENT, Kind.PENDING, Kind.OPAQUE)
 # Nothing is lost with these: leases are judged by `unlock`, the others are made anew.
-HARMLESS = (Kind.LEASE, Kind.MARKS, Kind.VERIFIED, Kind.RECEIPT, Kind.PROBE)
+HARMLESS = (Kind.LEASE, Kind.MARKS, Kind.VERIFIED, Kind.RECEIPT, Kind.CHECK, Kind.PROBE)
 # Nobody can know that there was one; what a catalog told is read from the manifests.
 MISSED_BY_NOBODY = (Kind.CATALOG, Kind.HOLD)
 # What stands and falls with them: everything, or the backup.

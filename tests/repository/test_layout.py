@@ -185,6 +185,8 @@ def test_kinds_are_known_by_the_key() -> None:
         layout.mark_key("1a2b"): Kind.MARKS,
         layout.verified_key("1a2b"): Kind.VERIFIED,
         layout.verified_key("1a2b") + ".age": Kind.VERIFIED,
+        layout.check_key("drill", 1_795_225_500_000_000_000, b"abc"): Kind.CHECK,
+        layout.check_key("verify", 0, b"abc") + ".age": Kind.CHECK,
         layout.probe_key("1a2b"): Kind.PROBE,
         layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": Kind.MANIFEST,
         layout.writer_key(DIGEST): Kind.WRITER,
