@@ -40,6 +40,9 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
 def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -> tuple[int, int]:
     """The offset behind up to `count` subject entries of an `index.db` of this version, and how many are left."""
 
+def use_lanes(wanted: bool) -> bool:
+    """Whether AVX2 computes HighwayHash from now on, as it does where the processor has it. Both ways for the tests."""
+
 class HighwayHash:
     """HighwayHash with a 32-byte key. A digest does not end it: more data may follow."""
 
