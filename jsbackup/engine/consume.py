@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -33,10 +34,20 @@ from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import parse_status
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 
-__all__ = ["Row", "is_reader", "read_messages", "rows_as_batch"]
+__all__ = [
+    "IDLE_SECONDS",
+    "Position",
+    "Row",
+    "is_control",
+    "is_reader",
+    "position_of",
+    "read_messages",
+    "reader_config",
+    "rows_as_batch",
+]
 
 BATCH_BYTES = 4 * 1024 * 1024
-_IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
+IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
 _DESCRIPTION = "jsbackup reads this stream"
@@ -123,7 +134,7 @@ async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int)
     if info.config.get("retention", "limits") != "limits":
         return None
     try:
-        return await js.create_consumer(info.name, _consumer_config(inbox, first))
+        return await js.create_consumer(info.name, reader_config(inbox, first, IDLE_SECONDS))
     except (ApiError, NatsPermissionDenied):  # limits on consumers, such as max_consumers or consumer_limits
         return None
 
@@ -137,10 +148,10 @@ async def _consume(
             at = 0
             while left > 0 and at < last:
                 try:
-                    message = await subscription.next(3 * _IDLE_SECONDS)
+                    message = await subscription.next(3 * IDLE_SECONDS)
                 except NatsTimeout as error:
                     raise TransferError(f"reading {stream}: its consumer went silent") from error
-                if _is_control(message):
+                if is_control(message):
                     if message.reply:
                         await subscription.publish(message.reply)
                     elif (await js.consumer(stream, consumer.name)).num_pending == 0:
@@ -155,7 +166,7 @@ async def _consume(
             await js.delete_consumer(stream, consumer.name)
 
 
-def _is_control(message: Message) -> bool:
+def is_control(message: Message) -> bool:
     """Whether it is the server's flow control or heartbeat. A stored message may look like one, but has a position."""
     if message.data or not message.headers or (message.reply or "").count(".") >= _ACK_TOKENS - 1:
         return False
@@ -168,7 +179,8 @@ def is_reader(config: JsonObject) -> bool:
     return config.get("description") == _DESCRIPTION and not config.get("durable_name")
 
 
-def _consumer_config(inbox: str, first: int) -> JsonObject:
+def reader_config(inbox: str, first: int, idle_seconds: float) -> JsonObject:
+    """A consumer of ours that delivers to `inbox` what is stored from `first` on, and a heartbeat when it is idle."""
     return {
         "name": inbox.replace(".", "-"),
         "description": _DESCRIPTION,
@@ -181,14 +193,24 @@ def _consumer_config(inbox: str, first: int) -> JsonObject:
         "mem_storage": True,
         "num_replicas": 1,
         "flow_control": True,
-        "idle_heartbeat": int(_IDLE_SECONDS * 1e9),
+        "idle_heartbeat": int(idle_seconds * 1e9),
         "inactive_threshold": int(60 * 1e9),
     }
 
 
-def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
-    """A delivered message, and how many are to come after it; both told by its ack subject."""
-    tokens = (message.reply or "").split(".")
+class Position(NamedTuple):
+    """Where a delivered message stands: in its stream, when it was stored, and among the deliveries of its consumer,
+    from 1; and how many are to come after it."""
+
+    sequence: int
+    delivery: int
+    timestamp_ns: int
+    pending: int
+
+
+def position_of(stream: str, reply: str) -> Position:
+    """What the ack subject of a delivered message tells. FormatError if it is none."""
+    tokens = reply.split(".")
     if len(tokens) >= _LONG_ACK_TOKENS - 1:
         tokens = tokens[4:]
     elif len(tokens) == _ACK_TOKENS:
@@ -196,10 +218,15 @@ def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
     else:
         raise FormatError(f"reading {stream}: a message without its position")
     try:
-        sequence, timestamp_ns, pending = int(tokens[3]), int(tokens[5]), int(tokens[6])
+        return Position(int(tokens[3]), int(tokens[4]), int(tokens[5]), int(tokens[6]))
     except ValueError as error:
         raise FormatError(f"reading {stream}: a message with a position that is none") from error
-    if sequence <= last:
-        raise TransferError(f"reading {stream}: sequence {sequence} came after {last}")
+
+
+def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
+    """A delivered message, and how many are to come after it."""
+    at = position_of(stream, message.reply or "")
+    if at.sequence <= last:
+        raise TransferError(f"reading {stream}: sequence {at.sequence} came after {last}")
     subject = message.subject.encode("utf-8", "surrogateescape")
-    return Row(sequence, timestamp_ns, subject, message.headers or None, message.data), pending
+    return Row(at.sequence, at.timestamp_ns, subject, message.headers or None, message.data), at.pending

@@ -125,12 +125,13 @@ class Present:
 
 
 def plan_increment(
-    previous: StreamBackup, stored: Sequence[SegmentRef], info: StreamInfo, cuts: Cuts
+    previous: StreamBackup, stored: Sequence[SegmentRef], info: StreamInfo, cuts: Cuts, *, anchors: int = 1
 ) -> Increment | Whole:
     """What to keep of `previous` and what to read of the stream as `info` describes it, or why it is read whole.
 
     `previous` is a backup of the same incarnation, `stored` are its segments that are in the store, in order. `info`
-    has the deleted sequences, if there are any, unless they are too many. By `cuts` the writer will cut.
+    has the deleted sequences, if there are any, unless they are too many. By `cuts` the writer will cut. `anchors` is 0
+    where it is known without an anchor that the stream has lost nothing at its end (`tail.py`).
     """
     state, then = info.state, previous.state
     if info.created != previous.created:
@@ -156,8 +157,8 @@ def plan_increment(
     kept = [ref for ref in stored if _intact(ref, present)]
     if not kept:
         return Whole("no segment of the last backup is still as it was")
-    anchor = kept[-1]
-    del kept[-_read_again(kept, present, cuts) :]
+    anchor = kept[-1] if anchors else None
+    del kept[len(kept) - max(_read_again(kept, present, cuts), anchors) :]
     spans = tuple(_between(kept, present))
     read = sum(span.messages for span in spans)
     return Increment(
@@ -190,16 +191,16 @@ def _intact(ref: SegmentRef, present: Present) -> bool:
 
 
 def _read_again(kept: list[SegmentRef], present: Present, cuts: Cuts) -> int:
-    """How many of the last segments are read once more: the anchor, and the short ones to join with what is new.
+    """How many of the last segments are read once more, because they are short and joined with what is new.
 
     The size of what is new is guessed. Where that is wrong, they are joined next time.
     """
     new = present.span(kept[-1].last_seq + 1, present.last)
     if new is None:
-        return 1
+        return 0
     size = sum(ref.bytes for ref in kept) * new.messages // sum(ref.messages for ref in kept)
     extent = Extent(new.first, new.last, new.messages, size, new=True)
-    return max(cuts.joined([*map(extent_of, kept), extent]) - 1, 1)
+    return cuts.joined([*map(extent_of, kept), extent]) - 1
 
 
 def _between(kept: list[SegmentRef], present: Present) -> Iterator[Span]:

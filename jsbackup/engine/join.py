@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -51,13 +51,17 @@ from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.segments import SegmentWriter
 
-__all__ = ["Joined", "describe_stream", "take_increment"]
+__all__ = ["Joined", "Reader", "carry_out", "describe_stream", "take_increment"]
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 # Sequences that went while they were read; beyond, the stream is not read but emptied.
 _MAX_MISSING = 1_000_000
+
+
+# Gives the messages from one sequence to another, in order.
+Reader = Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,11 @@ async def take_increment(
             if isinstance(plan, Whole):
                 return plan
             start(plan.read_bytes, plan.read_messages)
-            return await _carry_out(js, info, plan, inventory, writer, advance)
+
+            def read(first: int, last: int, info: StreamInfo = info) -> AsyncGenerator[pa.RecordBatch, None]:
+                return read_messages(js, info, advance, first=first, last=last)
+
+            return await carry_out(js, info, plan, inventory, writer, read)
         except (TransferError, NatsTimeout) as error:
             if attempt == _ATTEMPTS:
                 return Whole(error.message)
@@ -123,14 +131,21 @@ async def describe_stream(js: JetStream, name: str) -> StreamInfo:
     return await js.stream(name, deleted_details=True) if 0 < info.state.deleted <= MAX_DELETED else info
 
 
-async def _carry_out(
+async def carry_out(
     js: JetStream,
     info: StreamInfo,
     plan: Increment,
     consumers: Listing[ConsumerInfo] | None,
     writer: SegmentWriter,
-    advance: Advance,
+    read: Reader,
 ) -> Joined:
+    """Keep and read what the plan says, and prove that it is all that `info` told of.
+
+    Raises:
+        TransferError: reading failed, or messages went that must not go unnoticed; it may be tried again.
+        IntegrityError, UnsupportedError: it cannot be had like this.
+        NatsError, StoreError
+    """
     present = Present(info.state, info.deleted or ())
     missing: list[int] = []
     parts: list[SegmentRef | Span] = [*plan.kept, *plan.spans]
@@ -139,7 +154,7 @@ async def _carry_out(
             await asyncio.to_thread(writer.keep, part)
             continue
         sink = _SpanSink(writer, present, part, plan.anchor if part == plan.spans[-1] else None)
-        async with aclosing(read_messages(js, info, advance, first=part.first, last=part.last)) as batches:
+        async with aclosing(read(part.first, part.last)) as batches:
             async for batch in batches:
                 await asyncio.to_thread(sink.add, batch)
         sink.finish()

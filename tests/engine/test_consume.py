@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsbackup.engine.consume import Row, _is_control, _row_of, rows_as_batch
+from jsbackup.engine.consume import Row, _row_of, is_control, rows_as_batch
 from jsbackup.errors import FormatError, TransferError
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.protocol.events import Message
@@ -46,7 +46,7 @@ def test_a_position_that_goes_back_is_an_error() -> None:
     ],
 )
 def test_a_stored_message_that_looks_like_flow_control_is_a_message(message: Message, control: bool) -> None:
-    assert _is_control(message) is control
+    assert is_control(message) is control
 
 
 def test_subjects_that_are_not_utf8_make_a_batch_of_their_own_kind() -> None:
