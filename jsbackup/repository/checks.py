@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectNotFound, StoreError, UnsupportedError
@@ -23,6 +24,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import Fields, decode_document, encode_document
 from jsbackup.repository.documents import Documents
+from jsbackup.repository.threads import in_order
 from jsbackup.repository.verify import Level
 from jsbackup.times import format_time, parse_time
 
@@ -47,6 +49,7 @@ _MAX_BYTES = 16 << 20
 _MOST_STREAMS = 10_000
 _MOST_NAMED = 1_000
 _MAX_NODES = 99
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,17 +191,20 @@ T = TypeVar("T")
 
 
 def _read(documents: Documents, kind: str, most: int, decode: Callable[[Fields], T]) -> list[T]:
-    found: list[T] = []
-    for key in _keys(documents, kind)[:most]:
-        try:
-            fields = decode_document(documents.get(key, _MAX_BYTES), key)
-            fields.version(_FORMAT_VERSION, frozenset())
-            found.append(decode(fields))
-        except ObjectNotFound:  # a newer one has taken its place
-            continue
-        except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
-            _log.warning("%s is passed over: %s", key, error.message)
-    return found
+    tasks = [partial(_read_one, documents, key, decode) for key in _keys(documents, kind)[:most]]
+    return [one for one in in_order(tasks, _THREADS) if one is not None]
+
+
+def _read_one(documents: Documents, key: str, decode: Callable[[Fields], T]) -> T | None:
+    try:
+        fields = decode_document(documents.get(key, _MAX_BYTES), key)
+        fields.version(_FORMAT_VERSION, frozenset())
+        return decode(fields)
+    except ObjectNotFound:  # newer ones have taken its place
+        return None
+    except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
+        _log.warning("%s is passed over: %s", key, error.message)
+        return None
 
 
 def _verify_of(fields: Fields) -> VerifyOutcome:

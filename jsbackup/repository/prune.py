@@ -38,7 +38,16 @@ from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
 from jsbackup.times import format_time
 
-__all__ = ["GRACE_SECONDS", "LeaseTaker", "PruneReport", "objects_named", "preview_prune", "prune"]
+__all__ = [
+    "GRACE_SECONDS",
+    "LeaseTaker",
+    "Marks",
+    "PruneReport",
+    "objects_named",
+    "preview_prune",
+    "prune",
+    "read_marks",
+]
 
 LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 """Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
@@ -127,7 +136,7 @@ def prune(
     store = repository.store
     with take(Mode.SHARED) as lease:
         holds = list(store.list(layout.HOLDS))  # before the backups: what is held was there first
-        marks = _read_marks(store)
+        marks = read_marks(store)
         survey = _look(repository, lease, marks.seen_ns, frozenset(), threads)
         marks = _put_marks(store, marks, survey.unused, tool, random)
         leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
@@ -158,7 +167,7 @@ def preview_prune(
 ) -> PruneReport:
     """What `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
     with take(Mode.SHARED) as lease:
-        survey = _look(repository, lease, _read_marks(repository.store).seen_ns, frozenset(without), threads)
+        survey = _look(repository, lease, read_marks(repository.store).seen_ns, frozenset(without), threads)
     due = survey.due(grace_seconds, survey.now_seconds)
     gone = {one.info.key for one in due}
     report = PruneReport(deleted_objects=len(due), freed_bytes=sum(one.info.size for one in due))
@@ -257,14 +266,14 @@ def _refuse_gaps(repository: Repository) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
-    """The lists that were put, and since when each object in them is known to be unused."""
+class Marks:
+    """The lists that were put, and since when each object in them is known to be unused (Unix time)."""
 
     keys: tuple[str, ...]
     seen_ns: Mapping[str, int]
 
 
-def _read_marks(store: Store) -> _Marks:
+def read_marks(store: Store) -> Marks:
     """Raises `UnsupportedError` if a newer tool has been at work. What is damaged only makes objects wait again."""
     keys: list[str] = []
     seen: dict[str, int] = {}
@@ -279,12 +288,12 @@ def _read_marks(store: Store) -> _Marks:
         for key, seen_ns in found.items():
             # Of several, where one was killed or two run at once, the later time: it waits longer.
             seen[key] = max(seen_ns, seen.get(key, seen_ns))
-    return _Marks(tuple(keys), seen)
+    return Marks(tuple(keys), seen)
 
 
 def _put_marks(
-    store: Store, before: _Marks, unused: Sequence[_Unused], tool: str, random: Callable[[int], bytes]
-) -> _Marks:
+    store: Store, before: Marks, unused: Sequence[_Unused], tool: str, random: Callable[[int], bytes]
+) -> Marks:
     seen_ns = {one.info.key: one.seen_ns for one in unused[:_MOST_MARKED]}
     if seen_ns == before.seen_ns and len(before.keys) <= 1:
         return before
@@ -293,10 +302,10 @@ def _put_marks(
         after = (layout.mark_key(random(8).hex()),)
         store.put(after[0], _encode_marks(seen_ns, tool, after[0]))
     _delete_marks(store, before)
-    return _Marks(after, seen_ns)
+    return Marks(after, seen_ns)
 
 
-def _delete_marks(store: Store, marks: _Marks) -> None:
+def _delete_marks(store: Store, marks: Marks) -> None:
     for key in marks.keys:
         _is_deleted(store, key)
 

@@ -36,7 +36,7 @@ from jsbackup.repository.manifest import Result
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
-__all__ = ["Decisions", "Grouping", "Kept", "Policy", "Removed", "TagRule", "apply_policy"]
+__all__ = ["Decisions", "Grouping", "Kept", "Policy", "Removed", "TagRule", "apply_policy", "group_of", "named_cluster"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -130,10 +130,10 @@ def apply_policy(
         backup = _Backup(summary, parse_time(summary.created))
         if backup.created_ns > now_ns:
             reason = f"its date, {summary.created}, is in the future"
-            group = ", ".join(_group_of(summary, grouping))
+            group = ", ".join(group_of(summary, grouping))
             kept.append(Kept(summary.id, group, (reason, *_held(summary.id, held))))
         else:
-            groups.setdefault(_group_of(summary, grouping), []).append(backup)
+            groups.setdefault(group_of(summary, grouping), []).append(backup)
     for words, backups in groups.items():
         group = ", ".join(words)
         for backup, found in _decide(policy, backups):
@@ -147,12 +147,11 @@ def apply_policy(
     )
 
 
-def _group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
-    """What tells the group from others, such as `cluster C1`, `account A`, `streams ORDERS*`."""
+def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
+    """What tells a backup's group from others, such as `cluster C1`, `account A`, `streams ORDERS*`."""
     words: list[str] = []
     if grouping is not Grouping.NONE:
-        cluster = "" if _SERVER_ID.fullmatch(backup.cluster) else backup.cluster
-        origin = (("cluster", cluster), ("account", backup.account), ("domain", backup.domain))
+        origin = (("cluster", named_cluster(backup.cluster)), ("account", backup.account), ("domain", backup.domain))
         words += [f"import of {backup.imported}"] if backup.imported is not None else []
         words += [f"transform {backup.transformed}"] if backup.transformed is not None else []
         words += [f"{what} {name}" for what, name in origin if name]
@@ -163,6 +162,11 @@ def _group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
         words += [] if selection.consumers else ["without consumers"]
     words += ["without messages"] if selection.config_only else []
     return tuple(words) or ("all backups",)
+
+
+def named_cluster(cluster: str) -> str:
+    """The name of a cluster or server; empty for one that nobody has named."""
+    return "" if _SERVER_ID.fullmatch(cluster) else cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def _make(kind: str) -> Made:
     held(store)
     store.put(layout.mark_key("1a2b"), b'{"format":1}')
     store.put(layout.receipt_key(ReceiptKey("00112233445566ff", 1)), b'{"format":1}')
+    store.put(layout.check_key("verify", 10**18, b"abc"), b'{"format":1}')
     store.put(layout.probe_key("1a2b"), b"probe")
     objects = {info.key: store.get(info.key) for info in store.list()}
     return Made(objects, repository.manifest(FIRST), repository.manifest(SECOND), writer)
