@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
+
+from jsbackup.errors import JsBackupError
 
 __all__ = [
     "ArchivedConsumer",
+    "Check",
     "ConsumerState",
     "Fidelity",
     "JsonObject",
@@ -20,6 +23,7 @@ __all__ = [
     "S3Settings",
     "SequencePair",
     "StreamState",
+    "Verdict",
 ]
 
 JsonObject = dict[str, Any]
@@ -100,3 +104,49 @@ class S3Settings:
     storage_class: str | None = None
     connect_seconds: float = 10.0
     read_seconds: float = 60.0
+
+
+class Verdict(StrEnum):
+    """What came of looking at one precondition."""
+
+    OK = "ok"
+    WARNING = "warning"  # works, but not as it should
+    PROBLEM = "problem"  # something will fail
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One precondition that was looked at: what was found, and what mends it if it is not ok, in a sentence.
+
+    `name` is for programs and never changes its meaning; `about` says of what, where there are several of a name.
+    `code` is the exit code that belongs to a problem.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+    fix: str | None = None
+    about: str | None = None
+    code: int = 0
+
+    @classmethod
+    def fine(cls, name: str, found: str, *, about: str | None = None) -> Self:
+        return cls(name, Verdict.OK, found, about=about)
+
+    @classmethod
+    def warning(cls, name: str, found: str, fix: str, *, about: str | None = None) -> Self:
+        return cls(name, Verdict.WARNING, found, fix, about)
+
+    @classmethod
+    def problem(cls, name: str, found: str, fix: str, *, code: int = 1, about: str | None = None) -> Self:
+        return cls(name, Verdict.PROBLEM, found, fix, about, code)
+
+    @classmethod
+    def not_tried(cls, name: str, why: str, fix: str, *, about: str | None = None) -> Self:
+        return cls(name, Verdict.NOT_TRIED, why, fix, about)
+
+    @classmethod
+    def failed(cls, name: str, error: JsBackupError, fix: str, *, about: str | None = None) -> Self:
+        """A problem that an error told; `fix` serves where the error has no hint."""
+        return cls(name, Verdict.PROBLEM, error.message, error.hint or fix, about, error.exit_code)

@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transform": ("jsbackup.cli.transform", "Make a new backup of another one: renamed, cut, masked (on Spark)."),
     "compact": ("jsbackup.cli.transform", "Make a backup anew in fewer segments (on Spark)."),
     "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
+    "doctor": ("jsbackup.cli.doctor", "Say what stands against a backup or a restore, and how to mend it."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
 }
 

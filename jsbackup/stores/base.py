@@ -33,6 +33,7 @@ __all__ = [
     "MAX_KEY_BYTES",
     "MAX_PART_BYTES",
     "Data",
+    "FiniteStore",
     "LockMode",
     "ObjectInfo",
     "ObjectLock",
@@ -165,6 +166,14 @@ class StaleUploads(Protocol):
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
         """Abort those of this store that were begun so long ago, by the store's own clock. How many they were."""
+
+
+@runtime_checkable
+class FiniteStore(Protocol):
+    """A store that knows how much it can still take."""
+
+    def room(self) -> tuple[int, int]:
+        """Free bytes, and all that there are, free or not. Raises `StoreError` where objects cannot be put at all."""
 
 
 def is_key(key: str) -> bool:

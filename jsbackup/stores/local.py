@@ -101,6 +101,15 @@ class LocalStore:
     def is_temporary(self, error: StoreError) -> bool:
         return posix.is_temporary(error)
 
+    def room(self) -> tuple[int, int]:
+        """Of the file system, for this user: that of the root, or where it would be made."""
+        with posix.explained(f"cannot look at {self.location}"):
+            try:
+                found = os.statvfs(self._root)
+            except FileNotFoundError:
+                found = os.statvfs(self._root.parent)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     # --- folders ---
 
     def _open_folder(self, folders: Sequence[str]) -> int:
