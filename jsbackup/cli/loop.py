@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -39,8 +39,12 @@ class _Threads(ThreadPoolExecutor):
         super().shutdown(wait and not self.left, cancel_futures=cancel_futures or self.left)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`."""
+def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> T:
+    """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`.
+
+    Work that ends when it is asked to is asked first, by `ask`: only the second signal interrupts it.
+    """
+    asking = [ask] if ask is not None else []
     early: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -54,6 +58,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
 
         def stop() -> None:
+            if asking:
+                asking.pop()()
+                return
             task.cancel()
             if not threads.left:
                 threads.left = True

@@ -32,6 +32,7 @@ __all__ = ["COMPLETE_VARIABLE", "EXIT_CODES", "cli", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("jsbackup.cli.repo", "Make a repository and probe its store."),
     "backup": ("jsbackup.cli.backup", "Back streams up: all of the account, or those named."),
+    "follow": ("jsbackup.cli.follow", "Keep streams backed up within seconds of what is published."),
     "list": ("jsbackup.cli.repo", "List the backups of a repository."),
     "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
     "diff": ("jsbackup.cli.diff", "Compare two backups, or a backup and a server."),

@@ -4,6 +4,7 @@
 replace. Of one group are backups of the same cluster, account and domain that were asked for in the same words
 (streams, excluded ones, with consumers or without). What streams were found is of no account: they come and go. An
 import is grouped by the kind of its folder and the streams in it, a transformed backup by how it was transformed too.
+The backups that `follow` makes, one every few seconds, are in groups of their own, and push no nightly one out.
 Whoever changes the words begins a new group, and the old one grows no more: what is left of it is removed by its ids,
 or with a coarser `Grouping`. Backups without messages (`--config-only`) are never in a group with others.
 
@@ -36,7 +37,21 @@ from jsbackup.repository.manifest import Result
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.times import parse_time
 
-__all__ = ["Decisions", "Grouping", "Kept", "Policy", "Removed", "TagRule", "apply_policy", "group_of", "named_cluster"]
+__all__ = [
+    "FOLLOW_TAG",
+    "Decisions",
+    "Grouping",
+    "Kept",
+    "Policy",
+    "Removed",
+    "TagRule",
+    "apply_policy",
+    "group_of",
+    "named_cluster",
+]
+
+# The tag of backups that `follow` made.
+FOLLOW_TAG = "follow"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -161,6 +176,7 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
         words += [f"but {' '.join(selection.exclude)}"] if selection.exclude else []
         words += [] if selection.consumers else ["without consumers"]
     words += ["without messages"] if selection.config_only else []
+    words += ["followed"] if FOLLOW_TAG in backup.tags else []
     return tuple(words) or ("all backups",)
 
 

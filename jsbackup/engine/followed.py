@@ -1,0 +1,340 @@
+"""One stream that is followed: what it holds now, from what its last backup holds and what has come since.
+
+    entry (as the last backup has it) + tail (`tail.py`) + what the server reports now  ──read_on──▶  the next entry
+
+As for every increment the server says which sequences it has, and what the backup will name is exactly that
+(`join.py`). Most of the time nothing has been deleted: then the counts say so, and the list of deleted sequences need
+not be asked for. Wherever something does not fit, or a consumer of ours would disturb (work queues, interest), the
+stream is backed up as `backup --incremental always` does it, which proves everything anew.
+
+A stream that is behind its last backup may have a new leader that has not come to itself yet: that is believed when it
+lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from jsbackup.engine.backup import BackupOptions
+from jsbackup.engine.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.increment import Increment, Present, plan_increment
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.join import carry_out, describe_stream
+from jsbackup.engine.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.tail import Backlog, Tail
+from jsbackup.errors import (
+    ApiError,
+    IntegrityError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.model import StreamState
+from jsbackup.progress import NullProgress
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    ReadAs,
+    Reading,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.receipts import Receipts
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.reuse import Cuts, extent_of, stored_segments
+from jsbackup.repository.segments import SEGMENT_BYTES, SegmentWriter
+from jsbackup.times import format_time
+
+__all__ = ["Followed", "Look"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+# How long a stream has to be behind its last backup until that is believed.
+_BELIEVED_SECONDS = 10.0
+# A tail that nothing came into for so many looks is given up.
+_IDLE_LOOKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A stream as its server describes it. `consumers` is None where they are left out."""
+
+    info: StreamInfo
+    consumers: Listing[ConsumerInfo] | None
+    at_ns: int
+
+
+class Followed:
+    """A stream with its last backup (`entry`), if there is one, and its tail."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        repository: Repository,
+        options: BackupOptions,
+        source: Source,
+        backlog: Backlog,
+        info: StreamInfo,
+        entry: StreamBackup | None,
+    ) -> None:
+        self.name = info.name
+        self.created = info.created
+        self.entry = entry
+        self._js = js
+        self._repository = repository
+        self._options = options
+        self._source = source
+        self._backlog = backlog
+        incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+        self._incarnation = incarnation
+        self._folder = repository.objects.sealing.folder(info.name, incarnation)
+        self._tail: Tail | None = None
+        self._proved = False  # whether the segments of the entry are known to be in the store
+        self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
+        self._next: tuple[StreamState, tuple[int, ...]] | None = None
+        self._behind_since_ns: int | None = None
+        self._no_tail = False
+        self._idle_looks = 0
+
+    def has_changed(self, look: Look) -> bool:
+        """Whether the last backup does not have all of it."""
+        if self.entry is None or not self._proved or not self._is_as_stored(look.info):
+            return True
+        if self.entry.config != stored_config(look.info.config):
+            return True
+        entry = self.entry
+        return look.consumers is not None and self._consumers(look.consumers, look.info) != entry.consumers
+
+    async def read_on(self, look: Look, receipts: Receipts, clock_ns: Callable[[], int]) -> StreamResult:
+        """The stream as it is now, its messages stored. `committed` is to be told when a manifest names it.
+
+        Raises:
+            NatsError: it cannot be read now; another try may succeed.
+            IntegrityError, StoreError
+        """
+        if self.entry is not None and not self._proved:
+            stored = await asyncio.to_thread(stored_segments, self._repository.store, self._folder, self.entry.segments)
+            self._proved = len(stored) == len(self.entry.segments)
+        if self.entry is None or not self._proved:
+            return await self._anew(look, receipts, clock_ns)
+        if self._is_as_stored(look.info):
+            await self._rest()
+            return self._unread(self.entry, look, clock_ns)
+        self._idle_looks = 0
+        self._refuse_behind(look)
+        result = await self._join(self.entry, look, receipts, clock_ns)
+        return await self._anew(look, receipts, clock_ns) if result is None else result
+
+    async def committed(self, result: StreamResult) -> None:
+        """A manifest names it."""
+        self.entry, self._proved = result.stream, True
+        self._known, self._next = self._next or self._known, None
+        if self._tail is not None:
+            self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
+
+    async def close(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.close()
+
+    def _refuse_behind(self, look: Look) -> None:
+        assert self.entry is not None
+        if look.info.state.last_seq >= self.entry.state.last_seq:
+            self._behind_since_ns = None
+            return
+        if self._behind_since_ns is None:
+            self._behind_since_ns = look.at_ns
+        if look.at_ns - self._behind_since_ns < _BELIEVED_SECONDS * 1e9:
+            raise TransferError(
+                f"it ends at sequence {look.info.state.last_seq} and ended at {self.entry.state.last_seq} before"
+            )
+
+    def _is_as_stored(self, info: StreamInfo) -> bool:
+        assert self.entry is not None
+        return info.created == self.entry.created and _ends(info.state) == _ends(self.entry.state)
+
+    async def _rest(self) -> None:
+        self._idle_looks += 1
+        if self._idle_looks > _IDLE_LOOKS:
+            await self.close()
+
+    def _unread(self, entry: StreamBackup, look: Look, clock_ns: Callable[[], int]) -> StreamResult:
+        return self._described(entry.segments, look, look.info, clock_ns, len(entry.segments), 0)
+
+    # --- by its tail ---
+
+    async def _join(
+        self, entry: StreamBackup, look: Look, receipts: Receipts, clock_ns: Callable[[], int]
+    ) -> StreamResult | None:
+        """What the tail makes of it; None if it has to be read in another way."""
+        if self._no_tail or look.info.config.get("retention", "limits") != "limits":
+            return None
+        info = look.info
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                info = await self._with_deleted(info)
+                writer = SegmentWriter(self._repository.objects, self._folder, entry.segments, note=receipts.note)
+                with closing(writer):
+                    segments = entry.segments
+                    writer.cuts.losing_front = bool(segments) and info.state.first_seq > segments[0].first_seq
+                    plan = await asyncio.to_thread(plan_increment, entry, entry.segments, info, writer.cuts, anchors=0)
+                    if not isinstance(plan, Increment) or not await self._has_tail(entry, info):
+                        return None
+                    assert self._tail is not None
+                    joined = await carry_out(self._js, info, plan, None, writer, self._reader(self._tail, info))
+                    self._next = (info.state, info.deleted or ())
+                    return self._described(joined.segments, look, info, clock_ns, joined.reused, joined.stored_bytes)
+            except (TransferError, NatsTimeout) as error:
+                if attempt == _ATTEMPTS or not self._js.link.connected:
+                    raise
+                _log.info("stream %s: %s; once more", self.name, error.message)
+                info = await self._js.stream(self.name)
+            except (IntegrityError, UnsupportedError) as error:
+                _log.info("stream %s: %s", self.name, error.message)
+                await self.close()
+                return None
+        raise AssertionError
+
+    def _reader(self, tail: Tail, info: StreamInfo) -> Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]:
+        return lambda first, last: tail.read(info, first, last)
+
+    async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
+        """Whether there is a tail that goes on where the entry ends."""
+        if self._tail is None:
+            at, at_ns = entry.state.last_seq, entry.state.last_ns
+            if at not in Present(info.state, info.deleted or ()):
+                return False
+            self._tail = Tail(self._js, self.name, at, at_ns, self._backlog)
+        try:
+            await self._tail.begun()
+        except (ApiError, NatsPermissionDenied) as error:  # limits on consumers, or of the user
+            _log.info("stream %s cannot be followed by a consumer: %s", self.name, error.message)
+            await self.close()
+            self._no_tail = True
+            return False
+        return True
+
+    async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
+        """With its deleted sequences: by the counts, where nothing has gone since they were last asked for."""
+        state = info.state
+        if not state.deleted:
+            return replace(info, deleted=())
+        if info.deleted is not None:
+            return info
+        if self._known is not None:
+            then, deleted = self._known
+            present = Present(then, deleted)
+            gone = present.count(then.first_seq, state.first_seq - 1)
+            if then.first_seq <= state.first_seq <= then.last_seq and (
+                then.messages - gone + state.last_seq - then.last_seq == state.messages
+            ):
+                return replace(info, deleted=tuple(s for s in deleted if s >= state.first_seq))
+        return await describe_stream(self._js, self.name)
+
+    # --- otherwise ---
+
+    async def _anew(self, look: Look, receipts: Receipts, clock_ns: Callable[[], int]) -> StreamResult:
+        """As a backup does it."""
+        await self.close()
+        self._next = None
+        self._known = None
+        result = await back_up_stream(
+            self._js,
+            self._repository,
+            look.info,
+            self._options,
+            NullProgress(),
+            self._source,
+            self.entry,
+            receipts,
+            clock_ns,
+        )
+        self._behind_since_ns = None
+        return result
+
+    def _consumers(self, inventory: Listing[ConsumerInfo], info: StreamInfo) -> tuple[ConsumerBackup, ...]:
+        """As the API tells of them, or as the last backup has them where that knows more and nothing has happened."""
+        before = {consumer.name: consumer for consumer in self.entry.consumers} if self.entry else {}
+        now = [as_backed_up(item) for item in merge_consumers((), inventory, info.state.last_seq)]
+        return tuple(
+            before[one.name] if _is_still(before.get(one.name), inventory.entries[one.name]) else one for one in now
+        )
+
+    def _described(
+        self,
+        segments: tuple[SegmentRef, ...],
+        look: Look,
+        info: StreamInfo,
+        clock_ns: Callable[[], int],
+        reused: int,
+        stored_bytes: int,
+    ) -> StreamResult:
+        inventory = look.consumers
+        consumers = () if inventory is None else self._consumers(inventory, info)
+        lost = () if inventory is None else {*inventory.missing, *inventory.offline}
+        totals = total_of(segments)
+        stream = StreamBackup(
+            name=self.name,
+            incarnation=self._incarnation,
+            config=stored_config(info.config),
+            created=info.created,
+            state=info.state,
+            captured=Captured(
+                messages=totals.messages,
+                bytes=totals.bytes,
+                first_seq=totals.first_seq,
+                last_seq=totals.last_seq,
+                begun=format_time(look.at_ns),
+                ended=format_time(clock_ns()),
+            ),
+            archive_format=ArchiveFormat.MESSAGES,
+            digest=totals.digest,
+            segments=segments,
+            consumers=consumers,
+            warnings=tuple(f"consumer {name} did not answer; its positions are not known" for name in sorted(lost)),
+            read=Reading(ReadAs.INCREMENT, "it is followed"),
+        )
+        return StreamResult(stream, reused, stored_bytes, incomplete=bool(lost))
+
+
+def _is_still(before: ConsumerBackup | None, now: ConsumerInfo) -> bool:
+    """Whether the consumer is where it was when a snapshot told exactly what it has pending."""
+    if before is None or before.state is None or before.pending or not before.state.pending:
+        return False
+    state = before.state
+    return (before.config, before.created, state.delivered, state.ack_floor, len(state.pending)) == (
+        stored_config(now.config),
+        now.created,
+        now.delivered,
+        now.ack_floor,
+        now.num_ack_pending,
+    ) and len(state.redelivered) == now.num_redelivered
+
+
+def _ends(state: StreamState) -> tuple[int, ...]:
+    return state.messages, state.bytes, state.first_seq, state.first_ns, state.last_seq, state.last_ns
+
+
+def _joinable_from(segments: tuple[SegmentRef, ...]) -> int:
+    """The first sequence of the short segments at the end, which the next backup may join with what is new."""
+    cuts = Cuts(0, SEGMENT_BYTES)
+    first = segments[-1].last_seq + 1 if segments else 0
+    for ref in reversed(segments):
+        if not cuts.joinable(extent_of(ref)):
+            break
+        first = ref.first_seq
+    return first

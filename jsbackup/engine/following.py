@@ -1,0 +1,405 @@
+"""Follow streams: one backup after the other, every few seconds, each of all that was published by then.
+
+    look at every stream ──▶ has anything changed? ──▶ store what is new ──▶ commit a manifest ──▶ wait
+                                 └── no: nothing is written, but for a manifest every `at_least_every_seconds`
+
+Each is a backup as any other, made under a lease of its own that is given up in between: so `prune` finds its moment,
+and backups of others go on beside it. Before anything is built on the last manifest it is looked for: as long as it is
+there, all that it names is too.
+
+Whatever goes wrong with the server or the store after the first backup is told once and tried again, later and later.
+What has come meanwhile waits in memory, bounded, and the rest at the server. A stream that cannot be read for a while
+stays in the backups as it was last stored, with a warning, and they are partial. Nothing is kept anywhere but in the
+repository: whoever is killed goes on with its newest manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from jsbackup.config import Connection
+from jsbackup.engine.backup import (
+    TOOL,
+    BackupOptions,
+    BegunBackup,
+    Chosen,
+    Failure,
+    choose_streams,
+    connect_jetstream,
+    describe_source,
+    finish_backup,
+)
+from jsbackup.engine.followed import Followed, Look
+from jsbackup.engine.increment import Incremental
+from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.stream_backup import StreamResult
+from jsbackup.engine.tail import Backlog
+from jsbackup.errors import JsBackupError, NatsError, RepositoryLocked, StoreError, UsageError
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository import layout
+from jsbackup.repository.leases import Lease
+from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.previous import previous_streams
+from jsbackup.repository.receipts import Receipts
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.retention import FOLLOW_TAG
+from jsbackup.times import format_time
+
+__all__ = ["FollowOptions", "FollowReport", "follow_streams"]
+
+_log = logging.getLogger(__name__)
+
+# Streams that come and go are looked for so often.
+_LIST_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 15.0
+# Requests about streams that are under way at once.
+_LOOKS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """`backup` is what is backed up. A backup is made `every_seconds`, or when `every_bytes` (raw) have come sooner; of
+    streams in which nothing happens one is made `at_least_every_seconds`."""
+
+    backup: BackupOptions
+    every_seconds: float = 3.0
+    every_bytes: int = 64 << 20
+    at_least_every_seconds: float = 300.0
+
+
+@dataclass(slots=True)
+class FollowReport:
+    """What came of it so far. `behind_seconds` is the longest that what was published was not in a backup while server
+    and store answered; `troubles` is how often they did not."""
+
+    backups: int = 0
+    newest: Manifest | None = None
+    messages: int = 0
+    stored_bytes: int = 0
+    behind_seconds: float = 0.0
+    troubles: int = 0
+    failures: tuple[Failure, ...] = field(default=())
+
+
+async def follow_streams(
+    connection: Connection,
+    repository: Repository,
+    options: FollowOptions,
+    *,
+    hold: Callable[[], AbstractContextManager[Lease]],
+    stopping: asyncio.Event,
+    clock_ns: Callable[[], int] = time.time_ns,
+    random: Callable[[int], bytes],
+) -> FollowReport:
+    """Follow until `stopping` is set, and make one last backup then. `hold` takes a shared lease.
+
+    Raises:
+        UsageError: a named stream does not exist.
+        NatsError, StoreError, RepositoryLocked: the first backup cannot be made.
+        JsBackupError: it makes no sense to go on.
+    """
+    async with connect_jetstream(connection, name="jsbackup follow") as js:
+        await js.account()
+        source = await describe_source(js, connection)
+        following = _Following(js, repository, options, source, hold, clock_ns, random)
+        try:
+            return await following.run(stopping)
+        finally:
+            await following.close()
+
+
+class _Following:
+    def __init__(
+        self,
+        js: JetStream,
+        repository: Repository,
+        options: FollowOptions,
+        source: Source,
+        hold: Callable[[], AbstractContextManager[Lease]],
+        clock_ns: Callable[[], int],
+        random: Callable[[int], bytes],
+    ) -> None:
+        tags = {FOLLOW_TAG: "true", **options.backup.tags}
+        self._js = js
+        self._repository = repository
+        self._options = options
+        self._asked = replace(options.backup, tags=tags, incremental=Incremental.ALWAYS)
+        self._source = source
+        self._hold = hold
+        self._clock_ns = clock_ns
+        self._random = random
+        # Twice as much as makes a backup due: what comes while that is made.
+        self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
+        self._followed: dict[str, Followed] = {}
+        self._chosen: list[str] | None = None
+        self._listed_at = 0.0
+        self._silent: tuple[Failure, ...] = ()
+        self._up_to_ns: int | None = None  # the newest backup has what was published until then
+        self._committed_at = 0.0
+        self._result: Result | None = None
+        self.report = FollowReport()
+
+    async def run(self, stopping: asyncio.Event) -> FollowReport:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        trouble = ""
+        while True:
+            last = stopping.is_set()
+            began = loop.time()
+            self._backlog.due.clear()
+            try:
+                await self._round()
+            except (NatsError, StoreError, RepositoryLocked) as error:
+                if self.report.newest is None or last:
+                    raise
+                self._up_to_ns = None  # what it takes longer now is the trouble's
+                if not trouble:
+                    self.report.troubles += 1
+                    _log.warning("%s; tried again until it works", error.message)
+                elif error.message != trouble:
+                    _log.info("%s", error.message)
+                trouble = error.message
+                await _first_of(pause, stopping)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            if trouble:
+                _log.warning("it works again; what was published meanwhile is in backup %s", self._newest_id)
+                trouble, pause = "", _FIRST_PAUSE_SECONDS
+            if last:
+                return self.report
+            await _first_of(began + self._options.every_seconds - loop.time(), stopping, self._backlog.due)
+
+    async def close(self) -> None:
+        for followed in self._followed.values():
+            await followed.close()
+        self._followed.clear()
+
+    @property
+    def _newest_id(self) -> str:
+        return self.report.newest.id if self.report.newest else "none"
+
+    async def _round(self) -> None:
+        """One backup, if there is something to back up."""
+        begun_ns = self._clock_ns()
+        looks, failures = await self._look()
+        quiet = asyncio.get_running_loop().time() - self._committed_at < self._options.at_least_every_seconds
+        unchanged = looks.keys() == self._followed.keys() and not any(
+            self._followed[name].has_changed(look) for name, look in looks.items()
+        )
+        result = Result.PARTIAL if failures else Result.COMPLETE
+        if quiet and unchanged and self._result is result:
+            self._up_to_ns = begun_ns
+            return
+        async with self._holding() as lease:
+            await self._find_earlier(looks)
+            receipts = Receipts(self._repository.documents, lease.id, format_time(begun_ns), TOOL)
+            if self.report.newest is None:
+                await asyncio.to_thread(receipts.read_earlier)
+            results, failed = await self._read(looks, receipts)
+            if failed and not self._js.link.connected:
+                raise failed[0].error
+            await self._commit(begun_ns, lease, receipts, results, [*failures, *failed])
+
+    async def _commit(
+        self,
+        begun_ns: int,
+        lease: Lease,
+        receipts: Receipts,
+        results: Mapping[str, StreamResult],
+        failures: list[Failure],
+    ) -> None:
+        stale = [self._as_before(failure) for failure in failures]
+        named = [*results.values(), *(one for one in stale if one is not None)]
+        missing = [failure for failure, one in zip(failures, stale, strict=True) if one is None]
+        if not named and missing:
+            raise missing[0].error
+        begun = BegunBackup(begun_ns, Chosen(self._source, (), {}), (), receipts, None)
+        streams = sorted(named, key=lambda one: one.stream.name)
+        report = await asyncio.to_thread(
+            finish_backup, self._repository, self._asked, begun, streams, missing, lease, self._random
+        )
+        manifest = report.manifest
+        assert manifest is not None
+        before = {name: self._last_seq(name) for name in results}
+        for name, result in results.items():
+            await self._followed[name].committed(result)
+        new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in results.items())
+        stored_bytes = sum(result.stored_bytes for result in results.values())
+        now_ns = self._clock_ns()
+        behind = (now_ns - self._up_to_ns) / 1e9 if self._up_to_ns is not None else 0.0
+        if self._result is not manifest.result and failures:
+            for failure in failures:
+                _log.warning("stream %s: %s", failure.name, failure.error.message)
+        self._up_to_ns, self._committed_at = begun_ns, asyncio.get_running_loop().time()
+        self._result = manifest.result
+        state = self.report
+        state.backups += 1
+        state.newest = manifest
+        state.failures = tuple(failures)
+        state.messages += new
+        state.stored_bytes += stored_bytes
+        state.behind_seconds = max(state.behind_seconds, behind)
+        _log.info(
+            "backup %s: %d new messages, %d bytes stored, %.1f s after the one before",
+            manifest.id,
+            new,
+            stored_bytes,
+            behind,
+            extra={
+                "fields": {
+                    "backup": manifest.id,
+                    "result": str(manifest.result),
+                    "messages": new,
+                    "stored_bytes": stored_bytes,
+                    "behind_seconds": round(behind, 3),
+                }
+            },
+        )
+
+    def _last_seq(self, name: str) -> int:
+        entry = self._followed[name].entry
+        return entry.state.last_seq if entry else 0
+
+    def _as_before(self, failure: Failure) -> StreamResult | None:
+        """A stream that cannot be read now, as it was last stored."""
+        followed = self._followed.get(failure.name)
+        if followed is None or followed.entry is None:
+            return None
+        entry = followed.entry
+        note = f"as it was at {entry.captured.begun}, because it could not be read: {failure.error.message}"
+        return StreamResult(replace(entry, warnings=(note,)), len(entry.segments), incomplete=True)
+
+    # --- what there is ---
+
+    async def _look(self) -> tuple[dict[str, Look], list[Failure]]:
+        """Every stream that is followed, as it is now, and those that did not answer."""
+        now = asyncio.get_running_loop().time()
+        if self._chosen is None or now - self._listed_at >= _LIST_SECONDS:
+            await self._list()
+            self._listed_at = now
+        assert self._chosen is not None
+        gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        looks: dict[str, Look] = {}
+        failures = list(self._silent)
+
+        async def look(name: str) -> None:
+            async with gate:
+                try:
+                    found = await self._describe(name)
+                except NatsError as error:
+                    failures.append(Failure(name, error))
+                    return
+            if found is not None:
+                looks[name] = found
+
+        await asyncio.gather(*(look(name) for name in self._chosen))
+        if failures and not looks:
+            raise failures[0].error
+        return looks, sorted(failures, key=lambda failure: failure.name)
+
+    async def _list(self) -> None:
+        backup = self._options.backup
+        try:
+            infos, silent = await choose_streams(self._js, backup.streams, backup.exclude)
+        except UsageError as error:
+            if self._chosen is None:
+                raise
+            # What was there when it began may go, and come back.
+            _log.warning("%s any more", error.message)
+            infos, silent = await choose_streams(self._js, (), backup.exclude)
+            infos = [info for info in infos if any(glob.matches(info.name) for glob in backup.streams)]
+            silent = [one for one in silent if any(glob.matches(one.name) for glob in backup.streams)]
+        self._chosen = [info.name for info in infos]
+        self._silent = tuple(silent)
+
+    async def _describe(self, name: str) -> Look | None:
+        """None if it is gone. Consumers are asked for first, so that none is ahead of the stream."""
+        at_ns = self._clock_ns()
+        consumers = None
+        if self._options.backup.consumers:
+            info = await self._js.find_stream(name)
+            if info is None:
+                return None
+            consumers = await self._js.consumers(name)
+        info = await self._js.find_stream(name)
+        return None if info is None else Look(info, consumers, at_ns)
+
+    async def _find_earlier(self, looks: Mapping[str, Look]) -> None:
+        """Streams that were not followed yet, or are others now, with their last backups."""
+        newest = self.report.newest
+        if newest is not None:
+            backups = await asyncio.to_thread(self._repository.backups)
+            if newest.id not in backups:
+                _log.warning("backup %s was removed; it is begun anew", newest.id)
+                await self.close()
+        for name in [*self._followed]:
+            if name not in looks and not any(failure.name == name for failure in self._silent):
+                await self._followed.pop(name).close()
+        new: dict[str, StreamInfo] = {}
+        for name, look in looks.items():
+            followed = self._followed.get(name)
+            if followed is not None and followed.created != look.info.created:
+                await self._followed.pop(name).close()
+                followed = None
+            if followed is None:
+                new[name] = look.info
+        if not new:
+            return
+        source = self._source
+        incarnations = {
+            name: layout.incarnation(source.cluster, source.account, name, info.created) for name, info in new.items()
+        }
+        earlier = await asyncio.to_thread(previous_streams, self._repository, incarnations)
+        for name, info in new.items():
+            self._followed[name] = Followed(
+                self._js, self._repository, self._asked, source, self._backlog, info, earlier.get(name)
+            )
+
+    async def _read(
+        self, looks: Mapping[str, Look], receipts: Receipts
+    ) -> tuple[dict[str, StreamResult], list[Failure]]:
+        gate = asyncio.Semaphore(self._options.backup.jobs)
+        results: dict[str, StreamResult] = {}
+        failures: list[Failure] = []
+        of_store: list[StoreError] = []
+
+        async def read(name: str, look: Look) -> None:
+            async with gate:
+                try:
+                    if not of_store:
+                        results[name] = await self._followed[name].read_on(look, receipts, self._clock_ns)
+                except StoreError as error:
+                    of_store.append(error)
+                except JsBackupError as error:
+                    failures.append(Failure(name, error))
+
+        async with asyncio.TaskGroup() as group:
+            for name, look in looks.items():
+                group.create_task(read(name, look))
+        if of_store:
+            raise of_store[0]
+        return results, sorted(failures, key=lambda failure: failure.name)
+
+    @asynccontextmanager
+    async def _holding(self) -> AsyncIterator[Lease]:
+        """A lease, taken and given up in a thread: both wait for the store."""
+        with ExitStack() as stack:
+            lease = await asyncio.to_thread(stack.enter_context, self._hold())
+            yield lease
+            await asyncio.to_thread(stack.close)
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Wait for so long, or until one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
