@@ -219,6 +219,9 @@ def test_the_permissions_are_enough(version: str, demo: ModuleType, tmp_path: Pa
 
         asyncio.run(demo.fill(url("admin:admin")))
         login = url("backup:backup-secret")
+        assert jsbackup("doctor", "--for", "backup", "-s", login).ok().document["ok"] is True
+        assert jsbackup("doctor", "--for", "restore", "-s", login).code == 20
+        assert jsbackup("doctor", "-s", url("restore:restore-secret")).code == 0
         backup = jsbackup("backup", "-s", login, "-r", tmp_path / "repo").ok().document
         assert {consumer["fidelity"] for stream in backup["streams"] for consumer in stream["consumers"]} == {"exact"}
         login = url("restore:restore-secret")

@@ -112,8 +112,7 @@ async def _account(js: JetStream) -> AccountInfo | Check:
 def _jetstream(account: AccountInfo) -> Check:
     domain = f", domain {account.domain}" if account.domain else ""
     used = account.usage
-    count = f"{used.streams} stream{'' if used.streams == 1 else 's'}"
-    return Check.fine("jetstream", f"on{domain}; {count}, {used.consumers} consumers")
+    return Check.fine("jetstream", f"on{domain}; streams: {used.streams}, consumers: {used.consumers}")
 
 
 def _limits(account: AccountInfo) -> Check:

@@ -60,7 +60,7 @@ def test_where_all_is_well_every_line_is_ok_and_nothing_is_left(shop: Shop, type
     assert results(found) == {}
     assert f"nats-server {NEWEST}" in found["server", None]["found"]
     assert "account $G" in found["server", None]["found"]
-    assert "3 streams" in found["jetstream", None]["found"]
+    assert "streams: 3" in found["jetstream", None]["found"]
     assert found["streams", None]["found"] == "3 streams answer"
     assert found["backups", None]["found"].endswith("(complete)")
     assert "plain, format 1" in found["repository", None]["found"]
