@@ -43,7 +43,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     return LockRequest(LockMode(mode), for_seconds=parse_duration(text))
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, unattended=True)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")

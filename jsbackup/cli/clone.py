@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from jsbackup.cli.command import SERVER_OPTIONS, Command, Shared, write_options
+from jsbackup.cli.command import GIVEN, SERVER_OPTIONS, Command, Shared, write_options
 from jsbackup.cli.log import start_log
 from jsbackup.cli.plan import preview_json, tell_preview
 from jsbackup.cli.planning import Asked, live_planning_options
@@ -57,7 +56,7 @@ class CloneCommand(Command):
         given = {}
         for option in TO_OPTIONS:
             name = str(option.name)
-            typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            typed = ctx.get_parameter_source(name) in GIVEN
             value = ctx.params.pop(name)
             if typed:
                 given[name.removeprefix(_PREFIX)] = value

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Command, Shared, write_options
+from jsbackup.cli.command import GIVEN, GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Command, Shared, write_options
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.log import start_log
@@ -68,7 +67,7 @@ class CopyCommand(Command):
         s3: dict[str, Any] = {}
         keys: dict[str, Any] = {}
         for option in TO_OPTIONS:
-            given = ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+            given = ctx.get_parameter_source(str(option.name)) in GIVEN
             name, value = str(option.name).removeprefix(_PREFIX), ctx.params.pop(str(option.name))
             if given:
                 (s3 if name.startswith("s3_") else keys)[name] = value
@@ -80,7 +79,7 @@ class CopyCommand(Command):
         write_options(ctx, formatter, "Options of the second repository", TO_OPTIONS)
 
 
-@click.command(cls=CopyCommand)
+@click.command(cls=CopyCommand, unattended=True)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--to-repo",

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from jsbackup.cli.command import Shared
+from jsbackup.cli.command import GIVEN, Shared
 from jsbackup.cli.leases import reading, writing
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
@@ -93,5 +92,5 @@ def _typed() -> Mapping[str, Any]:
 
 def _at_once() -> int:
     """What `--jobs` says, if it was given; else as many as Spark can."""
-    given = click.get_current_context().get_parameter_source("jobs") is ParameterSource.COMMANDLINE
+    given = click.get_current_context().get_parameter_source("jobs") in GIVEN
     return int(_typed()["jobs"]) if given else 0

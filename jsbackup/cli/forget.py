@@ -43,7 +43,7 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
     return click.option(f"--keep-{rule}", type=click.IntRange(min=0), default=0, metavar="N", help=text)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, unattended=True)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @_keep("last", "Keep the newest N backups.")
 @_keep("hourly", "Keep the newest backup of each of the last N hours that have any.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 
 from jsbackup.cli.command import Shared
 from jsbackup.cli.output import log_line
@@ -19,8 +20,13 @@ class _TextLines(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__()
+        self._labels = labels
+
     def format(self, record: logging.LogRecord) -> str:
-        return log_line(record.levelname.lower(), hide_logins(record.getMessage()), {}, _encoding())
+        more = {**self._labels, **getattr(record, "fields", {})}
+        return log_line(record.levelname.lower(), hide_logins(record.getMessage()), more, _encoding())
 
 
 class _BesideBars(logging.Handler):
@@ -34,7 +40,7 @@ def _encoding() -> str:
 
 def start_log(shared: Shared) -> None:
     """Log as the options say: warnings, with -v what is done, with -vv everything, with -q errors only."""
-    lines = _JsonLines() if shared.log_format == "json" else _TextLines()
+    lines = _JsonLines(shared.output.labels) if shared.log_format == "json" else _TextLines()
     ours = logging.getLogger("jsbackup")
     level = {0: logging.WARNING, 1: logging.INFO}.get(shared.verbose, logging.DEBUG)
     ours.handlers = [_BesideBars()]

@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
 from itertools import pairwise, takewhile
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -21,7 +22,15 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from jsbackup import __version__
-from jsbackup.cli.command import GLOBAL_OPTIONS, INTERRUPTED, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, write_options
+from jsbackup.cli.command import (
+    GLOBAL_OPTIONS,
+    INTERRUPTED,
+    KEY_OPTIONS,
+    S3_OPTIONS,
+    SERVER_OPTIONS,
+    LastOutput,
+    write_options,
+)
 from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
@@ -53,6 +62,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compact": ("jsbackup.cli.transform", "Make a backup anew in fewer segments (on Spark)."),
     "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
     "doctor": ("jsbackup.cli.doctor", "Say what stands against a backup or a restore, and how to mend it."),
+    "config": ("jsbackup.cli.config_check", "Say what profiles set, and what is wrong with them."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
 }
 
@@ -169,18 +179,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_to_the_end(arguments: Sequence[str]) -> int:
-    output = _output_for_errors(arguments)
+    last = LastOutput(_output_for_errors(arguments))
     try:
-        code = _run(arguments)
+        code = _run(arguments, last)
         sys.stdout.flush()
         return code
     except click.ClickException as wrong:
-        return _fail(output, usage_error(wrong))
+        return _fail(last.output, usage_error(wrong))
     except JsBackupError as error:
-        return _fail(output, error)
+        return _fail(last.output, error)
     except (KeyboardInterrupt, click.Abort):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end is near, and a second one would tear it
-        return _fail(output, Interrupted(INTERRUPTED))
+        return _fail(last.output, Interrupted(INTERRUPTED))
     except BrokenPipeError:
         # The reader of a help text has gone (`| head`): nothing more can be said, and nothing is wrong.
         silence(sys.stdout)
@@ -191,13 +201,21 @@ def _run_to_the_end(arguments: Sequence[str]) -> int:
         if "JSBACKUP_TRACEBACK" in environment():
             raise
         hint = "This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it."
-        return _fail(output, JsBackupError(f"internal error: {type(error).__name__}: {error}", hint=hint))
+        return _fail(last.output, JsBackupError(f"internal error: {_bug(error)}", hint=hint))
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _bug(error: Exception) -> str:
+    """What is known of it but for its text, which may quote anything, secrets too."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    name, line = frames[-1].f_globals.get("__name__", "?"), frames[-1].f_lineno
+    reason = f" ({error.strerror.lower()})" if isinstance(error, OSError) and error.strerror else ""
+    return f"{type(error).__name__}{reason} in {name}, line {line}"
+
+
+def _run(arguments: Sequence[str], last: LastOutput) -> int:
     # Not `cli.main`, which has its own way with Ctrl-C and broken pipes.
     try:
-        with cli.make_context("jsbackup", list(arguments)) as ctx:
+        with cli.make_context("jsbackup", list(arguments), obj=last) as ctx:
             code = cli.invoke(ctx)
     except click.exceptions.Exit as stop:  # of --help and --version
         return stop.exit_code

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -16,7 +16,16 @@ from jsbackup.cli.terminal import display_width, hide_logins, pad, printable, to
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
-__all__ = ["Output", "format_bytes", "format_count", "format_seconds", "format_time", "log_line", "silence"]
+__all__ = [
+    "Output",
+    "error_json",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "format_time",
+    "log_line",
+    "silence",
+]
 
 
 def format_bytes(count: int) -> str:
@@ -54,13 +63,21 @@ def format_time(ns: int) -> str:
 class Output:
     """Where results go. `as_json` prints one JSON document, else `text` is called to print lines.
 
-    `log_json` turns what goes to stderr, errors included, into one JSON object per line.
+    `log_json` turns what goes to stderr, errors included, into one JSON object per line, with `labels` in each.
     """
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, log_json: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        log_json: bool = False,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.log_json = log_json
+        self.labels = dict(labels or {})
 
     def result(self, document: JsonObject, text: Callable[[], None]) -> None:
         """Print a command's result, once."""
@@ -96,11 +113,16 @@ class Output:
         if not self.quiet:
             self._aside("info", text, {})
 
+    def warning(self, text: str) -> None:
+        """The same where something may be wrong."""
+        if not self.quiet:
+            self._aside("warning", text if self.log_json else f"warning: {text}", {})
+
     def error(self, error: JsBackupError) -> None:
         """One object on stdout with --json, else `error:` and `hint:` lines on stderr."""
         message, hint = hide_logins(error.message), hide_logins(error.hint) if error.hint else None
         if self.as_json:
-            self._json({"error": {"code": error.exit_code, "message": message, "hint": hint}})
+            self._json(error_json(error))
         elif self.log_json:
             self._aside("error", message, {"hint": hint, "code": error.exit_code})
         else:
@@ -109,11 +131,17 @@ class Output:
 
     def _aside(self, level: str, text: str, more: JsonObject) -> None:
         encoding = _encoding(sys.stderr)
-        line = log_line(level, text, more, encoding) if self.log_json else printable(text, encoding)
+        line = log_line(level, text, {**self.labels, **more}, encoding) if self.log_json else printable(text, encoding)
         _write(sys.stderr, line)
 
     def _json(self, document: JsonObject) -> None:
         _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))
+
+
+def error_json(error: JsBackupError) -> JsonObject:
+    """What is printed in place of a result."""
+    hint = hide_logins(error.hint) if error.hint else None
+    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint}}
 
 
 def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:

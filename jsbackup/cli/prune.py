@@ -40,7 +40,7 @@ grace_option = click.option(
 )
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, unattended=True)
 @grace_option
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @lock_timeout_option

@@ -21,11 +21,9 @@ What takes long to import is imported when it is called: `--help` and completion
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,9 +31,11 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
+from jsbackup.cli.option_keys import check_kind, option_keys, refuse_unknown
 from jsbackup.cli.planning import Asked, planning_options
 from jsbackup.cli.session import connection_of, target_connection_of
 from jsbackup.cli.usage import usage_error
+from jsbackup.config import LOGIN_NAMES, read_toml
 from jsbackup.errors import JsBackupError, UsageError
 
 if TYPE_CHECKING:
@@ -44,14 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "naming", "read_runbook"]
 
-MAX_FILE_BYTES: Final = 256 << 10
-MAX_LINE_BYTES: Final = 4 << 10  # tomllib takes a time that grows with the square of a dotted key
 MAX_ENTRIES: Final = 1000
 
 _LIST = "restore"
 _REPO = next(option for option in GLOBAL_OPTIONS if option.name == "repo")
 _GROUPS = {"repo": [_REPO], "s3": S3_OPTIONS, "keys": KEY_OPTIONS, "server": SERVER_OPTIONS}
-_LOGIN = frozenset({"user", "password", "token", "creds", "nkey"})
 _BARE = ("password", "token")  # options that may hold a secret itself
 _REFERENCES = ("env://", "file://")
 
@@ -92,8 +89,8 @@ def _entry(**values: Any) -> Any:
 
 def read_runbook(path: Path, shared: Shared) -> list[Entry]:
     """The restores of a file; what it leaves open is as in `shared`. Raises UsageError, which names the restore."""
-    found = _table(path)
-    _refuse_unknown(found, [_LIST], f"runbook {path}")
+    found = read_toml(path, "runbook")
+    refuse_unknown(found, [_LIST], f"runbook {path}")
     tables = found.get(_LIST)
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError(f"runbook {path} has no list of restores", hint="Write [[restore]] before each of them.")
@@ -119,31 +116,9 @@ def naming(number: int) -> Iterator[None]:
         raise
 
 
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable name"
-        raise UsageError(f"cannot read the runbook {path}: {reason.lower()}") from error
-    if len(data) > MAX_FILE_BYTES or any(len(line) > MAX_LINE_BYTES for line in data.splitlines()):
-        raise UsageError(
-            f"runbook {path} is larger than a runbook may be ({MAX_FILE_BYTES} bytes, {MAX_LINE_BYTES} a line)"
-        )
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError:
-        raise UsageError(f"runbook {path} is not UTF-8") from None
-    except ValueError as error:
-        text = " ".join(str(error).split())
-        raise UsageError(f"runbook {path} is not TOML: {text[:1].lower()}{text[1:200]}") from None
-    except RecursionError:
-        raise UsageError(f"runbook {path} is nested too deeply") from None
-
-
 def _read(number: int, table: Mapping[str, Any], shared: Shared) -> Entry:
     keys = _keys()
-    _refuse_unknown(table, keys, "it")
+    refuse_unknown(table, keys, "it")
     options, streams = [], []
     for key, value in table.items():
         parameter = keys[key]
@@ -177,8 +152,8 @@ def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connec
         own = replace(shared, server={**timeout, **given})
         return own, target_connection_of(own.server)
     left = dict(shared.server)
-    if given.keys() & _LOGIN:
-        left = {name: value for name, value in left.items() if name not in _LOGIN}
+    if given.keys() & LOGIN_NAMES:
+        left = {name: value for name, value in left.items() if name not in LOGIN_NAMES}
         if "@" in str(left.get("server", "")):
             raise UsageError(
                 "it logs in otherwise than --server, which holds a login",
@@ -190,44 +165,23 @@ def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connec
 
 def _keys() -> dict[str, click.Parameter]:
     """What a restore may say, by key."""
-    keys: dict[str, click.Parameter] = {}
-    for parameter in _entry.params:
-        if isinstance(parameter, click.Option):
-            names = (*parameter.opts, *parameter.secondary_opts)
-            keys |= {name.removeprefix("--"): parameter for name in names if name.startswith("--")}
-        else:
-            keys[str(parameter.name)] = parameter
-    return keys
+    return option_keys(_entry.params)
 
 
 def _words(key: str, parameter: click.Parameter, value: Any) -> list[str]:
     """The value as one would type it. Raises UsageError if it is of another kind, or may not stand here."""
+    check_kind(key, parameter, value)
     if isinstance(parameter, click.Option) and parameter.is_flag:
-        _check(key, "true or false", isinstance(value, bool))
         opposite = [name for name in (*parameter.opts, *parameter.secondary_opts) if name != f"--{key}"]
         return [f"--{key}"] if value else opposite
-    if isinstance(parameter.type, click.types.IntParamType):
-        # More digits than Python prints are possible in hexadecimal.
-        _check(key, "a number", isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63)
-        return [f"--{key}={value}"]
-    several = parameter.nargs == -1 or parameter.multiple
-    _check(key, "a list of texts" if several else "a text", isinstance(value, list) is several)
-    texts = value if several else [value]
-    for text in texts:
-        _check(key, "a list of texts" if several else "a text", isinstance(text, str))
-        _check_text(key, text)
-    return [f"--{key}={text}" for text in texts] if isinstance(parameter, click.Option) else texts
-
-
-def _check(key: str, kind: str, right: bool) -> None:
-    if not right:
-        raise UsageError(f"{key} has to be {kind}")
+    values = value if isinstance(value, list) else [value]
+    for text in values:
+        _check_text(key, str(text))
+    return [f"--{key}={text}" for text in values] if isinstance(parameter, click.Option) else values
 
 
 def _check_text(key: str, text: str) -> None:
-    """Raise UsageError for what nobody could type, and for secrets. No message repeats one."""
-    if not text or "\0" in text:
-        raise UsageError(f"{key} is empty" if not text else f"{key} holds a NUL character")
+    """Raise UsageError for programs, and for secrets. No message repeats one."""
     if key.endswith("-command"):
         raise UsageError(f"{key} runs a program, which a runbook may not", hint="Give it on the command line.")
     bare = key in _BARE and not text.startswith(_REFERENCES)
@@ -236,11 +190,3 @@ def _check_text(key: str, text: str) -> None:
             f"{key} holds a secret, which a runbook may not",
             hint="Put it into a file or a variable, and write file://PATH or env://NAME; a user has a key of its own.",
         )
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any] | list[str], what: str) -> None:
-    for key in table:
-        if key not in known:
-            near = get_close_matches(key[:100], list(known), n=1)
-            hint = f"Did you mean {near[0]}?" if near else None
-            raise UsageError(f"{what} has the unknown key {key[:100]!r}", hint=hint)

@@ -15,15 +15,16 @@ from jsbackup import __version__
 from jsbackup.cli.command import Shared
 from jsbackup.config import (
     Connection,
-    ConnectionOptions,
     ConnectionReference,
     KeySecrets,
+    connection_options,
     connection_reference,
     environment,
     key_secrets,
     s3_settings,
     source_connection,
     target_connection,
+    target_reference,
 )
 from jsbackup.errors import RepositoryNotFound, UsageError
 from jsbackup.stores.base import Store
@@ -52,27 +53,25 @@ __all__ = [
 
 T = TypeVar("T")
 
-_OPTION_FIELDS = {"tlscert": "tls_cert", "tlskey": "tls_key", "tlsca": "tls_ca", "tlsfirst": "tls_first"}
-
 
 def connection_of(shared: Shared) -> Connection:
-    """The connection that options, environment and nats context come to."""
-    return source_connection(_connection_options(shared), environment())
+    """The connection that options, environment and nats context come to; of a profile that names a server, options."""
+    if shared.server_named:
+        return target_connection_of(shared.server)
+    return source_connection(connection_options(shared.server), environment())
 
 
 def connection_reference_of(shared: Shared) -> ConnectionReference:
     """The same for other processes. Raises UsageError if a secret would have to be sent to them."""
-    return connection_reference(_connection_options(shared), environment())
-
-
-def _connection_options(shared: Shared) -> ConnectionOptions:
-    return ConnectionOptions(**{_OPTION_FIELDS.get(name, name): value for name, value in shared.server.items()})
+    options = connection_options(shared.server)
+    if shared.server_named:
+        return target_reference(options, environment())
+    return connection_reference(options, environment())
 
 
 def target_connection_of(given: Mapping[str, Any]) -> Connection:
     """The connection to the second server of a command, by its own options, named as those of the first."""
-    named = {_OPTION_FIELDS.get(name, name): value for name, value in given.items()}
-    return target_connection(ConnectionOptions(**named), environment())
+    return target_connection(connection_options(given), environment())
 
 
 def _store(shared: Shared) -> Store:

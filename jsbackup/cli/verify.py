@@ -48,7 +48,7 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
 _THREADS = 2
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, unattended=True)
 @click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
 @click.option(
     "--level",

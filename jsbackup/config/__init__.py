@@ -22,13 +22,17 @@ from jsbackup.config.connection import (
     target_connection,
 )
 from jsbackup.config.keys import KeySecrets, key_secrets, mask_secret, new_writer_key_file, secret_file
-from jsbackup.config.options import ConnectionOptions
-from jsbackup.config.reference import ConnectionReference, connection_reference
+from jsbackup.config.options import LOGIN_NAMES, ConnectionOptions, connection_options
+from jsbackup.config.profiles import ConfigFile, default_config_path, expand_variables, nearest, read_config
+from jsbackup.config.reference import ConnectionReference, connection_reference, target_reference
 from jsbackup.config.s3 import s3_settings
-from jsbackup.config.secrets import Secret
+from jsbackup.config.secrets import Secret, expand_path, resolve_secret
+from jsbackup.config.toml_file import read_toml
 from jsbackup.config.values import Glob, parse_bool, parse_duration, parse_glob, parse_size, parse_time
 
 __all__ = [
+    "LOGIN_NAMES",
+    "ConfigFile",
     "Connection",
     "ConnectionOptions",
     "ConnectionReference",
@@ -41,21 +45,30 @@ __all__ = [
     "Tls",
     "UserJwt",
     "UserPassword",
+    "connection_options",
     "connection_reference",
+    "default_config_path",
     "environment",
     "environment_with",
+    "expand_path",
+    "expand_variables",
     "key_secrets",
     "mask_secret",
+    "nearest",
     "new_writer_key_file",
     "parse_bool",
     "parse_duration",
     "parse_glob",
     "parse_size",
     "parse_time",
+    "read_config",
+    "read_toml",
+    "resolve_secret",
     "s3_settings",
     "secret_file",
     "source_connection",
     "target_connection",
+    "target_reference",
 ]
 
 

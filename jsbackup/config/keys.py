@@ -9,14 +9,13 @@ what they print is the secret. No message repeats a secret.
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jsbackup.config.secrets import FILE_LIMIT_BYTES, expand_path, read_binary_file
+from jsbackup.config.programs import output_of
+from jsbackup.config.secrets import expand_path, read_binary_file
 from jsbackup.errors import UsageError
 
 __all__ = ["KeySecrets", "key_secrets", "mask_secret", "new_writer_key_file", "secret_file"]
@@ -95,27 +94,7 @@ def _secret(way: _Way, given: Mapping[str, object], environ: Mapping[str, str]) 
         if len(found := [name for name in variables if environ.get(name)]) > 1:
             raise UsageError(f"the {way.what} is given twice: {' and '.join(found)} are set", hint="Set one of them.")
     if command:
-        return _output_of(str(command), way.what)
+        return output_of(str(command), way.what)
     if file:
         return secret_file(str(file), way.what, environ)
     return value.encode("utf-8", "surrogateescape") if value else None
-
-
-def _output_of(command: str, what: str) -> bytes:
-    try:
-        words = shlex.split(command)
-        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            output = process.stdout.read(FILE_LIMIT_BYTES + 1)
-            if len(output) > FILE_LIMIT_BYTES:
-                process.kill()
-    except (OSError, ValueError, IndexError) as error:  # not chained: somebody may have put the secret into it
-        reason = error.strerror if isinstance(error, OSError) else "it is no command"
-        raise UsageError(f"the command for the {what} cannot be run: {reason}") from None
-    if len(output) > FILE_LIMIT_BYTES:
-        raise UsageError(f"the command for the {what} prints more than {FILE_LIMIT_BYTES >> 20} MiB")
-    if process.returncode:
-        raise UsageError(f"the command for the {what} failed with exit code {process.returncode}")
-    if not output.strip():
-        raise UsageError(f"the command for the {what} prints nothing")
-    return output

@@ -5,10 +5,23 @@ All values are texts as the user wrote them; `jsbackup.config.connection` puts l
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, Final
 
-__all__ = ["ConnectionOptions", "environment_options"]
+from jsbackup.config.programs import output_of
+from jsbackup.errors import UsageError
+
+__all__ = ["LOGIN_NAMES", "ConnectionOptions", "connection_options", "environment_options"]
+
+_FIELDS: Final = {"tlscert": "tls_cert", "tlskey": "tls_key", "tlsca": "tls_ca", "tlsfirst": "tls_first"}
+_BY_FILE_OR_COMMAND: Final = ("password", "token")
+
+# Names of options that say as whom one connects.
+LOGIN_NAMES: Final = frozenset(
+    {"user", "creds", "nkey"} | {f"{name}{way}" for name in _BY_FILE_OR_COMMAND for way in ("", "_file", "_command")}
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -37,6 +50,25 @@ class ConnectionOptions:
     def __repr__(self) -> str:
         given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, "")]
         return f"ConnectionOptions({', '.join(given)})"
+
+
+def connection_options(given: Mapping[str, Any]) -> ConnectionOptions:
+    """The layer of the options that were `given`, by parameter name. Runs the commands that print secrets.
+
+    Raises UsageError if one is given twice, or its command fails.
+    """
+    named = {_FIELDS.get(name, name): value for name, value in given.items()}
+    for secret in _BY_FILE_OR_COMMAND:
+        file, command = named.pop(f"{secret}_file", None), named.pop(f"{secret}_command", None)
+        if len([way for way in (named.get(secret), file, command) if way]) > 1:
+            raise UsageError(f"the {secret} is given twice", hint=f"Give --{secret}, --{secret}-file or a command.")
+        if file:
+            named[secret] = f"file://{file}"
+        elif command:
+            # As data, because what is printed may look like one of the other references.
+            printed = output_of(str(command), secret).rstrip(b"\r\n")
+            named[secret] = f"data:;base64,{base64.b64encode(printed).decode()}"
+    return ConnectionOptions(**named)
 
 
 def environment_options(environ: Mapping[str, str]) -> ConnectionOptions:

@@ -18,7 +18,7 @@ from jsbackup.config.options import ConnectionOptions, environment_options
 from jsbackup.config.secrets import expand_path
 from jsbackup.errors import UsageError
 
-__all__ = ["ConnectionReference", "connection_reference"]
+__all__ = ["ConnectionReference", "connection_reference", "target_reference"]
 
 _HINT = (
     "Set NATS_USER and NATS_PASSWORD, NATS_TOKEN or NATS_CREDS here and where the executors run, or name a "
@@ -45,7 +45,17 @@ class ConnectionReference:
 def connection_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
     """The connection that `source_connection` makes of the same. Raises UsageError if a secret would have to travel."""
     variables = environment_options(environ)
-    name = options.context or variables.context or selected_context(environ)
+    return _reference(options, variables, options.context or variables.context or selected_context(environ), environ)
+
+
+def target_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
+    """The same for the connection that `target_connection` makes."""
+    return _reference(options, ConnectionOptions(), options.context, environ)
+
+
+def _reference(
+    options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
+) -> ConnectionReference:
     # As `source_connection` has it: a user without a password is a token.
     bare = not (options.password or variables.password)
     return ConnectionReference(

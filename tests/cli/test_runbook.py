@@ -11,8 +11,9 @@ import pytest
 from jsbackup.cli import plan, restore
 from jsbackup.cli.command import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
 from jsbackup.cli.output import Output
-from jsbackup.cli.runbook_file import MAX_ENTRIES, MAX_FILE_BYTES, MAX_LINE_BYTES, Entry, _keys, read_runbook
+from jsbackup.cli.runbook_file import MAX_ENTRIES, Entry, _keys, read_runbook
 from jsbackup.config import Secret, UserPassword
+from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
 from jsbackup.engine.planned import Consumers, IfExists, Wire
 from jsbackup.errors import JsBackupError, UsageError
 from tests.cli.typed import Shop, Typed

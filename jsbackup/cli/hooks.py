@@ -1,0 +1,232 @@
+"""Commands that run unattended tell others how it went: programs before and after, and URLs that are pinged.
+
+    ping start · before · the command · after · on-failure, if it did not end with 0 · ping success or failure
+
+`after` runs whenever `before` went well, so that it can undo what `before` did. A `before` that fails stops the run; an
+`after` that fails makes a success a failure. Neither an `on-failure` that fails nor a ping that is not answered changes
+anything but the log. Programs are split as a shell would do it and run without one, have `--hook-timeout` to end, and
+find in their environment what this is about: `JSBACKUP_COMMAND`, `JSBACKUP_PROFILE` and `JSBACKUP_CONFIG` if there are
+any, and afterwards `JSBACKUP_RESULT` (`success`, `incomplete`, `failure`), `JSBACKUP_EXIT_CODE` and `JSBACKUP_ERROR`.
+What they print goes to the log: stdout is the command's own.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from jsbackup.config import Secret, environment, parse_duration, resolve_secret
+from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
+
+__all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "Occasion", "run_between"]
+
+_log = logging.getLogger(__name__)
+
+HOOK_PREFIX: Final = "hook-"  # which keys in the table of hooks do without
+
+HOOK_OPTIONS: list[click.Option] = [
+    click.Option(["--hook-before"], metavar="COMMAND", help="Run this first; if it fails, nothing else is done."),
+    click.Option(["--hook-after"], metavar="COMMAND", help="Run this afterwards, however it went."),
+    click.Option(["--hook-on-failure"], metavar="COMMAND", help="Run this if it did not end with 0."),
+    click.Option(["--hook-timeout"], metavar="DURATION", help="How long each of them may take (10m)."),
+    click.Option(
+        ["--ping-url"],
+        metavar="URL",
+        help="Ask for this URL after a success, with /start and /fail behind it at the start and after a failure.",
+    ),
+    click.Option(["--ping-start"], metavar="URL", help="Another URL for the start."),
+    click.Option(["--ping-success"], metavar="URL", help="Another URL for a success."),
+    click.Option(["--ping-failure"], metavar="URL", help="Another URL for a failure."),
+]
+
+_DEFAULT_TIMEOUT: Final = "10m"
+_MOST_OUTPUT_BYTES: Final = 64 << 10
+_MOST_LINES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What runs, and whom to tell. `str` and `repr` show no URL."""
+
+    before: str | None = None
+    after: str | None = None
+    on_failure: str | None = None
+    timeout_seconds: float = 600.0
+    ping_start: Secret | None = None
+    ping_success: Secret | None = None
+    ping_failure: Secret | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Hooks:
+        """From the options of `HOOK_OPTIONS` by parameter name. Raises UsageError."""
+        environ = environment()
+        names = ("ping_url", "ping_start", "ping_success", "ping_failure")
+        urls = {name: resolve_secret(given[name], "ping URL", environ) for name in names if given.get(name)}
+        if urls:
+            from jsbackup.cli.pings import below, check_url
+
+            for url in urls.values():
+                check_url(url)
+            if base := urls.pop("ping_url", None):
+                urls = {
+                    "ping_start": below(base, "start"),
+                    "ping_success": base,
+                    "ping_failure": below(base, "fail"),
+                } | urls
+        return cls(
+            before=given.get("hook_before"),
+            after=given.get("hook_after"),
+            on_failure=given.get("hook_on_failure"),
+            timeout_seconds=parse_duration(given.get("hook_timeout") or _DEFAULT_TIMEOUT),
+            **urls,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """What hooks are told of. `profile` and `config` are "" where there is none."""
+
+    command: str
+    profile: str = ""
+    config: str = ""
+
+    def variables(self) -> dict[str, str]:
+        found = {
+            "JSBACKUP_COMMAND": self.command,
+            "JSBACKUP_PROFILE": self.profile,
+            "JSBACKUP_CONFIG": self.config,
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+def run_between(hooks: Hooks, occasion: Occasion, work: Callable[[], Any]) -> int:
+    """Do the work with its hooks around it; the exit code. Raises what the work raises, and what `before` does."""
+    if hooks == Hooks():
+        return _code_of(work())
+    begun = False
+    _ping(hooks.ping_start, "start")
+    try:
+        if hooks.before:
+            _run("before", hooks.before, hooks, occasion.variables())
+        begun = True
+        code = _code_of(work())
+    except BaseException as error:
+        _finish(hooks, occasion, _code_of_error(error), _message_of(error), begun=begun)
+        raise
+    return _finish(hooks, occasion, code, "", begun=begun)
+
+
+def _code_of(returned: Any) -> int:
+    return returned if isinstance(returned, int) else 0
+
+
+def _code_of_error(error: BaseException) -> int:
+    match error:
+        case JsBackupError():
+            return error.exit_code
+        case click.ClickException():
+            return UsageError.exit_code
+        case KeyboardInterrupt() | click.Abort():
+            return Interrupted.exit_code
+        case _:
+            return JsBackupError.exit_code
+
+
+def _message_of(error: BaseException) -> str:
+    from jsbackup.cli.terminal import hide_logins, printable
+
+    return printable(hide_logins(error.message)) if isinstance(error, JsBackupError) else ""
+
+
+def _finish(hooks: Hooks, occasion: Occasion, code: int, message: str, *, begun: bool) -> int:
+    """Run what comes afterwards; the exit code."""
+    if hooks.after and begun:
+        try:
+            _run("after", hooks.after, hooks, occasion.variables() | _outcome(code, message))
+        except JsBackupError as error:
+            _log.error("%s", error.message)
+            code, message = code or JsBackupError.exit_code, message or error.message
+    if hooks.on_failure and code:
+        try:
+            _run("on-failure", hooks.on_failure, hooks, occasion.variables() | _outcome(code, message))
+        except JsBackupError as error:
+            _log.warning("%s", error.message)
+    _ping(hooks.ping_failure if code else hooks.ping_success, "failure" if code else "success")
+    return code
+
+
+def _outcome(code: int, message: str) -> dict[str, str]:
+    result = {0: "success", IncompleteError.exit_code: "incomplete"}.get(code, "failure")
+    return {
+        "JSBACKUP_RESULT": result,
+        "JSBACKUP_EXIT_CODE": str(code),
+        "JSBACKUP_ERROR": message.replace("\0", ""),
+    }
+
+
+def _ping(url: Secret | None, what: str) -> None:
+    if url is not None:
+        from jsbackup.cli.pings import ping
+
+        ping(url, what)
+
+
+def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
+    """Raises JsBackupError if the program cannot be run, fails, or takes too long. Its command is not repeated."""
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as printed:
+        try:
+            process = subprocess.Popen(
+                shlex.split(command),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                env={**environment(), **variables},
+                start_new_session=True,  # ended with all that it started
+            )
+        except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
+            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
+            raise JsBackupError(f"the hook {name} cannot be run: {reason}") from None
+        try:
+            code = process.wait(hooks.timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            code = None
+        except BaseException:
+            _end(process)
+            raise
+        _log_output(name, printed.fileno(), failed=code != 0)
+    if code is None:
+        raise JsBackupError(
+            f"the hook {name} was still running after {hooks.timeout_seconds:g} s, and was ended",
+            hint="Give it longer with --hook-timeout.",
+        )
+    if code:
+        raise JsBackupError(
+            f"the hook {name} failed with exit code {code}" if code > 0 else f"the hook {name} died of signal {-code}"
+        )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _log_output(name: str, file: int, *, failed: bool) -> None:
+    size = os.fstat(file).st_size
+    text = os.pread(file, _MOST_OUTPUT_BYTES, max(0, size - _MOST_OUTPUT_BYTES)).decode("utf-8", "replace")
+    for line in text.splitlines()[-_MOST_LINES:]:
+        _log.log(logging.WARNING if failed else logging.INFO, "hook %s: %s", name, line)

@@ -1,0 +1,113 @@
+"""The file of profiles: where it lies, what its tables are called, variables in its texts. What options there are is
+the command line's business (`jsbackup/cli/profiles.py`).
+
+    [defaults]                              # under every profile
+    repo = "s3://backups/${SITE}"
+
+    [profiles.shop]                         # options that all commands share
+    server = "nats://shop.internal:4222"
+    password-file = "/etc/jsbackup/shop.password"
+
+    [profiles.shop.backup]                  # options and arguments of one command
+    exclude = ["tmp-*"]
+
+    [profiles.shop.hooks]
+    ping-url = "${SHOP_PING_URL}"
+
+In texts `${NAME}` is the variable NAME, which has to be set, and `$$` a dollar; any other dollar stands for itself.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from jsbackup.config.secrets import home
+from jsbackup.config.toml_file import read_toml
+from jsbackup.errors import UsageError
+
+__all__ = ["ConfigFile", "default_config_path", "expand_variables", "nearest", "read_config"]
+
+_DEFAULTS, _PROFILES = "defaults", "profiles"
+# They become parts of file names and of names of units.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_DOLLAR: Final = re.compile(r"\$\$|\$\{([^}]*)\}?")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConfigFile:
+    """The tables as TOML has them, nothing of them checked but their names. `others_read`: not for its owner alone."""
+
+    path: Path
+    defaults: Mapping[str, Any]
+    profiles: Mapping[str, Mapping[str, Any]]
+    others_read: bool
+
+    def profile(self, name: str) -> Mapping[str, Any]:
+        """The table of a profile. Raises UsageError if there is none."""
+        if name not in self.profiles:
+            known = f"There are {', '.join(sorted(self.profiles))}." if self.profiles else "It has none."
+            raise UsageError(
+                f"{self.path} has no profile {name[:100]!r}", hint=nearest(name, list(self.profiles)) or known
+            )
+        return self.profiles[name]
+
+
+def default_config_path(environ: Mapping[str, str]) -> Path:
+    """Where the file lies if nobody says otherwise; it need not be there."""
+    configured = environ.get("XDG_CONFIG_HOME")
+    return (Path(configured) if configured else home(environ) / ".config") / "jsbackup" / "config.toml"
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Raises UsageError if it cannot be read, is not TOML, or has tables of other names."""
+    tables = read_toml(path, "config file")
+    for key, value in tables.items():
+        if key not in (_DEFAULTS, _PROFILES):
+            hint = nearest(key, [_DEFAULTS, _PROFILES]) or "Write [defaults] and [profiles.NAME]."
+            raise UsageError(f"{path}: unknown key {key[:100]!r}", hint=hint)
+        if not isinstance(value, dict):
+            raise UsageError(f"{path}: {key} is no table", hint="Write [defaults] and [profiles.NAME].")
+    profiles = tables.get(_PROFILES, {})
+    for name, table in profiles.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{path}: no profile can be named {name[:100]!r}",
+                hint="Letters, digits and . _ - make a name, of up to 64 characters.",
+            )
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: profile {name} is no table", hint=f"Write [profiles.{name}].")
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
+    others = bool(mode & (stat.S_IRGRP | stat.S_IROTH))
+    return ConfigFile(path, tables.get(_DEFAULTS, {}), profiles, others)
+
+
+def expand_variables(text: str, environ: Mapping[str, str]) -> str:
+    """`${NAME}` and `$$` in a text of the file. Raises UsageError for a variable that is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        name = match[1]
+        if not match[0].endswith("}") or not _VARIABLE.fullmatch(name):
+            raise UsageError("${ is not followed by the name of a variable and }", hint="Write $${ if it is text.")
+        if name not in environ:
+            raise UsageError(f"the variable {name} is not set", hint="Write $$ for a dollar that is text.")
+        return environ[name]
+
+    return _DOLLAR.sub(value, text)
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """A hint at what comes near, if anything does."""
+    near = get_close_matches(name[:100], known, n=1)
+    return f"Did you mean {near[0]}?" if near else None
