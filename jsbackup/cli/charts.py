@@ -1,4 +1,5 @@
-"""Charts as SVG for a page (`page.py`), which has the colours: columns over time or classes, lines, bars in tables.
+"""Charts as SVG for a page (`page.py`), which has the colours: columns over time or classes, lines, bars in tables,
+calendars.
 
 Values are counts or bytes and never negative. Each chart says in words what it shows, for those who do not see it, and
 stands beside a table of the same numbers, which is the page's business. Coordinates are those of a view box that is
@@ -13,12 +14,30 @@ from enum import IntEnum
 
 from jsbackup.cli.page import Markup, element, join
 
-__all__ = ["HEIGHT", "WIDTH", "Line", "Scale", "Slot", "bar", "columns", "key", "lines", "ticks"]
+__all__ = [
+    "CALENDAR_WEEKS",
+    "HEIGHT",
+    "WIDTH",
+    "Day",
+    "Line",
+    "Scale",
+    "Slot",
+    "bar",
+    "calendar",
+    "columns",
+    "key",
+    "lines",
+    "ticks",
+]
 
 WIDTH, HEIGHT = 480, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 68, 472, 12, 172
 _CHARACTER = 10  # about as wide as one of the axis is on a phone, where the style makes them larger
 _CLASSES = ("one", "two")
+
+CALENDAR_WEEKS = 53
+_CELL = 9  # with a gap of one; 53 of them are as wide as the other charts
+_MONTH_HEIGHT = 14
 
 _UNITS = {1000: ("", " k", " M", " G", " T", " P", " E"), 1024: (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")}
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -48,6 +67,16 @@ class Line:
     name: str
     values: Sequence[int]
     tips: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day of a calendar. `class_` is one of the style's: `one`, `two`, `none` for nothing. `mark` names a month."""
+
+    weekday: int  # 0 is Monday
+    class_: str
+    tip: str
+    mark: str = ""
 
 
 def columns(about: str, slots: Sequence[Slot], scale: Scale) -> Markup:
@@ -89,6 +118,20 @@ def lines(about: str, moments: Sequence[int], marks: Sequence[str], given: Seque
             drawn.append(element("g", element("title", tip), element("circle", class_=class_, cx=x, cy=y, r=3)))
     ends = [_mark(places[index], mark) for index, mark in zip((0, -1), marks, strict=False)] if places else []
     return _chart(about, axis, *drawn, *(ends if span else ends[:1]))
+
+
+def calendar(about: str, days: Sequence[Day]) -> Markup:
+    """Weeks side by side, Monday on top: days that follow each other, at most `CALENDAR_WEEKS` weeks of them."""
+    first = days[0].weekday if days else 0
+    drawn = []
+    for number, day in enumerate(days, first):
+        x, y = number // 7 * _CELL + 1, number % 7 * _CELL + _MONTH_HEIGHT
+        cell = element("rect", class_=day.class_, x=x, y=y, width=_CELL - 1, height=_CELL - 1)
+        drawn.append(element("g", element("title", day.tip), cell))
+        if day.mark and x + _CELL * 3 < WIDTH:
+            drawn.append(element("text", day.mark, x=x, y=_MONTH_HEIGHT - 4, class_="small"))
+    box = f"0 0 {WIDTH} {_MONTH_HEIGHT + 7 * _CELL}"
+    return element("svg", *drawn, viewBox=box, role="img", aria_label=about)
 
 
 def key(given: Sequence[Line]) -> Markup:

@@ -34,8 +34,9 @@ def check_new_file(path: Path, *, replace: bool) -> None:
         raise _exists(path)
 
 
-def write_new_file(path: Path, data: bytes, *, replace: bool) -> None:
-    """Write the file for all to read, as far as the umask lets them. A symbolic link is followed.
+def write_new_file(path: Path, data: bytes, *, replace: bool, for_all: bool = False) -> None:
+    """Write the file for all to read, as far as the umask lets them, or `for_all` in any case. A symbolic link is
+    followed.
 
     Raises:
         UsageError: it exists, and is not to be replaced.
@@ -48,6 +49,8 @@ def write_new_file(path: Path, data: bytes, *, replace: bool) -> None:
         with posix.closing(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             try:
                 with os.fdopen(os.open(temporary, _FLAGS, _MODE, dir_fd=folder), "wb") as file:
+                    if for_all:
+                        os.fchmod(file.fileno(), _MODE)
                     file.write(data)
                     file.flush()
                     posix.fsync(file.fileno())

@@ -100,7 +100,8 @@ figure { margin: 0 }
 svg { display: block; width: 100%; height: auto }
 svg text { fill: var(--quiet); font-size: 12px }
 svg .rule { stroke: var(--rule); stroke-width: 1 }
-svg .one { fill: var(--one) } svg .two { fill: var(--two) }
+svg .one { fill: var(--one) } svg .two { fill: var(--two) } svg .none { fill: var(--rule) }
+svg text.small { font-size: 9px }
 svg path { fill: none; stroke-width: 2 } svg path.one { fill: none; stroke: var(--one) }
 svg path.two { fill: none; stroke: var(--two); stroke-dasharray: 6 3 }
 .key { display: inline-block; width: 1.5rem; height: .5rem; margin: 0 .5rem 0 0 } .key + .key { margin-left: 1rem }

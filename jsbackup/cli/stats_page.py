@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jsbackup.cli.charts import Line, Scale, Slot, bar, columns, key, lines
 from jsbackup.cli.output import format_bytes, format_count, format_time
 from jsbackup.cli.page import Markup, clipped, document, element, join
+from jsbackup.cli.page_parts import cell, figure, folded, number_cell, table
 from jsbackup.cli.stats_report import format_moment, format_width
 from jsbackup.times import parse_time
 
@@ -58,18 +59,18 @@ def _streams(found: Sequence[StreamStats], listed: Sequence[int], charted: set[i
         name = clipped(one.stream)
         rows.append(
             [
-                _cell(element("a", name, href=f"#stream-{number}") if number in charted else name, "name"),
-                _number(format_count(one.messages)),
-                _number(format_bytes(one.bytes)),
-                _cell(bar(one.bytes, most)),
-                _number(format_count(one.subject_count)),
-                *([_number(format_count(one.duplicates or 0))] if counted else []),
-                *(_cell(format_time(moment), "time") for moment in (one.oldest_ns, one.newest_ns)),
+                cell(element("a", name, href=f"#stream-{number}") if number in charted else name, "name"),
+                number_cell(format_count(one.messages)),
+                number_cell(format_bytes(one.bytes)),
+                cell(bar(one.bytes, most)),
+                number_cell(format_count(one.subject_count)),
+                *([number_cell(format_count(one.duplicates or 0))] if counted else []),
+                *(cell(format_time(moment), "time") for moment in (one.oldest_ns, one.newest_ns)),
             ]
         )
     duplicates = [">Duplicates"] if counted else []
     header = ["Stream", ">Messages", ">Bytes", "Share", ">Subjects", *duplicates, "Oldest", "Newest"]
-    return _table("Streams", header, rows)
+    return table("Streams", header, rows)
 
 
 def _stream(one: StreamStats, number: int) -> Markup:
@@ -107,17 +108,17 @@ def _rates(one: StreamStats) -> list[Markup]:
             slots.append(Slot(value, f"{format_moment(start)}: {write(value)}", mark))
         busiest = max(slots, key=lambda slot: slot.value)
         about = f"{title} of {clipped(one.stream)} per {each}. Most from {busiest.tip}."
-        charts.append(_figure(f"{title} per {each}", columns(about, slots, scale)))
+        charts.append(figure(f"{title} per {each}", columns(about, slots, scale)))
     rows = [
         [
-            _cell(format_moment(bucket.start_ns), "time"),
-            _number(format_count(bucket.messages)),
-            _number(format_bytes(bucket.bytes)),
+            cell(format_moment(bucket.start_ns), "time"),
+            number_cell(format_count(bucket.messages)),
+            number_cell(format_bytes(bucket.bytes)),
         ]
         for bucket in spread.buckets
     ]
-    table = _folded(f"Numbers per {each}", ["From", ">Messages", ">Bytes"], rows)
-    return [charts[0], join(element("div", charts[1], table))]
+    numbers = folded(f"Numbers per {each}", ["From", ">Messages", ">Bytes"], rows)
+    return [charts[0], join(element("div", charts[1], numbers))]
 
 
 def _sizes(one: StreamStats) -> Markup:
@@ -131,7 +132,7 @@ def _sizes(one: StreamStats) -> Markup:
         slots.append(Slot(messages, f"{_class(low)}: {format_count(messages, 'message')}", mark))
     common = max(slots, key=lambda slot: slot.value)
     rows = [
-        [_cell(_class(low)), _number(format_count(found.messages)), _number(format_bytes(found.bytes))]
+        [cell(_class(low)), number_cell(format_count(found.messages)), number_cell(format_bytes(found.bytes))]
         for low, found in sorted(classes.items())
     ]
     sizes = one.sizes
@@ -142,9 +143,9 @@ def _sizes(one: StreamStats) -> Markup:
     about = f"Messages of {clipped(one.stream)} by size. {said} Most in {common.tip}."
     return element(
         "div",
-        _figure("Messages by size", columns(about, slots, Scale.COUNT)),
+        figure("Messages by size", columns(about, slots, Scale.COUNT)),
         element("p", said),
-        _folded("Numbers by size", ["Size", ">Messages", ">Bytes"], rows),
+        folded("Numbers by size", ["Size", ">Messages", ">Bytes"], rows),
     )
 
 
@@ -166,23 +167,23 @@ def _growth(one: StreamStats) -> list[Markup]:
     over = f"in {len(points)} backups of {name}, from {counts.tips[0]} to {counts.tips[-1]}"
     rows = [
         [
-            _cell(point.backup, "time"),
-            _number(format_count(point.messages)),
-            _number(format_bytes(point.bytes)),
-            _number(format_bytes(point.stored_bytes)),
+            cell(point.backup, "time"),
+            number_cell(format_count(point.messages)),
+            number_cell(format_bytes(point.bytes)),
+            number_cell(format_bytes(point.stored_bytes)),
         ]
         for point in points
     ]
     return [
-        _figure("Messages by backup", lines(f"Messages {over}.", moments, marks, [counts], Scale.COUNT)),
+        figure("Messages by backup", lines(f"Messages {over}.", moments, marks, [counts], Scale.COUNT)),
         element(
             "div",
-            _figure(
+            figure(
                 "Bytes by backup",
                 lines(f"Bytes {over}.", moments, marks, [raw, stored], Scale.BYTES),
                 key([raw, stored]),
             ),
-            _folded("Numbers by backup", ["Backup", ">Messages", ">Bytes", ">Stored"], rows),
+            folded("Numbers by backup", ["Backup", ">Messages", ">Bytes", ">Stored"], rows),
         ),
     ]
 
@@ -193,61 +194,31 @@ def _subjects(one: StreamStats) -> Markup:
     most = one.subjects[0].bytes
     rows = [
         [
-            _cell(clipped(subject.subject), "name"),
-            _number(format_count(subject.messages)),
-            _number(format_bytes(subject.bytes)),
-            _cell(bar(subject.bytes, most)),
-            _number(format_bytes(subject.sizes.p50)),
-            _number(format_bytes(subject.sizes.largest)),
-            _cell(format_time(subject.newest_ns), "time"),
+            cell(clipped(subject.subject), "name"),
+            number_cell(format_count(subject.messages)),
+            number_cell(format_bytes(subject.bytes)),
+            cell(bar(subject.bytes, most)),
+            number_cell(format_bytes(subject.sizes.p50)),
+            number_cell(format_bytes(subject.sizes.largest)),
+            cell(format_time(subject.newest_ns), "time"),
         ]
         for subject in one.subjects
     ]
     told = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
-    return _table(told, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
+    return table(told, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
 
 
 def _largest(one: StreamStats) -> Markup:
     rows = [
         [
-            _cell(str(large.sequence), "time"),
-            _cell(clipped(large.subject), "name"),
-            _number(format_bytes(large.bytes)),
-            _cell(format_moment(large.timestamp_ns), "time"),
+            cell(str(large.sequence), "time"),
+            cell(clipped(large.subject), "name"),
+            number_cell(format_bytes(large.bytes)),
+            cell(format_moment(large.timestamp_ns), "time"),
         ]
         for large in one.distribution.largest
     ]
-    return _table("Largest messages", ["Sequence", "Subject", ">Size", "Stored"], rows)
-
-
-def _figure(title: str, *drawn: Markup) -> Markup:
-    return element("figure", element("figcaption", element("h3", title)), *drawn)
-
-
-def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    """`>` at the start of a header: numbers."""
-    names = [
-        element("th", name[1:], scope="col", class_="number")
-        if name.startswith(">")
-        else element("th", name, scope="col")
-        for name in header
-    ]
-    body = element("tbody", *(element("tr", *row) for row in rows))
-    made = element("table", element("caption", caption), element("thead", element("tr", *names)), body)
-    # What scrolls has to be reached by keyboard too.
-    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
-
-
-def _folded(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    return element("details", element("summary", "Table"), _table(caption, header, rows))
-
-
-def _cell(content: str, class_: str = "") -> Markup:
-    return element("td", content, class_=class_) if class_ else element("td", content)
-
-
-def _number(content: str) -> Markup:
-    return _cell(content, "number")
+    return table("Largest messages", ["Sequence", "Subject", ">Size", "Stored"], rows)
 
 
 def _class(low: int) -> str:

@@ -1,0 +1,220 @@
+"""`jsbackup status`: how backups stand, as a gate for monitoring.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.forget import parse_tag_rule
+from jsbackup.cli.log import start_log
+from jsbackup.cli.new_file import check_new_file, write_new_file
+from jsbackup.cli.push import PushTarget, parse_push_url, push_metrics
+from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.cli.terminal import hide_logins
+from jsbackup.config import Glob, parse_duration, parse_glob, parse_size
+from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.cli.status_report import Report
+    from jsbackup.engine.breaches import LiveStreams
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["COMMANDS"]
+
+LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
+
+
+@click.command(cls=Command, needs_server=True)
+@click.option("--max-age", metavar="DURATION", help="The newest complete backup may be this old, such as 25h.")
+@click.option("--max-verify-age", metavar="DURATION", help="The last verify that found nothing wrong may be this old.")
+@click.option(
+    "--verify-level",
+    type=click.Choice(LEVELS),
+    default="manifest",
+    show_default=True,
+    help="How deep a verify has to look to count for --max-verify-age.",
+)
+@click.option("--max-drill-age", metavar="DURATION", help="The last drill that went well may be this old, such as 31d.")
+@click.option("--min-backups", type=click.IntRange(1), metavar="N", help="So many complete backups there have to be.")
+@click.option("--min-history", metavar="DURATION", help="The oldest complete backup has to be at least this old.")
+@click.option(
+    "--max-unused", metavar="SIZE", help="So much that no backup needs may be stored (as prune last found it)."
+)
+@click.option("--live", is_flag=True, help="Ask the server which streams it has: all have to be in a newest backup.")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="With --live: these need no backup.")
+@click.option("--tag", "tags", multiple=True, metavar="K[=V]", help="Only backups with this tag count.")
+@click.option(
+    "--origin", "origins", multiple=True, metavar="GLOB", help="Only backups of this cluster, account or domain count."
+)
+@click.option("--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus there.")
+@click.option(
+    "--push",
+    metavar="URL",
+    envvar="JSBACKUP_PUSH_URL",
+    help="Push them to a Pushgateway [env: JSBACKUP_PUSH_URL, for a URL with a login].",
+)
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Make a page with charts too.")
+def status(
+    shared: Shared,
+    max_age: str | None,
+    max_verify_age: str | None,
+    verify_level: str,
+    max_drill_age: str | None,
+    min_backups: int | None,
+    min_history: str | None,
+    max_unused: str | None,
+    live: bool,
+    exclude: tuple[str, ...],
+    tags: tuple[str, ...],
+    origins: tuple[str, ...],
+    metrics: Path | None,
+    push: str | None,
+    page: Path | None,
+) -> int:
+    """Say how backups stand; the exit code is 17 if anything is not as it should be, and every breach is named.
+
+    Always: there is a complete backup, the newest one is complete, all can be read, the last verify found nothing that
+    was not mended since, the last drill went well. The options ask for more. Of backups that were asked for in other
+    words (other streams, other servers) each has to be new enough, unless another one has all of its streams.
+
+    --metrics and --html replace the files as a whole, also when something is wrong; --metrics and --push tell of a
+    repository that cannot be reached, too.
+    """
+    from jsbackup.cli.status_report import Report
+    from jsbackup.engine.breaches import Limits
+    from jsbackup.engine.status import take_status
+    from jsbackup.repository.verify import Level
+
+    start_log(shared)
+    if not live:
+        _refuse_idle_server(click.get_current_context())
+        if exclude:
+            raise UsageError("--exclude makes sense with --live only", hint="Leave it out.")
+    limits = Limits(
+        max_age_seconds=_seconds(max_age),
+        max_verify_age_seconds=_seconds(max_verify_age),
+        verify_level=Level(verify_level),
+        max_drill_age_seconds=_seconds(max_drill_age),
+        min_backups=min_backups,
+        min_history_seconds=_seconds(min_history),
+        max_unused_bytes=None if max_unused is None else parse_size(max_unused),
+    )
+    tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_glob(text) for text in origins]
+    left_out = [parse_glob(text) for text in exclude]
+    outlet = _Outlet(shared, metrics, None if push is None else parse_push_url(push))
+    for file in (metrics, page):
+        if file is not None:
+            check_new_file(file, replace=True)
+    now_ns = time.time_ns()
+    try:
+        repository = open_repository(shared)
+        found = take_status(repository, now_ns=now_ns, tags=tag_rules, origins=wanted)
+    except JsBackupError as error:
+        outlet.tell_failure(now_ns, error)
+        raise
+    there, failed = _ask(shared, left_out) if live else (None, None)
+    return _tell(shared, repository, Report(found, limits, there), failed, outlet, page)
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else parse_duration(text)
+
+
+def _refuse_idle_server(ctx: click.Context) -> None:
+    """Who names a server expects it to be asked. One of a profile is for other commands too."""
+    context: click.Context | None = ctx
+    while context is not None:
+        for name in ("server", "context"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
+        context = context.parent
+
+
+def _ask(shared: Shared, left_out: Sequence[Glob]) -> tuple[LiveStreams | None, NatsError | None]:
+    """What the server has, or why that is not known: what is known of backups is told all the same."""
+    from jsbackup.engine.live_streams import list_live_streams
+
+    connection = connection_of(shared)
+    try:
+        return run_async(list_live_streams(connection, left_out)), None
+    except NatsError as error:
+        return None, error
+
+
+def _tell(
+    shared: Shared,
+    repository: Repository,
+    report: Report,
+    failed: NatsError | None,
+    outlet: _Outlet,
+    page: Path | None,
+) -> int:
+    from jsbackup.cli.metrics import status_metrics
+    from jsbackup.cli.status_report import status_json, tell_status
+
+    location = hide_logins(repository.store.location)
+    code = PolicyBreach.exit_code if report.breaches else failed.exit_code if failed is not None else 0
+    errors: list[JsBackupError] = [] if failed is None else [failed]
+    if page is not None:
+        from jsbackup.cli.status_page import status_page
+
+        errors += _attempt(lambda: write_new_file(page, status_page(report, location), replace=True, for_all=True))
+    errors += outlet.tell(lambda: status_metrics(report.status, report.breaches, report.live, code))
+    output = shared.output
+    for warning in report.status.warnings:
+        output.note(warning)
+    for error in errors:
+        output.note(f"error: {error.message}")
+    output.result(status_json(report, location), lambda: tell_status(output, report, location))
+    return code or (errors[0].exit_code if errors else 0)
+
+
+def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
+    """What went wrong, if anything: one thing that cannot be written does not keep the others from being."""
+    try:
+        work()
+    except JsBackupError as error:
+        return [error]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlet:
+    """Where metrics go."""
+
+    shared: Shared
+    file: Path | None
+    target: PushTarget | None
+
+    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
+        """What went wrong."""
+        file, target = self.file, self.target
+        if file is None and target is None:
+            return []
+        data = metrics()
+        errors: list[JsBackupError] = []
+        if file is not None:
+            errors += _attempt(lambda: write_new_file(file, data, replace=True, for_all=True))
+        if target is not None:
+            errors += _attempt(lambda: push_metrics(target, data))
+        return errors
+
+    def tell_failure(self, now_ns: int, error: JsBackupError) -> None:
+        """That there is nothing to tell."""
+        from jsbackup.cli.metrics import failure_metrics
+
+        for one in self.tell(lambda: failure_metrics(now_ns, error.exit_code)):
+            self.shared.output.note(f"error: {one.message}")
+
+
+COMMANDS = {"status": status}
