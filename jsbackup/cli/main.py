@@ -14,7 +14,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
 from itertools import pairwise, takewhile
-from traceback import walk_tb
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -46,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
     "diff": ("jsbackup.cli.diff", "Compare two backups, or a backup and a server."),
     "verify": ("jsbackup.cli.verify", "Check stored backups: names and sizes, digests, every message."),
+    "status": ("jsbackup.cli.status", "Say how backups stand: a gate for monitoring, with metrics and a page."),
     "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),
     "hold": ("jsbackup.cli.forget", "Hold backups, so that none of them is forgotten."),
     "prune": ("jsbackup.cli.prune", "Delete what no backup needs any more."),
@@ -206,10 +206,12 @@ def _run_to_the_end(arguments: Sequence[str]) -> int:
 
 def _bug(error: Exception) -> str:
     """What is known of it but for its text, which may quote anything, secrets too."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    name, line = frames[-1].f_globals.get("__name__", "?"), frames[-1].f_lineno
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" in {place.tb_frame.f_globals.get('__name__')}, line {place.tb_lineno}" if place else ""
     reason = f" ({error.strerror.lower()})" if isinstance(error, OSError) and error.strerror else ""
-    return f"{type(error).__name__}{reason} in {name}, line {line}"
+    return f"{type(error).__name__}{reason}{where}"
 
 
 def _run(arguments: Sequence[str], last: LastOutput) -> int:
