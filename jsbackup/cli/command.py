@@ -195,7 +195,8 @@ class Command(click.Command):
         if ctx.resilient_parsing:
             return
         typed = self.make_parser(ctx).parse_args(list(args))[0]
-        if typed.get("help"):
+        asks_for_help = self.get_help_option(ctx)
+        if asks_for_help is not None and asks_for_help.name in typed:
             return
         file, ctx.names = self.named_profiles(ctx, typed)
         if file is None:
