@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transform": ("jsbackup.cli.transform", "Make a new backup of another one: renamed, cut, masked (on Spark)."),
     "compact": ("jsbackup.cli.transform", "Make a backup anew in fewer segments (on Spark)."),
     "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
+    "schedule": ("jsbackup.cli.schedule", "Print files that run a profile by cron, systemd or Kubernetes."),
     "doctor": ("jsbackup.cli.doctor", "Say what stands against a backup or a restore, and how to mend it."),
     "config": ("jsbackup.cli.config_check", "Say what profiles set, and what is wrong with them."),
     "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),

@@ -1,0 +1,32 @@
+"""Lines for `crontab`: one for each job. What overlaps with the run before says so and leaves, by jsbackup itself.
+
+A percent sign ends a command in a crontab, so it is escaped. Whatever goes wrong is mailed: commands are quiet.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from jsbackup.cli.schedules.jobs import File, Job, Plan
+
+__all__ = ["cron_files"]
+
+
+def cron_files(plan: Plan) -> list[File]:
+    needs = [f"# The profile takes from the environment, to be set here: {' '.join(plan.variables)}"]
+    lines = [
+        f"# jsbackup, profile {plan.profile}. Install as the user who owns the repository and its keys:",
+        f"#   crontab -l | cat - {_name(plan)} | crontab -",
+        *(needs if plan.variables else []),
+        *(f"{job.when.cron} {_command(plan, job)}" for job in plan.jobs),
+    ]
+    return [File(_name(plan), "\n".join([*lines, ""]))]
+
+
+def _name(plan: Plan) -> str:
+    return f"jsbackup-{plan.profile}.cron"
+
+
+def _command(plan: Plan, job: Job) -> str:
+    words = [*plan.program, *job.arguments, "--config", str(plan.config), "--profile", plan.profile, "--quiet"]
+    return shlex.join(words).replace("%", "\\%")

@@ -1,0 +1,149 @@
+"""What a schedule runs, and when: the same for every form that it is written in.
+
+Minutes and days follow from the profile's name, so that a hundred hosts with a hundred profiles do not call on one
+store at the full hour, and so that the files are the same whenever they are printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jsbackup.config import parse_duration
+from jsbackup.errors import UsageError
+
+__all__ = ["JOBS", "Credential", "File", "Job", "Plan", "When", "times_of"]
+
+JOBS: Final = ("backup", "forget", "verify", "status", "drill")
+
+_DAY_MINUTES: Final = 24 * 60
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
+# In the shortest of months, too.
+_DAYS: Final = 28
+_FORGET_AFTER, _VERIFY_AFTER, _DRILL_AFTER = 60, 120, 180
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """Minutes of hours of days: None for `hours` is every hour, for `day` every day, else that day of each month."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...] | None = None
+    day: int | None = None
+
+    @property
+    def cron(self) -> str:
+        """The five fields, as cron and Kubernetes have them."""
+        hours = "*" if self.hours is None else ",".join(map(str, self.hours))
+        return f"{','.join(map(str, self.minutes))} {hours} {self.day or '*'} * *"
+
+    @property
+    def calendar(self) -> str:
+        """As systemd has it."""
+        hours = "*" if self.hours is None else ",".join(f"{hour:02}" for hour in self.hours)
+        day = "*" if self.day is None else f"{self.day:02}"
+        return f"*-*-{day} {hours}:{','.join(f'{minute:02}' for minute in self.minutes)}:00"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A file that holds a secret or certifies something, and the option that names it (`--creds`)."""
+
+    option: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.option.removeprefix("--")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One command. `arguments` are those beside the profile's; `folders` has to be written to, `repo` among them."""
+
+    name: str
+    arguments: tuple[str, ...]
+    when: When
+    credentials: tuple[Credential, ...] = ()
+    repo: Path | None = None
+    outputs: tuple[Path, ...] = ()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys([*([self.repo] if self.repo else []), *self.outputs]))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is to run for a profile of the file `config`. `program` are the words that start jsbackup.
+
+    `variables` are those of the environment that the profile names.
+    """
+
+    profile: str
+    config: Path
+    program: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    variables: tuple[str, ...]
+    every_minutes: int
+
+    @property
+    def in_s3(self) -> bool:
+        return any(job.repo is None for job in self.jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    name: str
+    content: str
+
+
+def times_of(profile: str, every: str, at: str | None) -> tuple[Mapping[str, When], int]:
+    """When each of JOBS runs, and how many minutes lie between backups. Raises UsageError."""
+    seed = int.from_bytes(hashlib.sha256(profile.encode()).digest()[:8], "big")
+    between = _minutes_between(every)
+    start = 2 * 60 + seed % 60 if at is None else _minute_of_day(at)
+
+    def daily(after: int, day: int | None = None) -> When:
+        hour, minute = divmod((start + after) % _DAY_MINUTES, 60)
+        return When((minute,), (hour,), day)
+
+    backup = _every(between, start)
+    return {
+        "backup": backup,
+        "forget": daily(_FORGET_AFTER),
+        "verify": daily(_VERIFY_AFTER),
+        "status": _every(between, start + between // 2 if between < _DAY_MINUTES else start + _FORGET_AFTER // 2),
+        "drill": daily(_DRILL_AFTER, seed // 60 % _DAYS + 1),
+    }, between
+
+
+def _every(between: int, start: int) -> When:
+    if between < 60:
+        return When(tuple(range(start % between, 60, between)))
+    hours = None if between == 60 else tuple(range(start // 60 % (between // 60), 24, between // 60))
+    return When((start % 60,), hours)
+
+
+def _minutes_between(every: str) -> int:
+    seconds = parse_duration(every)
+    minutes = int(seconds // 60)
+    fits = seconds == minutes * 60 and minutes > 0
+    whole = fits and (60 % minutes == 0 if minutes < 60 else minutes % 60 == 0 and _DAY_MINUTES % minutes == 0)
+    if not whole:
+        raise UsageError(
+            f"backups cannot be made every {every}",
+            hint="Choose minutes that divide an hour (5m, 10m, 15m, 30m) or hours that divide a day (1h, 6h, 1d).",
+        )
+    return minutes
+
+
+def _minute_of_day(at: str) -> int:
+    match = _TIME.fullmatch(at)
+    if match is None:
+        raise UsageError(f"not a time of day: {at!r}", hint="Write hours and minutes, such as 02:30.")
+    return int(match[1]) * 60 + int(match[2])

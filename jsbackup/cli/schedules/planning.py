@@ -1,0 +1,142 @@
+"""A profile read for a schedule: what of it runs, which files and variables it takes, and what of it is no secret."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from jsbackup.cli.options import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.profiles import Profile, Setting
+from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, When, times_of
+from jsbackup.cli.schedules.kubernetes import SECRETS_FOLDER, toml_text
+from jsbackup.errors import UsageError
+
+__all__ = ["plan_schedule", "without_secrets"]
+
+# A login in a URL, in whatever option it stands.
+_LOGIN = re.compile(r"://[^/\s]*@")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\benv://([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
+_REFERENCE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
+
+# Options that all commands share and that name a file to read.
+_FILE_OPTIONS: Final[Mapping[str, str]] = {
+    str(option.name): option.opts[0]
+    for option in (*SERVER_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS)
+    if option.metavar == "FILE"
+}
+_READERS: Final = frozenset({"identity", "identity_command", "passphrase_file", "passphrase_command"})
+
+FindCommand = Callable[[str], click.Command | None]
+
+
+def plan_schedule(
+    profile: Profile, find: FindCommand, every: str, at: str | None, without: Sequence[str]
+) -> tuple[Plan, list[str]]:
+    """What is to run, and what people should know about it. `find` gives a command by its name. Raises UsageError."""
+    times, between = times_of(profile.name, every, at)
+    notes: list[str] = []
+    jobs: list[Job] = []
+    for name in JOBS:
+        command = find(name)
+        values = profile.values(name)
+        if name in without or command is None:
+            continue
+        if name == "forget" and not any(key.startswith("keep_") and value for key, value in values.items()):
+            notes.append("the profile keeps all backups: write what to keep into its table forget, such as keep-daily")
+            continue
+        if name == "drill" and values.keys() & {"writer_key", "writer_key_command"} and not values.keys() & _READERS:
+            notes.append("no drill: the profile names a writer key and no identity, and reads no message")
+            continue
+        taken = {str(parameter.name) for parameter in command.params}
+        jobs.append(_job(name, {key: value for key, value in values.items() if key in taken}, times, between))
+    if not jobs:
+        raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
+    if any("context" in profile.values(job.name) for job in jobs):
+        notes.append("a context of the nats CLI is looked for in the home of whoever runs this: name its parts instead")
+    written = [text for setting in profile.settings for text in _texts(setting)]
+    found = {name for text in written for match in _VARIABLE.finditer(text) for name in match.groups() if name}
+    plan = Plan(profile.name, profile.path.absolute(), _program(), tuple(jobs), tuple(sorted(found)), between)
+    return plan, notes
+
+
+def _job(name: str, values: Mapping[str, Any], times: Mapping[str, When], between: int) -> Job:
+    arguments = [name]
+    if name == "forget" and not values.get("prune"):
+        arguments.append("--prune")
+    if name == "verify" and not values.keys() & {"sample", "max_bytes"}:
+        arguments += ["--sample", "4"]
+    if name == "status" and "max_age" not in values:
+        arguments += ["--max-age", f"{3 * between}m"]
+    outputs = tuple(_absolute(values[key], key).parent for key in ("metrics", "page") if values.get(key))
+    return Job(name, tuple(arguments), times[name], _credentials(values), _folder(values), outputs)
+
+
+def _credentials(values: Mapping[str, Any]) -> tuple[Credential, ...]:
+    """Files with secrets and certificates that the profile names; references of other kinds are no files."""
+    paths = {option: str(values.get(name) or "").removeprefix("file://") for name, option in _FILE_OPTIONS.items()}
+    return tuple(
+        Credential(option, str(_absolute(path, option.removeprefix("--"))))
+        for option, path in paths.items()
+        if path and not _REFERENCE.match(path)
+    )
+
+
+def _folder(values: Mapping[str, Any]) -> Path | None:
+    """Where the repository is, None in S3. Raises UsageError if there is none, or if nobody knows where that is."""
+    repo = values.get("repo")
+    if not repo:
+        raise UsageError("the profile names no repository", hint="Write repo = … into it.")
+    if re.match(r"s3://", repo, re.IGNORECASE):
+        return None
+    return _absolute(re.sub(r"^file://(localhost)?(?=/)", "", repo), "repo")
+
+
+def _absolute(path: str | Path, key: str) -> Path:
+    found = Path(path)
+    if not found.is_absolute():
+        raise UsageError(f"{key} of the profile is a path from some folder: {path}", hint="Write it from / on.")
+    return found
+
+
+def _texts(setting: Setting) -> list[str]:
+    written = setting.written if isinstance(setting.written, list) else [setting.written]
+    return [text for text in written if isinstance(text, str)]
+
+
+def _program() -> tuple[str, ...]:
+    """The words that start this program, from wherever."""
+    if Path(sys.argv[0]).name == "jsbackup" and (found := shutil.which(sys.argv[0])):
+        return (str(Path(found).absolute()),)
+    return (sys.executable, "-m", "jsbackup")
+
+
+def without_secrets(profile: Profile) -> tuple[str, list[str]]:
+    """The profile as TOML, with variables in place of secrets and paths in the container; and those variables."""
+    own = {(setting.table, setting.key) for setting in profile.settings if not setting.of_defaults}
+    top = f"profiles.{_quoted(profile.name)}"
+    tables: dict[str, dict[str, Any]] = {}
+    withheld: list[str] = []
+    for setting in profile.settings:
+        if setting.of_defaults and (setting.table, setting.key) in own:
+            continue
+        base = "defaults" if setting.of_defaults else top
+        value, texts = setting.written, _texts(setting)
+        if setting.is_secret or any(_LOGIN.search(text) and "${" not in text for text in texts):
+            variable = f"SECRET_{re.sub(r'[^A-Z0-9]', '_', setting.path.upper())}"
+            withheld.append(variable)
+            value = f"${{{variable}}}"
+        elif setting.name in _FILE_OPTIONS and not _REFERENCE.match(texts[0].removeprefix("file://")):
+            value = f"{SECRETS_FOLDER}/{setting.key}"
+        tables.setdefault(f"{base}.{setting.table}" if setting.table else base, {})[setting.key] = value
+    tables.setdefault(top, {})
+    return toml_text(tables), withheld
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if "." in name else name

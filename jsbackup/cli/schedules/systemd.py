@@ -1,0 +1,104 @@
+"""A service and a timer for each job. Services may do nothing but what the job takes.
+
+Files with secrets, the profile's included, are read by systemd as root and lent to the service (`LoadCredential`,
+systemd.exec(5)): they may belong to root alone. A repository in S3 needs no user that lasts, one in a folder has to be
+the user's own. `MemoryDenyWriteExecute` is missing because of Java and Go runtimes that a drill or Spark starts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsbackup.cli.schedules.jobs import File, Job, Plan
+
+__all__ = ["systemd_files"]
+
+_HARDENING = """\
+UMask=0077
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome={home}
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+"""
+_HOMES = ("/home", "/root", "/run/user")
+
+
+def systemd_files(plan: Plan, user: str | None) -> list[File]:
+    """`user` runs the services; without one `jsbackup` does where folders are written to, else one made for the run."""
+    return [file for job in plan.jobs for file in (_service(plan, job, user), _timer(plan, job))]
+
+
+def _service(plan: Plan, job: Job, user: str | None) -> File:
+    lent = [("config.toml", str(plan.config)), *((one.name, one.path) for one in job.credentials)]
+    given = [word for one in job.credentials for word in (one.option, f"%d/{one.name}")]
+    words = [*map(_escaped, [*plan.program, *job.arguments]), "--config", "%d/config.toml"]
+    words += ["--profile", _escaped(plan.profile), *given, "--no-progress"]
+    in_home = any(_is_below(Path(path), _HOMES) for path in (*job.folders, Path(plan.program[0])))
+    lines = [
+        "[Unit]",
+        f"Description=jsbackup {job.name}, profile {_escaped(plan.profile)}",
+        "Wants=network-online.target",
+        "After=network-online.target",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        f"ExecStart={' '.join(words)}",
+        f"User={user or 'jsbackup'}" if user or job.folders else "DynamicUser=yes",
+        *([f"EnvironmentFile=-/etc/jsbackup/{plan.profile}.env"] if plan.variables or plan.in_s3 else []),
+        *(f"LoadCredential={name}:{_escaped(path)}" for name, path in lent),
+        *(f"ReadWritePaths={_escaped(str(folder))}" for folder in job.folders),
+        _HARDENING.format(home="read-only" if in_home else "yes").rstrip(),
+    ]
+    return File(f"{_unit(plan, job)}.service", "\n".join([*lines, ""]))
+
+
+def _timer(plan: Plan, job: Job) -> File:
+    # A tenth of the time between backups: what the name of the profile spreads is spread a little more.
+    delay = min(300, plan.every_minutes * 6)
+    lines = [
+        "[Unit]",
+        f"Description=When to run jsbackup {job.name}, profile {_escaped(plan.profile)}",
+        "",
+        "[Timer]",
+        f"OnCalendar={job.when.calendar}",
+        f"RandomizedDelaySec={delay}",
+        "Persistent=true",
+        "",
+        "[Install]",
+        "WantedBy=timers.target",
+        "",
+    ]
+    return File(f"{_unit(plan, job)}.timer", "\n".join(lines))
+
+
+def _unit(plan: Plan, job: Job) -> str:
+    return f"jsbackup-{plan.profile}-{job.name}"
+
+
+def _escaped(word: str) -> str:
+    """As a word of a unit file: `%` and `$` mean something there, and quotes keep blanks together."""
+    word = word.replace("%", "%%").replace("$", "$$")
+    if not word or any(letter in " \t\"'\\;" for letter in word):
+        word = '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return word
+
+
+def _is_below(path: Path, folders: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)

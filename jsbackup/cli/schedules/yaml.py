@@ -1,0 +1,71 @@
+"""JSON-like values as YAML: maps and lists in blocks, texts in double quotes as in JSON, which YAML takes as they are.
+
+Texts of several lines are literal blocks. Nothing more is needed here, and nothing more is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["to_yaml"]
+
+_PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*", re.ASCII)
+# Words that older readers of YAML take for booleans or nothing.
+_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+def to_yaml(value: Mapping[str, Any]) -> str:
+    return "\n".join([*_lines(value), ""])
+
+
+def _lines(value: Any) -> Iterable[str]:
+    if value and isinstance(value, Mapping):
+        return _map(value)
+    if value and isinstance(value, list):
+        return _list(value)
+    return [_scalar(value)]
+
+
+def _map(value: Mapping[str, Any]) -> Iterator[str]:
+    for key, inner in value.items():
+        plain = _PLAIN_KEY.fullmatch(key) and key.lower() not in _WORDS
+        name = key if plain else _scalar(key)
+        if inner and isinstance(inner, Mapping | list):
+            yield f"{name}:"
+            yield from _indented(_lines(inner))
+        elif isinstance(inner, str) and _is_block(inner):
+            yield f"{name}: |"
+            yield from _indented(inner.removesuffix("\n").split("\n"))
+        else:
+            yield f"{name}: {_scalar(inner)}"
+
+
+def _list(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        first, *more = _lines(value)
+        yield f"- {first}"
+        yield from _indented(more)
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" if line else "" for line in lines)
+
+
+def _scalar(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
+
+
+def _is_block(text: str) -> bool:
+    """Whether a literal block gives the text back: lines of what can be printed, all of them ended."""
+    lines = text.split("\n")
+    return (
+        len(lines) > 2
+        and lines[-1] == ""
+        and lines[-2] != ""
+        and lines[0][:1].strip() != ""
+        and all(map(str.isprintable, lines))
+    )
