@@ -27,15 +27,19 @@ from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
 from jsbackup.repository.room import give_back
 from jsbackup.repository.sealing import Sealing
+from jsbackup.repository.threads import Aftermath
 
 __all__ = ["SegmentCutter", "checked_batches"]
 
+_AHEAD_BYTES = 4 << 20  # M: enough that neither thread waits for the other by chance
+
 
 class SegmentCutter:
-    """Stores messages below `folder`, and tells `note` of each segment that is stored now. `refs` are the segments so
-    far, in order, `reused` of them there already.
+    """Stores messages below `folder`, and tells `note` of each segment that is stored now.
 
-    Holds one compressed segment and a few MiB of messages.
+    Whoever adds messages counts and digests them; a thread behind it compresses and stores, and what that raises is
+    raised by a later call. Holds one compressed segment, some MiB of messages, and what of the next segment comes while
+    one is stored. To be closed.
     """
 
     def __init__(self, objects: Objects, folder: str, segment_bytes: int, note: Callable[[SegmentRef], None]) -> None:
@@ -45,23 +49,35 @@ class SegmentCutter:
         self._note = note
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
-        self.refs: list[SegmentRef] = []
+        self._storing_bytes = 0
+        self._after = Aftermath(_AHEAD_BYTES)
+        self._refs: list[SegmentRef] = []
+        self.begun = False
+        """Whether there has been a message."""
         self.reused = 0
+        """How many of `refs` were there already."""
         self.stored_bytes = 0
+        """What was added to the store. As `reused`, right when `refs` has been asked for."""
 
     @property
-    def begun(self) -> bool:
-        """Whether there has been a message."""
-        return bool(self.refs or self._open)
+    def refs(self) -> list[SegmentRef]:
+        """The segments so far, in order. Waits until they are stored."""
+        self._after.wait()
+        return self._refs
 
     @property
     def held_bytes(self) -> int:
         """What it holds of messages that are not stored."""
-        return self._open.encoder.held_bytes if self._open else 0
+        held = self._after.held_bytes + self._storing_bytes
+        return held + (self._open.encoder.held_bytes if self._open else 0)
 
     def keep(self, ref: SegmentRef) -> None:
         """A segment that is stored comes next."""
-        self.refs.append(ref)
+        self.begun = True
+        self._after.give(lambda: self._is_there(ref))
+
+    def _is_there(self, ref: SegmentRef) -> None:
+        self._refs.append(ref)
         self.reused += 1
 
     def begin(self, sizes: Iterable[int]) -> None:
@@ -74,16 +90,20 @@ class SegmentCutter:
         while (fitting := self._fitting(rows)) < part.num_rows:
             if fitting:
                 self._take(part.slice(0, fitting), encode_rows(part.slice(0, fitting)))
-            self._close_segment()
+            self._end_segment()
             # Encoded again: once per segment, so not worth doing better.
             part = part.slice(fitting)
             rows = encode_rows(part)
         self._take(part, rows)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The segment that is open ends here, and the next one is of the usual size."""
-        self._close_segment()
+        self._end_segment()
         self._sizes = deque([self._segment_bytes])
+
+    def close(self) -> None:
+        """Done, or given up: nothing more is stored."""
+        self._after.close()
 
     def _fitting(self, rows: EncodedRows) -> int:
         """How many of the rows the open segment still takes; an empty one takes the first, however large."""
@@ -91,20 +111,28 @@ class SegmentCutter:
         return max(bisect_right(rows.ends, self._sizes[0] - taken), 0 if taken else 1)
 
     def _take(self, batch: MessageBatch, rows: EncodedRows) -> None:
-        self._open = self._open or _OpenSegment()
-        self._open.add(batch, rows)
+        self.begun = True
+        segment = self._open = self._open or _OpenSegment()
+        segment.count(batch, rows)
+        self._after.give(lambda: segment.encoder.write(batch), batch.nbytes)
 
-    def _close_segment(self) -> None:
+    def _end_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            # An Arrow buffer counts its bytes as signed.
-            data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
-            self.refs.append(self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data))
-            self._note(self.refs[-1])
-            del segment, data
-            give_back()
+            self._storing_bytes = segment.encoder.held_bytes
+            self._after.give(lambda: self._store(segment))
             if len(self._sizes) > 1:
                 self._sizes.popleft()
+
+    def _store(self, segment: _OpenSegment) -> None:
+        # An Arrow buffer counts its bytes as signed.
+        data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
+        ref = self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data)
+        self._refs.append(ref)
+        self._note(ref)
+        self._storing_bytes = 0
+        del data
+        give_back()
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
         for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):
@@ -155,8 +183,8 @@ class _OpenSegment:
         self._last_seq = 0
         self._times: list[int] = []
 
-    def add(self, batch: MessageBatch, rows: EncodedRows) -> None:
-        self.encoder.write(batch)
+    def count(self, batch: MessageBatch, rows: EncodedRows) -> None:
+        """The batch is of this segment. It is the encoder's besides."""
         self.digester.update_rows(rows)
         sequences = batch.column("sequence")
         self._first_seq = self._first_seq or sequences[0].as_py()

@@ -11,6 +11,7 @@ import hashlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from jsbackup.errors import FormatError
@@ -121,11 +122,13 @@ class SegmentWriter:
             self._leave(self._ahead.popleft())
         self._end_new()
         self._flush()
+        refs = self._cutter.refs
         self.close()
-        return self._cutter.refs
+        return refs
 
     def close(self) -> None:
         """Hold nothing any more: finished, or given up."""
+        self._cutter.close()
         self._share.close()
 
     def _memory_bytes(self) -> int:
@@ -148,13 +151,13 @@ class SegmentWriter:
                 kept.append(ref)
                 continue
             cutter = SegmentCutter(self._objects, self._folder, self._cuts.segment_bytes, self._note)
-            with self._objects.room.share() as share:
+            with self._objects.room.share() as share, closing(cutter):
                 share.hold(2 * ref.size)
                 for batch in reader.read(ref):
                     for part in split_batch(drop_sequences(batch, unwanted)):
                         cutter.add(part)
-                cutter.close()
-            kept += cutter.refs
+                cutter.end()
+                kept += cutter.refs
             self._cutter.reused += cutter.reused
             self._cutter.stored_bytes += cutter.stored_bytes
         return kept
@@ -238,7 +241,7 @@ class SegmentWriter:
         if run is not None:
             run.extent = replace(run.extent, new=True)
             self._settle(run, [self._cuts.segment_bytes])
-        self._cutter.close()
+        self._cutter.end()
 
     def _settle(self, run: _Run, sizes: list[int]) -> None:
         """Put a whole run where it waits for others to be joined with, or store it cut to `sizes`."""
@@ -266,7 +269,7 @@ class SegmentWriter:
         self._cutter.begin(sizes)
         for batch in run.take():
             self._cutter.add(batch)
-        self._cutter.close()
+        self._cutter.end()
 
 
 class SegmentReader:

@@ -325,6 +325,8 @@ class Place:
         writer.add(batch_of(messages))
         if finish:
             writer.finish()
+        else:
+            assert writer._cutter.refs  # waits until what is full is stored
         return writer
 
 
