@@ -184,7 +184,7 @@ def _verifies(text: _Text, status: Status) -> None:
 
 
 def _drills(text: _Text, drills: Sequence[DrillOutcome]) -> None:
-    good = next((one for one in drills if one.ok), None)
+    good = next((one for one in drills if one.ok and one.everything), None)
     if good is not None:
         text.one("last_good_drill_timestamp_seconds", "When the last drill ended that went well.", _seconds(good.ended))
     newest = next(iter(drills), None)

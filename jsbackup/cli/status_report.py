@@ -150,6 +150,7 @@ def _drill_json(report: Report, one: DrillOutcome | None) -> JsonObject | None:
         "seconds": round(one.seconds, 3),
         "server": one.server,
         "nodes": one.nodes,
+        "everything": one.everything,
         "streams": len(one.streams),
         "messages": sum(stream.messages for stream in one.streams),
         "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],

@@ -242,7 +242,8 @@ def _of_drills(status: Status, limits: Limits) -> Iterator[Breach]:
 
 
 def last_good_drill(status: Status) -> DrillOutcome | None:
-    return next((one for one in status.drills if one.ok), None)
+    """The last one of all streams of a backup."""
+    return next((one for one in status.drills if one.ok and one.everything), None)
 
 
 # --- retention ---

@@ -5,7 +5,7 @@
          "chosen": ids, "damaged": ids, "problems": how many}
     receipts/drill-<time>-<6 digits>.json
         {"begun", "ended", "ok", "code": exit code, "error", "backup", "backup_created", "newest_message", "server",
-         "nodes", "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
+         "nodes", "everything", "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
 
 Documents, so signed and encrypted where manifests are. They tell people and monitoring what was done, and nothing else
 rests on them: one that cannot be read is passed over. The newest of each kind are kept, the others go when one is put.
@@ -92,6 +92,7 @@ class FailedStream:
 @dataclass(frozen=True, slots=True)
 class DrillOutcome:
     """A drill. `code` is its exit code, `error` why it failed as a whole. Empty where it did not come that far.
+    `everything`: of all streams of the backup, none was named or left out.
 
     `newest_message` is the time of the newest message in the backup; None where there is none. `server` is the version
     that it was restored into.
@@ -107,6 +108,7 @@ class DrillOutcome:
     newest_message: str | None = None
     server: str = ""
     nodes: int = 1
+    everything: bool = True
     streams: tuple[DrilledStream, ...] = ()
     failed: tuple[FailedStream, ...] = ()
 
@@ -147,6 +149,7 @@ def put_drill(documents: Documents, outcome: DrillOutcome, tool: str, random: Ra
         "newest_message": outcome.newest_message,
         "server": outcome.server,
         "nodes": outcome.nodes,
+        "everything": outcome.everything,
         "streams": [
             {"name": s.name, "messages": s.messages, "bytes": s.bytes, "verified": s.verified}
             | {"seconds": round(s.seconds, 3)}
@@ -235,6 +238,7 @@ def _drill_of(fields: Fields) -> DrillOutcome:
         newest_message=None if newest is None else _moment(fields, "newest_message"),
         server=fields.text("server"),
         nodes=fields.number("nodes", 1, _MAX_NODES),
+        everything=fields.boolean("everything"),
         streams=tuple(_stream_of(one) for one in fields.each("streams")),
         failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -13,10 +14,14 @@ import jsonschema
 import pytest
 
 from jsbackup.cli.main import COMMANDS, EXIT_CODES
+from jsbackup.stores.local import LocalStore
 from tests.cli.typed import Shop, Typed
+from tests.harness.backups import make_repository
 from tests.harness.servers import NEWEST, NatsServer
 
 Type = Callable[..., Typed]
+
+EMBEDDED = Path(sys.executable).parent / "nats-server"
 
 SCHEMA: dict[str, Any] = json.loads(files("jsbackup.cli").joinpath("output.schema.json").read_text())
 DEFINITIONS: dict[str, Any] = SCHEMA["$defs"]
@@ -62,6 +67,8 @@ PROMISED = {
     "compact": "backup made_of segments_before segments",
     "prune": "deleted_objects freed_bytes",
     "forget": "kept kept[].backup kept[].reasons removed removed[].backup removed[].reason",
+    "drill": "backup streams[].name streams[].messages streams[].verified streams[].seconds seconds",
+    "status": "newest_backup newest_verify newest_drill breaches",
     "error": "error.code error.message error.hint",
 }
 
@@ -133,6 +140,11 @@ def test_the_promise_is_noticed_when_it_is_broken() -> None:
     assert not _is_promised({"type": "object", "properties": {"backup": {}}}, ["backup"])
 
 
+def made_empty(folder: Path) -> Path:
+    make_repository(LocalStore(folder / "empty"))
+    return folder / "empty"
+
+
 @pytest.mark.nats
 def test_every_command_prints_what_the_schema_says(
     shop: Shop, typed: Type, nats_server: Callable[..., NatsServer], tmp_path: Path
@@ -187,6 +199,15 @@ def test_every_command_prints_what_the_schema_says(
     assert replaced["streams"][0]["consumers"][0]["fidelity"] == "config only"
     created = check("restore", typed(*line, "ORDERS", "--if-exists", "replace", "--no-verify"))
     assert created["streams"][0]["verified"] is False
+
+    drilled = check("drill", typed("drill", first["backup"], "-r", repo, "--nats-server", EMBEDDED, "--json"))
+    assert [(one["name"], one["verified"]) for one in drilled["streams"]] == [(name, True) for name in names]
+    stands = check("status", typed("status", "-r", repo, "--live", "-s", shop.url, "--max-age", "1h", "--json"))
+    assert stands["ok"] and stands["live"]["not_backed_up"] == []
+    assert stands["newest_drill"]["backup"] == first["backup"] and stands["newest_verify"]["level"] == "data"
+    assert stands["newest_backup"]["backup"] == second["backup"]  # the one without messages stands for none
+    bare = typed("status", "-r", made_empty(tmp_path), "--max-drill-age", "1h", "--json")
+    assert [one["rule"] for one in check("status", bare)["breaches"]] == ["no-backup", "drill-age"] and bare.code == 17
 
     exported = check(
         "export",

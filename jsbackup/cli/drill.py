@@ -1,0 +1,334 @@
+"""`jsbackup drill`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup import __version__, times
+from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.leases import lock_timeout_option, reading
+from jsbackup.cli.log import start_log
+from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.progress import make_progress
+from jsbackup.cli.session import open_repository, run_async
+from jsbackup.cli.terminal import hide_logins
+from jsbackup.config import environment, parse_glob
+from jsbackup.errors import (
+    IncompleteError,
+    IntegrityError,
+    Interrupted,
+    JsBackupError,
+    KeyUnavailable,
+    PlanRefused,
+    StoreError,
+    UsageError,
+)
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.engine.drill_server import ServerProgram
+    from jsbackup.engine.planned import RestoreOptions
+    from jsbackup.engine.restore import RestoredStream, RestoreReport
+    from jsbackup.progress import Progress
+    from jsbackup.repository.checks import DrillOutcome
+    from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["COMMANDS"]
+
+# Logs, indexes and what a server writes besides messages.
+_SPARE_BYTES = 256 << 20
+
+
+@click.command(cls=Command)
+@click.argument("backup", required=False, default="latest", shell_complete=complete_backup)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
+@click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
+@click.option(
+    "--nats-server",
+    "program",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The server to start (default: nats-server on the PATH, else that of jsbackup[drill]).",
+)
+@click.option(
+    "--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="A single server, or a cluster."
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="FOLDER",
+    help="Where the servers store, in a folder that is removed afterwards (default: where temporary files go).",
+)
+@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@lock_timeout_option
+def drill(
+    shared: Shared,
+    backup: str,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    program: Path | None,
+    nodes: str,
+    work_dir: Path | None,
+    jobs: int,
+    lock_timeout: str,
+) -> int:
+    """Restore BACKUP (default: latest) into a throwaway server, prove all of it, and say how long it took.
+
+    The server is started for this, on 127.0.0.1 and with a password of its own, and ended with all that it has stored.
+    It gets what a restore would bring, and is read back and compared. What it came to is recorded in the repository, so
+    that 'jsbackup status --max-drill-age' can ask for it; a drill of some streams only does not count there.
+    """
+    from jsbackup.engine.drill import adapt_streams
+    from jsbackup.engine.drill_server import find_program
+    from jsbackup.engine.plan import is_chosen
+    from jsbackup.engine.planned import RestoreOptions
+    from jsbackup.repository.keys import needed
+
+    start_log(shared)
+    options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)))
+    server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
+    repository = open_repository(shared)
+    if repository.descriptor.recipient is not None:
+        needed(repository.secret)
+    with reading(shared, repository, "drill", lock_timeout):
+        manifest = repository.find(backup)
+        adapted, notes = adapt_streams(manifest, options, int(nodes), server.version)
+        chosen = [one for one in adapted.streams if is_chosen(one.name, options.streams, options.exclude)]
+        run = _Drill(shared, repository, server, int(nodes), jobs, options, adapted, chosen, notes)
+        return run.carry_out(work_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drill:
+    """One drill: of `chosen` streams of `manifest`, which are adapted as `notes` say."""
+
+    shared: Shared
+    repository: Repository
+    server: ServerProgram
+    nodes: int
+    jobs: int
+    options: RestoreOptions
+    manifest: Manifest
+    chosen: Sequence[StreamBackup]
+    notes: Mapping[str, Sequence[str]]
+
+    def carry_out(self, work_dir: Path | None) -> int:
+        begun_ns, clock = time.time_ns(), time.monotonic()
+        warnings = self._warnings()
+        for warning in warnings:
+            self.shared.output.note(f"warning: {warning}")
+        try:
+            with (
+                _folder(work_dir) as folder,
+                make_progress("drill", wanted=self.shared.progress) as progress,
+            ):
+                self._check_room(folder)
+                report = self._restore(folder, progress)
+        except Interrupted:
+            raise
+        except JsBackupError as error:
+            self._record(self._outcome(begun_ns, error.exit_code, error=error.message))
+            raise
+        code = _code(report)
+        outcome = self._outcome(begun_ns, code, report)
+        self._record(outcome)
+        document = self._json(report, outcome, warnings, time.monotonic() - clock)
+        self.shared.output.result(document, lambda: self._tell(report, outcome, time.monotonic() - clock))
+        return code
+
+    def _restore(self, folder: Path, progress: Progress) -> RestoreReport:
+        from jsbackup.engine.drill import run_drill
+        from jsbackup.engine.drill_server import DrillServers
+        from jsbackup.engine.restore import RestoreSettings
+
+        with DrillServers(self.server, self.nodes, folder, os.urandom) as servers:
+            return run_async(
+                run_drill(
+                    servers.connection,
+                    self.nodes,
+                    self.repository,
+                    self.manifest,
+                    self.options,
+                    RestoreSettings(jobs=self.jobs),
+                    progress,
+                    random=os.urandom,
+                )
+            )
+
+    def _warnings(self) -> list[str]:
+        from jsbackup.engine.wires import release_of
+
+        found = []
+        source, ours = self.manifest.source, self.server.version
+        release = release_of(source)
+        if release is not None and tuple(map(int, ours.split(".")))[:2] < release:
+            found.append(
+                f"the backup comes from nats-server {source.server_version}, and is drilled on {ours}, which is older"
+            )
+        return found
+
+    def _check_room(self, folder: Path) -> None:
+        from jsbackup.engine.drill import needed_bytes
+
+        needed = needed_bytes(self.chosen, self.nodes, self.jobs)
+        needed += needed // 10 + _SPARE_BYTES
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise PlanRefused(
+                f"there is room for {format_bytes(free)} in {folder.parent}, the drill may take {format_bytes(needed)}",
+                hint="Name another folder with --work-dir, or drill some of the streams.",
+            )
+
+    def _outcome(
+        self, begun_ns: int, code: int, report: RestoreReport | None = None, *, error: str = ""
+    ) -> DrillOutcome:
+        from jsbackup.engine.drill import newest_message_ns
+        from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream
+
+        newest = newest_message_ns(self.chosen)
+        outcome = DrillOutcome(
+            begun=times.format_time(begun_ns),
+            ended=times.format_time(time.time_ns()),
+            ok=code == 0,
+            code=code,
+            backup=self.manifest.id,
+            backup_created=self.manifest.created,
+            error=hide_logins(error),
+            newest_message=None if newest is None else times.format_time(newest),
+            server=self.server.version,
+            nodes=self.nodes,
+            everything=len(self.chosen) == len(self.manifest.streams),
+        )
+        if report is None:
+            return outcome
+        drilled = [DrilledStream(s.name, s.messages, s.bytes, s.verified, s.seconds) for s in report.streams]
+        failed = [FailedStream(one.name, hide_logins(one.error.message)) for one in report.failures]
+        return replace(outcome, streams=tuple(drilled), failed=tuple(failed))
+
+    def _record(self, outcome: DrillOutcome) -> None:
+        from jsbackup.repository.checks import put_drill
+
+        try:
+            put_drill(self.repository.documents, outcome, f"jsbackup {__version__}", os.urandom)
+        except (KeyUnavailable, StoreError) as error:
+            self.shared.output.note(f"status will not know of this drill: {error.message}")
+
+    def _json(
+        self, report: RestoreReport, outcome: DrillOutcome, warnings: Sequence[str], seconds: float
+    ) -> JsonObject:
+        return {
+            "backup": self.manifest.id,
+            "created": self.manifest.created,
+            "ok": outcome.ok,
+            "seconds": round(seconds, 3),
+            "server": {"version": self.server.version, "nodes": self.nodes},
+            "everything": outcome.everything,
+            "recovery_point": {
+                "backup_age_seconds": round(_seconds_before(outcome.begun, outcome.backup_created), 3),
+                "newest_message": outcome.newest_message,
+                "newest_message_age_seconds": None
+                if outcome.newest_message is None
+                else round(_seconds_before(outcome.begun, outcome.newest_message), 3),
+            },
+            "streams": [
+                {
+                    "name": s.name,
+                    "messages": s.messages,
+                    "bytes": s.bytes,
+                    "digest": s.digest,
+                    "verified": s.verified,
+                    "seconds": round(s.seconds, 3),
+                    "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in s.consumers],
+                    "notes": self._notes(s),
+                }
+                for s in report.streams
+            ],
+            "failed": [
+                {"name": one.name, "code": one.error.exit_code, "reason": one.error.message} for one in report.failures
+            ],
+            "warnings": list(warnings),
+        }
+
+    def _notes(self, stream: RestoredStream) -> list[str]:
+        return [*self.notes.get(stream.name, ()), *stream.notes]
+
+    def _tell(self, report: RestoreReport, outcome: DrillOutcome, seconds: float) -> None:
+        output: Output = self.shared.output
+        output.table(
+            ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "PROOF"],
+            [
+                (
+                    s.name,
+                    format_count(s.messages),
+                    format_bytes(s.bytes),
+                    str(len(s.consumers)),
+                    format_seconds(s.seconds),
+                    "verified" if s.verified else "not verified",
+                )
+                for s in report.streams
+            ],
+        )
+        for s in report.streams:
+            for note in self._notes(s):
+                output.line(f"note: {s.name}: {note}")
+            for c in s.consumers:
+                if c.note:
+                    output.line(f"note: {s.name}: consumer {c.name}: {c.fidelity}: {c.note}")
+        for failure in report.failures:
+            output.line(f"failed: {failure.name}: {failure.error.message}")
+        from jsbackup.engine.breaches import span
+
+        age = span(_seconds_before(outcome.begun, outcome.backup_created))
+        newest = outcome.newest_message
+        last = "" if newest is None else f", its newest message {span(_seconds_before(outcome.begun, newest))}"
+        output.line(f"recovery point: the backup is {age} old{last}")
+        where = f"nats-server {self.server.version}" + (f", {self.nodes} of them" if self.nodes > 1 else "")
+        came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
+        output.line(f"drilled backup {outcome.backup} in {format_seconds(seconds)} ({where}): {came}")
+
+
+@contextmanager
+def _folder(work_dir: Path | None) -> Iterator[Path]:
+    """A new folder that only this user can look into; removed with all that is in it."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="jsbackup-drill-", dir=work_dir)).absolute()
+    except OSError as error:
+        raise UsageError(
+            f"no folder can be made for the drill: {(error.strerror or str(error)).lower()}",
+            hint="Name one to make it in with --work-dir.",
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _code(report: RestoreReport) -> int:
+    """The exit code: 0 if everything was restored and proved."""
+    codes = {failure.error.exit_code for failure in report.failures}
+    if IntegrityError.exit_code in codes:
+        return IntegrityError.exit_code
+    if codes:
+        return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
+    unproved = any(stream.incomplete or not stream.verified for stream in report.streams)
+    return IncompleteError.exit_code if unproved else 0
+
+
+def _seconds_before(later: str, earlier: str) -> float:
+    return (times.parse_time(later) - times.parse_time(earlier)) / 1e9
+
+
+COMMANDS = {"drill": drill}
