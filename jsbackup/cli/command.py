@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.hooks import HOOK_OPTIONS
+from jsbackup.cli.manual import MANUAL, write_page
 from jsbackup.cli.options import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output import Output
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
@@ -183,7 +184,9 @@ class Command(click.Command):
             self.take_profile(ctx, args)
             if len(ctx.names) > 1:  # each of them has a context of its own
                 return []
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            self._prefer_profile(ctx)
+            return left
         except click.NoSuchOption as unknown:
             if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):
                 raise self._no_server(unknown.option_name) from None
@@ -217,6 +220,14 @@ class Command(click.Command):
         # What contradicts a typed option goes; what is typed wins by itself.
         options = {param.name for param in self.params if isinstance(param, click.Option)}
         ctx.default_map = over(ctx.from_profile, {n: value for n, value in typed.items() if n in options})
+
+    def _prefer_profile(self, ctx: CommandContext) -> None:
+        """To the environment, which click prefers."""
+        for param in self.params:
+            name = str(param.name)
+            if name in ctx.from_profile and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+                ctx.params[name] = param.process_value(ctx, ctx.from_profile[name])
+                ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
 
     def named_profiles(
         self, ctx: CommandContext, typed: Mapping[str, Any]
@@ -332,6 +343,10 @@ class Command(click.Command):
         )
         if self.unattended:
             write_options(ctx, formatter, "Hooks: who is told", HOOK_OPTIONS)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if isinstance(ctx, CommandContext) and (page := MANUAL.get(ctx.table.replace(".", " "))) is not None:
+            write_page(formatter, page)
 
 
 def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:

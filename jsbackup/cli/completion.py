@@ -31,10 +31,7 @@ def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str
 @click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shared: Shared, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    For bash: jsbackup completion bash > ~/.local/share/bash-completion/completions/jsbackup
-    """
+    """Print the completion script of a shell."""
     from jsbackup.cli.main import COMPLETE_VARIABLE, cli
 
     kind = get_completion_class(shell)

@@ -73,12 +73,7 @@ def diff(
     A and B are ids of backups, their starts, or `latest`; one of them may be `live`. Streams of equal digests are
     equal; of others only those segments are read that differ. A live stream is read whole, up to where it ends then.
 
-    The exit code is 0 if all is equal and 1 if something differs. If a stream could not be compared, it is that of the
-    reason, or 3 if there are several.
-
     With --spark-master two backups are compared by Spark, on as many cores and machines as it has.
-
-    For example, what has become of the orders since the last backup: jsbackup diff latest live ORDERS -r ./repo
     """
     from jsbackup.repository.diff import Side, diff_backups
 

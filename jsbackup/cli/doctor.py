@@ -50,9 +50,6 @@ def doctor(shared: Shared, purpose: str) -> int:
 
     Nothing is changed: permissions are tried with requests that no server takes, and what is put into the repository
     to try it is removed. A permission for certain streams only counts as denied.
-
-    The exit code is 0 without problems (warnings are none), else that of the problems, or 1 if they are of several
-    kinds.
     """
     from jsbackup.repository.doctor import Purpose
 

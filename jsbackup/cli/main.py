@@ -30,6 +30,7 @@ from jsbackup.cli.command import (
     LastOutput,
     write_options,
 )
+from jsbackup.cli.manual import EXIT_CODES
 from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
@@ -69,24 +70,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
-
-EXIT_CODES: dict[int, str] = {
-    0: "done and proved",
-    1: "failed",
-    2: "usage or configuration",
-    3: "finished but incomplete (the output says what is missing)",
-    10: "no repository there",
-    11: "locked",
-    12: "wrong or missing key",
-    13: "format or feature not supported",
-    14: "integrity failure found",
-    15: "plan refused, or target cannot be met",
-    16: "conflict at the target (exists, limits, subject overlap)",
-    17: "policy breach",
-    20: "NATS unreachable or not allowed",
-    21: "storage unreachable or not allowed",
-    130: "interrupted, state safe",
-}
 
 
 class LazyGroup(click.Group):

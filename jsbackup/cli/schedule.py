@@ -59,7 +59,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}", re.ASCII)
 @click.option(
     "--run-as",
     metavar="USER",
-    help="Who owns a repository in a folder and runs the jobs, for systemd (jsbackup; for S3 a user made for each run).",
+    help="Who owns a repository in a folder and runs the jobs, for systemd (jsbackup; for S3 one made for each run).",
 )
 def schedule(
     shared: Shared,

@@ -72,8 +72,6 @@ def stats(
     earlier backups of the same account. With --json also the rates over all of the time, and how sizes are spread.
 
     Runs on Spark.
-
-    For example, as a page to look at: jsbackup stats latest --html stats.html -r ./repo
     """
     start_log(shared)
     require_spark()

@@ -183,7 +183,7 @@ def test_help_of_a_command_lists_its_options(typed: Type, line: str) -> None:
             assert set(param.opts) <= words
             assert param.help
     assert "--help" in words
-    listed = done.out[done.out.index("\nOptions:") :].splitlines()
+    listed = done.out[done.out.index("\nOptions:") : done.out.index("\nExamples:")].splitlines()
     assert all(line.lstrip().startswith("-") for line in listed if line.startswith("  ") and line[2] != " ")
 
 
