@@ -40,6 +40,7 @@ from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
 from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.responses import is_temporary
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
@@ -63,6 +64,7 @@ __all__ = ["Followed", "Look"]
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
+_FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
 # How long a stream has to be behind its last backup until that is believed.
 _BELIEVED_SECONDS = 10.0
 # A tail that nothing came into for so many looks is given up.
@@ -71,11 +73,12 @@ _IDLE_LOOKS = 200
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A stream as its server describes it. `consumers` is None where they are left out."""
+    """A stream as its server describes it. `consumers` is None where they are left out, or if they are `silent`."""
 
     info: StreamInfo
     consumers: Listing[ConsumerInfo] | None
     at_ns: int
+    silent: bool = False
 
 
 class Followed:
@@ -107,7 +110,8 @@ class Followed:
         self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
         self._next: tuple[StreamState, tuple[int, ...]] | None = None
         self._behind_since_ns: int | None = None
-        self._no_tail = False
+        self._no_tail = info.config.get("retention", "limits") != "limits"
+        self._read_anew = False
         self._idle_looks = 0
 
     def has_changed(self, look: Look) -> bool:
@@ -145,6 +149,10 @@ class Followed:
         self._known, self._next = self._next or self._known, None
         if self._tail is not None:
             self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
+        elif self._read_anew and not self._no_tail and result.stream.segments:
+            # At once: the message that it begins with may be gone when the next ones have come.
+            self._begin_tail(result.stream)
+        self._read_anew = False
 
     async def close(self) -> None:
         tail, self._tail = self._tail, None
@@ -173,7 +181,18 @@ class Followed:
             await self.close()
 
     def _unread(self, entry: StreamBackup, look: Look, clock_ns: Callable[[], int]) -> StreamResult:
-        return self._described(entry.segments, look, look.info, clock_ns, len(entry.segments), 0)
+        """No message has come or gone."""
+        described = self._described(entry.segments, look, look.info, clock_ns, len(entry.segments), 0)
+        now = described.stream.captured
+        stream = replace(
+            entry,
+            config=described.stream.config,
+            state=described.stream.state,
+            consumers=described.stream.consumers,
+            warnings=described.stream.warnings,
+            captured=replace(entry.captured, begun=now.begun, ended=now.ended),
+        )
+        return replace(described, stream=stream)
 
     # --- by its tail ---
 
@@ -181,7 +200,7 @@ class Followed:
         self, entry: StreamBackup, look: Look, receipts: Receipts, clock_ns: Callable[[], int]
     ) -> StreamResult | None:
         """What the tail makes of it; None if it has to be read in another way."""
-        if self._no_tail or look.info.config.get("retention", "limits") != "limits":
+        if self._no_tail:
             return None
         info = look.info
         for attempt in range(1, _ATTEMPTS + 1):
@@ -215,18 +234,27 @@ class Followed:
     async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
         """Whether there is a tail that goes on where the entry ends."""
         if self._tail is None:
-            at, at_ns = entry.state.last_seq, entry.state.last_ns
-            if at not in Present(info.state, info.deleted or ()):
+            if entry.segments[-1].last_seq not in Present(info.state, info.deleted or ()):
                 return False
-            self._tail = Tail(self._js, self.name, at, at_ns, self._backlog)
+            self._begin_tail(entry)
+        assert self._tail is not None
         try:
             await self._tail.begun()
-        except (ApiError, NatsPermissionDenied) as error:  # limits on consumers, or of the user
+        except (ApiError, NatsPermissionDenied) as error:
+            if isinstance(error, ApiError) and is_temporary(error):
+                raise TransferError(error.message) from error
+            # Limits on consumers, or of the user.
             _log.info("stream %s cannot be followed by a consumer: %s", self.name, error.message)
             await self.close()
             self._no_tail = True
             return False
         return True
+
+    def _begin_tail(self, entry: StreamBackup) -> None:
+        last, state = entry.segments[-1], entry.state
+        # The latest time is that of the last message, unless a clock has stepped: then the tail does not begin.
+        at_ns = state.last_ns if (last.last_seq, entry.read) == (state.last_seq, _FOLLOWED) else last.max_ns
+        self._tail = Tail(self._js, self.name, last.last_seq, at_ns, self._backlog)
 
     async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
         """With its deleted sequences: by the counts, where nothing has gone since they were last asked for."""
@@ -264,6 +292,7 @@ class Followed:
             clock_ns,
         )
         self._behind_since_ns = None
+        self._read_anew = True
         return result
 
     def _consumers(self, inventory: Listing[ConsumerInfo], info: StreamInfo) -> tuple[ConsumerBackup, ...]:
@@ -283,9 +312,15 @@ class Followed:
         reused: int,
         stored_bytes: int,
     ) -> StreamResult:
-        inventory = look.consumers
-        consumers = () if inventory is None else self._consumers(inventory, info)
-        lost = () if inventory is None else {*inventory.missing, *inventory.offline}
+        consumers: tuple[ConsumerBackup, ...] = ()
+        warnings: tuple[str, ...] = ()
+        if look.silent:
+            consumers = self.entry.consumers if self.entry else ()
+            warnings = ("its consumers did not answer in time, and are as they were before",)
+        elif look.consumers is not None:
+            lost = sorted({*look.consumers.missing, *look.consumers.offline})
+            consumers = self._consumers(look.consumers, info)
+            warnings = tuple(f"consumer {name} did not answer; its positions are not known" for name in lost)
         totals = total_of(segments)
         stream = StreamBackup(
             name=self.name,
@@ -305,10 +340,10 @@ class Followed:
             digest=totals.digest,
             segments=segments,
             consumers=consumers,
-            warnings=tuple(f"consumer {name} did not answer; its positions are not known" for name in sorted(lost)),
-            read=Reading(ReadAs.INCREMENT, "it is followed"),
+            warnings=warnings,
+            read=_FOLLOWED,
         )
-        return StreamResult(stream, reused, stored_bytes, incomplete=bool(lost))
+        return StreamResult(stream, reused, stored_bytes, incomplete=bool(warnings))
 
 
 def _is_still(before: ConsumerBackup | None, now: ConsumerInfo) -> bool:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
@@ -29,7 +29,6 @@ from jsbackup.engine.backup import (
     BegunBackup,
     Chosen,
     Failure,
-    choose_streams,
     connect_jetstream,
     describe_source,
     finish_backup,
@@ -37,13 +36,14 @@ from jsbackup.engine.backup import (
 from jsbackup.engine.followed import Followed, Look
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.lookout import Lookout
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.engine.tail import Backlog
-from jsbackup.errors import JsBackupError, NatsError, RepositoryLocked, StoreError, UsageError
+from jsbackup.errors import JsBackupError, NatsError, ObjectNotFound, RepositoryLocked, StoreError, TransferError
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.leases import Lease
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
@@ -54,12 +54,10 @@ __all__ = ["FollowOptions", "FollowReport", "follow_streams"]
 
 _log = logging.getLogger(__name__)
 
-# Streams that come and go are looked for so often.
-_LIST_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 15.0
-# Requests about streams that are under way at once.
-_LOOKS_AT_ONCE = 64
+# How long a backup waits at least for a stream that takes long to read.
+_READ_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +134,13 @@ class _Following:
         self._random = random
         # Twice as much as makes a backup due: what comes while that is made.
         self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
+        self._lookout = Lookout(js, options.backup, clock_ns)
         self._followed: dict[str, Followed] = {}
-        self._chosen: list[str] | None = None
-        self._listed_at = 0.0
-        self._silent: tuple[Failure, ...] = ()
+        self._reading: dict[str, asyncio.Task[StreamResult]] = {}
+        self._held: list[_Held] = []
         self._up_to_ns: int | None = None  # the newest backup has what was published until then
         self._committed_at = 0.0
-        self._result: Result | None = None
+        self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
         self.report = FollowReport()
 
     async def run(self, stopping: asyncio.Event) -> FollowReport:
@@ -176,9 +174,14 @@ class _Following:
             await _first_of(began + self._options.every_seconds - loop.time(), stopping, self._backlog.due)
 
     async def close(self) -> None:
-        for followed in self._followed.values():
-            await followed.close()
-        self._followed.clear()
+        await self._lookout.close()
+        await self._start_over()
+        await self._give_up_leases()
+
+    async def _start_over(self) -> None:
+        """Forget what is followed: the next backup begins with what the repository has."""
+        for name in [*self._followed]:
+            await self._leave(name)
 
     @property
     def _newest_id(self) -> str:
@@ -187,24 +190,42 @@ class _Following:
     async def _round(self) -> None:
         """One backup, if there is something to back up."""
         begun_ns = self._clock_ns()
-        looks, failures = await self._look()
-        quiet = asyncio.get_running_loop().time() - self._committed_at < self._options.at_least_every_seconds
-        unchanged = looks.keys() == self._followed.keys() and not any(
-            self._followed[name].has_changed(look) for name, look in looks.items()
-        )
-        result = Result.PARTIAL if failures else Result.COMPLETE
-        if quiet and unchanged and self._result is result:
+        looks, failures = await self._lookout.look()
+        failing = frozenset(failure.name for failure in failures)
+        # A stream that is still being read counts with those that cannot be read, until it is done.
+        unread = failing | {name for name, task in self._reading.items() if not task.done()}
+        due = asyncio.get_running_loop().time() - self._committed_at >= self._options.at_least_every_seconds
+        if not (due or self._has_changed(looks, unread)):
             self._up_to_ns = begun_ns
             return
-        async with self._holding() as lease:
-            await self._find_earlier(looks)
-            receipts = Receipts(self._repository.documents, lease.id, format_time(begun_ns), TOOL)
+        held = _Held()
+        self._held.append(held)
+        try:
+            held.lease = await asyncio.to_thread(held.stack.enter_context, self._hold())
+            await self._find_earlier(looks, failing)
+            receipts = Receipts(self._repository.documents, held.lease.id, format_time(begun_ns), TOOL)
             if self.report.newest is None:
                 await asyncio.to_thread(receipts.read_earlier)
-            results, failed = await self._read(looks, receipts)
+            results, failed = await self._read(looks, receipts, held)
             if failed and not self._js.link.connected:
                 raise failed[0].error
-            await self._commit(begun_ns, lease, receipts, results, [*failures, *failed])
+            failures += [one for one in failed if one.name not in failing]
+            for earlier in self._held:
+                if earlier.lease is not None:
+                    earlier.lease.check()
+            await self._commit(begun_ns, held.lease, receipts, results, failures)
+        finally:
+            await self._give_up_leases()
+
+    def _has_changed(self, looks: Mapping[str, Look], unread: frozenset[str]) -> bool:
+        """Whether the newest backup is not what one would be that is made now."""
+        if (
+            self.report.newest is None
+            or unread != self._failing
+            or self._followed.keys() - unread != looks.keys() - unread
+        ):
+            return True
+        return any(self._followed[name].has_changed(look) for name, look in looks.items() if name not in unread)
 
     async def _commit(
         self,
@@ -233,11 +254,11 @@ class _Following:
         stored_bytes = sum(result.stored_bytes for result in results.values())
         now_ns = self._clock_ns()
         behind = (now_ns - self._up_to_ns) / 1e9 if self._up_to_ns is not None else 0.0
-        if self._result is not manifest.result and failures:
-            for failure in failures:
+        for failure in failures:
+            if failure.name not in self._failing:
                 _log.warning("stream %s: %s", failure.name, failure.error.message)
+        self._failing = frozenset(failure.name for failure in failures)
         self._up_to_ns, self._committed_at = begun_ns, asyncio.get_running_loop().time()
-        self._result = manifest.result
         state = self.report
         state.backups += 1
         state.newest = manifest
@@ -275,77 +296,24 @@ class _Following:
         note = f"as it was at {entry.captured.begun}, because it could not be read: {failure.error.message}"
         return StreamResult(replace(entry, warnings=(note,)), len(entry.segments), incomplete=True)
 
-    # --- what there is ---
-
-    async def _look(self) -> tuple[dict[str, Look], list[Failure]]:
-        """Every stream that is followed, as it is now, and those that did not answer."""
-        now = asyncio.get_running_loop().time()
-        if self._chosen is None or now - self._listed_at >= _LIST_SECONDS:
-            await self._list()
-            self._listed_at = now
-        assert self._chosen is not None
-        gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
-        looks: dict[str, Look] = {}
-        failures = list(self._silent)
-
-        async def look(name: str) -> None:
-            async with gate:
-                try:
-                    found = await self._describe(name)
-                except NatsError as error:
-                    failures.append(Failure(name, error))
-                    return
-            if found is not None:
-                looks[name] = found
-
-        await asyncio.gather(*(look(name) for name in self._chosen))
-        if failures and not looks:
-            raise failures[0].error
-        return looks, sorted(failures, key=lambda failure: failure.name)
-
-    async def _list(self) -> None:
-        backup = self._options.backup
-        try:
-            infos, silent = await choose_streams(self._js, backup.streams, backup.exclude)
-        except UsageError as error:
-            if self._chosen is None:
-                raise
-            # What was there when it began may go, and come back.
-            _log.warning("%s any more", error.message)
-            infos, silent = await choose_streams(self._js, (), backup.exclude)
-            infos = [info for info in infos if any(glob.matches(info.name) for glob in backup.streams)]
-            silent = [one for one in silent if any(glob.matches(one.name) for glob in backup.streams)]
-        self._chosen = [info.name for info in infos]
-        self._silent = tuple(silent)
-
-    async def _describe(self, name: str) -> Look | None:
-        """None if it is gone. Consumers are asked for first, so that none is ahead of the stream."""
-        at_ns = self._clock_ns()
-        consumers = None
-        if self._options.backup.consumers:
-            info = await self._js.find_stream(name)
-            if info is None:
-                return None
-            consumers = await self._js.consumers(name)
-        info = await self._js.find_stream(name)
-        return None if info is None else Look(info, consumers, at_ns)
-
-    async def _find_earlier(self, looks: Mapping[str, Look]) -> None:
+    async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
         """Streams that were not followed yet, or are others now, with their last backups."""
         newest = self.report.newest
         if newest is not None:
-            backups = await asyncio.to_thread(self._repository.backups)
-            if newest.id not in backups:
-                _log.warning("backup %s was removed; it is begun anew", newest.id)
-                await self.close()
+            key = self._repository.documents.stored_key(layout.manifest_key(newest.id))
+            try:
+                await asyncio.to_thread(self._repository.store.head, key)
+            except ObjectNotFound:
+                _log.warning("backup %s was removed; the next one builds on what there is", newest.id)
+                await self._start_over()
         for name in [*self._followed]:
-            if name not in looks and not any(failure.name == name for failure in self._silent):
-                await self._followed.pop(name).close()
+            if name not in looks and name not in failing:
+                await self._leave(name)
         new: dict[str, StreamInfo] = {}
         for name, look in looks.items():
             followed = self._followed.get(name)
             if followed is not None and followed.created != look.info.created:
-                await self._followed.pop(name).close()
+                await self._leave(name)
                 followed = None
             if followed is None:
                 new[name] = look.info
@@ -362,37 +330,67 @@ class _Following:
             )
 
     async def _read(
-        self, looks: Mapping[str, Look], receipts: Receipts
+        self, looks: Mapping[str, Look], receipts: Receipts, held: _Held
     ) -> tuple[dict[str, StreamResult], list[Failure]]:
+        """Read all that are looked at. One that takes long is read on, and is in a later backup."""
         gate = asyncio.Semaphore(self._options.backup.jobs)
+
+        async def read(followed: Followed, look: Look) -> StreamResult:
+            async with gate:
+                return await followed.read_on(look, receipts, self._clock_ns)
+
+        new = []
+        for name, look in looks.items():
+            if name not in self._reading:
+                task = asyncio.create_task(read(self._followed[name], look))
+                self._reading[name] = task
+                held.readings.add(task)
+                new.append(task)
+        if new:
+            timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
+            await asyncio.wait(new, timeout=timeout)
         results: dict[str, StreamResult] = {}
         failures: list[Failure] = []
         of_store: list[StoreError] = []
-
-        async def read(name: str, look: Look) -> None:
-            async with gate:
-                try:
-                    if not of_store:
-                        results[name] = await self._followed[name].read_on(look, receipts, self._clock_ns)
-                except StoreError as error:
-                    of_store.append(error)
-                except JsBackupError as error:
-                    failures.append(Failure(name, error))
-
-        async with asyncio.TaskGroup() as group:
-            for name, look in looks.items():
-                group.create_task(read(name, look))
+        for name, task in [*self._reading.items()]:
+            if not task.done():
+                failures.append(Failure(name, TransferError("it takes long to read, and is still being read")))
+                continue
+            del self._reading[name]
+            try:
+                results[name] = task.result()
+            except StoreError as error:
+                of_store.append(error)
+            except JsBackupError as error:
+                failures.append(Failure(name, error))
         if of_store:
             raise of_store[0]
         return results, sorted(failures, key=lambda failure: failure.name)
 
-    @asynccontextmanager
-    async def _holding(self) -> AsyncIterator[Lease]:
-        """A lease, taken and given up in a thread: both wait for the store."""
-        with ExitStack() as stack:
-            lease = await asyncio.to_thread(stack.enter_context, self._hold())
-            yield lease
-            await asyncio.to_thread(stack.close)
+    async def _leave(self, name: str) -> None:
+        """Follow it no more."""
+        task = self._reading.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        await self._followed.pop(name).close()
+
+    async def _give_up_leases(self) -> None:
+        """Those under which nothing is read any more: what was stored under them is named now, or never will be."""
+        going_on = set(self._reading.values())
+        for held in [held for held in self._held if not held.readings & going_on]:
+            self._held.remove(held)
+            # In a thread: it waits for the store.
+            await asyncio.to_thread(held.stack.close)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A lease, and what is read under it."""
+
+    stack: ExitStack = field(default_factory=ExitStack)
+    lease: Lease | None = None
+    readings: set[asyncio.Task[StreamResult]] = field(default_factory=set)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:

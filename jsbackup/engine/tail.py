@@ -294,8 +294,9 @@ class Tail:
                 try:
                     await self._receive(subscription)
                 finally:
-                    with suppress(NatsError):
-                        await self._js.delete_consumer(self.stream, self._consumer)
+                    if self._js.link.connected:  # else it goes by itself
+                        with suppress(NatsError):
+                            await self._js.delete_consumer(self.stream, self._consumer)
         except JsBackupError as error:
             self._failure = error
         finally:
