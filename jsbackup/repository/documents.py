@@ -131,10 +131,11 @@ class Documents:
 
         What is stored otherwise (plain among encrypted ones) is no document here, and passed over.
         """
-        ending = ".json" + self._envelope.suffix
+        suffix = self._envelope.suffix
+        ending = f".json{suffix}"
         for info in self._store.list(prefix):
             if info.key.endswith(ending):
-                yield replace(info, key=info.key.removesuffix(self._envelope.suffix))
+                yield replace(info, key=info.key.removesuffix(suffix)) if suffix else info
 
     def delete(self, key: str) -> None:
         """Remove a document. Removing what is absent succeeds."""
