@@ -225,8 +225,8 @@ class Command(click.Command):
         """To the environment, which click prefers."""
         for param in self.params:
             name = str(param.name)
-            if name in ctx.from_profile and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
-                ctx.params[name] = param.process_value(ctx, ctx.from_profile[name])
+            if name in (ctx.default_map or {}) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+                ctx.params[name] = param.process_value(ctx, ctx.lookup_default(name))
                 ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
 
     def named_profiles(

@@ -52,7 +52,7 @@ __all__ = ["COMMANDS"]
 _SPARE_BYTES = 256 << 20
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, unattended=True)
 @click.argument("backup", required=False, default="latest", shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")

@@ -27,7 +27,7 @@ _LEAST_SECONDS = 0.5
 _LEAST_BYTES = 1 << 20
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, unattended=True, endless=True)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backups, beside 'follow'.")

@@ -20,6 +20,7 @@ import click
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.hooks import HOOK_OPTIONS, HOOK_PREFIX
 from jsbackup.cli.option_keys import check_kind, option_keys
+from jsbackup.cli.terminal import hide_logins
 from jsbackup.config import (
     LOGIN_NAMES,
     ConfigFile,
@@ -96,9 +97,11 @@ class Setting:
         if not isinstance(self.written, str):
             return False
         plain = self.written
+        if "${" in plain:
+            return False
         if name in ("password", "token") or name.startswith("ping_"):
-            return not plain.startswith(_REFERENCES) and "${" not in plain
-        return plain.startswith("data:") or (name == "server" and "@" in plain and "${" not in plain)
+            return not plain.startswith(_REFERENCES)
+        return plain.startswith("data:") or hide_logins(plain) != plain or (name == "server" and "@" in plain)
 
 
 @dataclass(frozen=True, slots=True)

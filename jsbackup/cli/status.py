@@ -34,7 +34,7 @@ __all__ = ["COMMANDS"]
 LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, unattended=True)
 @click.option("--max-age", metavar="DURATION", help="The newest complete backup may be this old, such as 25h.")
 @click.option("--max-verify-age", metavar="DURATION", help="The last verify that found nothing wrong may be this old.")
 @click.option(

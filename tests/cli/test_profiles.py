@@ -110,6 +110,9 @@ def test_every_option_and_argument_of_a_command_can_be_set(
     keys.pop("s3-virtual-style", None)  # the opposite of another one
     keys.pop("to-s3-virtual-style", None)
     values = {key: _sample(key, parameter) for key, parameter in keys.items()}
+    for parameter in keys.values():
+        if isinstance(parameter.envvar, str):
+            monkeypatch.setenv(parameter.envvar, "of the environment")
     config(f"[profiles.p.{table}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
     root = cli.make_context("jsbackup", ["--profile", "p", *table.split(".")])
     level: click.Context = root
