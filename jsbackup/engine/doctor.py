@@ -60,9 +60,9 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
     server, version = await _server(js, known=isinstance(account, AccountInfo))
     if isinstance(account, Check):
         jetstream, limits = account, Check.not_tried("limits", "JetStream does not tell them", _AFTER_THAT)
+        listing: Listing[StreamInfo] | Check = Check.not_tried("streams", "JetStream cannot be asked", _AFTER_THAT)
     else:
-        jetstream, limits = _jetstream(account), _limits(account)
-    listing = await _listing(js)
+        jetstream, limits, listing = _jetstream(account), _limits(account), await _listing(js)
     streams = dict(listing.entries) if isinstance(listing, Listing) else {}
     in_memory = any(stream.config.get("storage") == "memory" for stream in streams.values())
     grants = grants_for(js.prefix.text, purpose, reads_by_message=in_memory and version < _MEMORY_SNAPSHOTS_SINCE)

@@ -22,6 +22,7 @@ from jsbackup.repository.doctor import Purpose
 __all__ = ["Grant", "check_permissions", "grants_for"]
 
 _NOBODY = "jsbackup-doctor"
+_AFTER_THAT = "See the lines above first."
 _NO_REQUEST = b"!"
 _EMPTY_REQUEST = b"{}"
 # S: `!` would be a warning in the log of servers from 2.12 on.
@@ -85,13 +86,21 @@ _ONE_BY_ONE = "streams kept in memory are read one message at a time"
 
 
 async def check_permissions(js: JetStream, grants: Sequence[Grant]) -> list[Check]:
-    """Each grant tried. Where neither names nor list of streams are granted, both are needed."""
-    denied: dict[str, JsBackupError] = {}
+    """Each grant tried, as long as the server answers. Where neither names nor list of streams are granted, both are
+    needed."""
+    tried: dict[str, JsBackupError | None] = {}
     for grant in grants:
-        if (error := await _try(js, grant)) is not None:
-            denied[grant.grant] = error
+        tried[grant.grant] = await _try(js, grant)
+        if not isinstance(tried[grant.grant], NatsPermissionDenied | None):
+            break
+    denied = {name for name, error in tried.items() if error is not None}
     listing = {js.prefix.subject("STREAM", "NAMES"), js.prefix.subject("STREAM", "LIST")}
-    return [_check(grant, denied.get(grant.grant), blind=grant.grant in listing <= denied.keys()) for grant in grants]
+    return [
+        _check(grant, tried[grant.grant], blind=grant.grant in listing <= denied)
+        if grant.grant in tried
+        else Check.not_tried("permission", "the server stopped answering", _AFTER_THAT, about=grant.grant)
+        for grant in grants
+    ]
 
 
 async def _try(js: JetStream, grant: Grant) -> JsBackupError | None:

@@ -12,7 +12,7 @@ from jsbackup.engine.doctor import examine_server
 from jsbackup.model import Check, Verdict
 from jsbackup.repository.doctor import Purpose
 from jsbackup.times import parse_time
-from tests.harness.peer import ScriptedPeer
+from tests.harness.peer import Heard, ScriptedPeer
 
 JSON = dict[str, Any]
 TIME = "2026-11-21T10:00:00Z"
@@ -103,3 +103,20 @@ def test_the_clock_is_compared_with_and_without_streams(streams: tuple[JSON, ...
         (clock,) = _named("server-clock", _examine("2.15.1", *streams, later=later))
         assert clock.verdict == verdict, clock
         assert later == 0 or ("behind" if later > 0 else "ahead of") in clock.found
+
+
+def test_a_server_that_stops_answering_is_not_asked_for_everything() -> None:
+    async def main() -> list[Check]:
+        async with ScriptedPeer() as peer:
+
+            def silent(heard: Heard) -> None:
+                peer.stall()
+
+            peer.always("$JS.API.INFO", silent)
+            connection = source_connection(ConnectionOptions(server=peer.url, timeout="200ms"), {})
+            return await examine_server(connection, Purpose.ALL, lambda: parse_time(TIME))
+
+    found = asyncio.run(main())
+    first, *others = [check.verdict for check in _named("permission", found)]
+    assert first == "problem" and set(others) == {"not tried"}
+    assert {check.verdict for check in found} <= {"problem", "not tried"}
