@@ -15,6 +15,7 @@ from enum import IntEnum
 from jsbackup.cli.page import Markup, element, join
 
 __all__ = [
+    "CALENDAR_HEIGHT",
     "CALENDAR_WEEKS",
     "HEIGHT",
     "WIDTH",
@@ -38,6 +39,7 @@ _CLASSES = ("one", "two")
 CALENDAR_WEEKS = 53
 _CELL = 9  # with a gap of one; 53 of them are as wide as the other charts
 _MONTH_HEIGHT = 14
+CALENDAR_HEIGHT = _MONTH_HEIGHT + 7 * _CELL
 
 _UNITS = {1000: ("", " k", " M", " G", " T", " P", " E"), 1024: (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")}
 _STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -129,9 +131,8 @@ def calendar(about: str, days: Sequence[Day]) -> Markup:
         cell = element("rect", class_=day.class_, x=x, y=y, width=_CELL - 1, height=_CELL - 1)
         drawn.append(element("g", element("title", day.tip), cell))
         if day.mark and x + _CELL * 3 < WIDTH:
-            drawn.append(element("text", day.mark, x=x, y=_MONTH_HEIGHT - 4, class_="small"))
-    box = f"0 0 {WIDTH} {_MONTH_HEIGHT + 7 * _CELL}"
-    return element("svg", *drawn, viewBox=box, role="img", aria_label=about)
+            drawn.append(element("text", day.mark, x=x, y=_MONTH_HEIGHT - 4, text_anchor="start", class_="small"))
+    return element("svg", *drawn, viewBox=f"0 0 {WIDTH} {CALENDAR_HEIGHT}", role="img", aria_label=about)
 
 
 def key(given: Sequence[Line]) -> Markup:

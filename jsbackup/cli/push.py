@@ -76,16 +76,16 @@ def push_metrics(target: PushTarget, metrics: bytes) -> None:
     headers |= {} if target.authorization is None else {"Authorization": target.authorization}
     try:
         connection.request("PUT", target.path, metrics, headers)
-        response = connection.getresponse()
-        said = response.read(_MOST_ANSWER).decode(errors="replace")
+        with connection.getresponse() as response:  # which may own the connection by now
+            status, said = response.status, response.read(_MOST_ANSWER).decode(errors="replace")
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise JsBackupError(f"cannot push metrics to {target}: {reason.lower()[:300]}") from error
     finally:
         connection.close()
-    if response.status not in (200, 202):
+    if status not in (200, 202):
         words = " ".join(said.split())[:300]
         raise JsBackupError(
-            f"cannot push metrics to {target}: it answered {response.status} {words}".rstrip(),
+            f"cannot push metrics to {target}: it answered {status} {words}".rstrip(),
             hint="See that the URL is that of a Pushgateway, and its log.",
         )

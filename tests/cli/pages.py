@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from jsbackup.cli.charts import HEIGHT, WIDTH
+from jsbackup.cli.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
 from jsbackup.pipeline.distribution import Bucket, Distribution, LargeMessage, SizeClass
 from jsbackup.pipeline.stats import Sizes, StreamStats, SubjectStats
 from jsbackup.repository.growth import GrowthPoint
@@ -84,7 +84,7 @@ def text_of(element: Element) -> str:
 def check_geometry(svg: Element) -> None:
     """All of a drawing is numbers, and inside its view box."""
     _, _, wide, high = map(float, svg.attrib["viewBox"].split())
-    assert (wide, high) in ((WIDTH, HEIGHT), (100, 10), (24, 8))
+    assert (wide, high) in ((WIDTH, HEIGHT), (WIDTH, CALENDAR_HEIGHT), (100, 10), (24, 8))
     for element in svg.iter():
         for x, y in _corners(element):
             assert math.isfinite(x) and math.isfinite(y)
@@ -108,7 +108,7 @@ def _corners(element: Element) -> Iterator[tuple[float, float]]:
         yield number["x2"], number["y2"]
     elif element.tag == "text":
         half = 0.0 if found["text-anchor"] == "end" else 5 * len(text_of(element))
-        yield number["x"] - half, number["y"]
+        yield number["x"] - (half if found["text-anchor"] == "middle" else 0.0), number["y"]
         yield number["x"] + half, number["y"]
     elif element.tag == "path":
         assert re.fullmatch(r"M[\d.]+ [\d.]+(?: L[\d.]+ [\d.]+)*|M0 4H24", found["d"])

@@ -1,4 +1,4 @@
-"""The page of `stats` in headless Chromium: drawn, quiet, and of hostile names nothing but text."""
+"""The pages of `stats` and `status` in headless Chromium: drawn, quiet, of hostile names nothing but text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from jsbackup.cli.page import Markup, document
 from jsbackup.cli.stats_page import stats_page
+from jsbackup.cli.status_page import status_page
 from tests.cli.pages import BACKUP, CREATED, HOSTILE, bare_stats, some_stats
+from tests.cli.statuses import some_report
 from tests.harness.browser import Browser
 
 pytestmark = pytest.mark.browser
@@ -59,6 +61,35 @@ def test_charts_are_drawn_and_nothing_leaves_the_page(browser: Browser, page: Pa
         pairs = "map(e => [e.getBoundingClientRect(), e.closest('svg').getBoundingClientRect()])"
         assert visit.evaluate(f"[...document.querySelectorAll('svg text')].{pairs}.every(([b, s]) => {inside})")
         # Nothing sticks out but what can be scrolled by itself.
+        assert visit.evaluate("document.documentElement.scrollWidth") <= width
+        assert visit.evaluate("document.querySelectorAll('script, img, iframe, link, object, [onerror]').length") == 0
+        told = visit.evaluate("document.body.textContent")
+        assert all(name in told for name in HOSTILE[:5])
+        assert visit.requests == [page.as_uri()] and visit.complaints == []
+    assert browser.connections == before
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (360, True)], ids=["desktop", "dark-phone"])
+def test_the_page_of_status_is_drawn_and_nothing_leaves_it(
+    browser: Browser, tmp_path: Path, width: int, dark: bool
+) -> None:
+    page = tmp_path / "status.html"
+    page.write_bytes(status_page(some_report(), "s3://bucket/prefix"))
+    before = browser.connections
+    with browser.visit(page, width=width, dark=dark) as visit:
+        visit.settle()
+        boxes = "map(e => e.getBoundingClientRect()).map(b => [b.width, b.height])"
+        charts = visit.evaluate(f"[...document.querySelectorAll('svg[role=img]')].{boxes}")
+        # Two calendars, growth of one line, deduplication, drills.
+        assert len(charts) == 6 and all(w > 300 and h > 40 for w, h in charts)
+        days = visit.evaluate(f"[...document.querySelector('svg[role=img]').querySelectorAll('rect')].{boxes}")
+        assert len(days) == 52 * 7 + 6 and all(w > 4 and h > 4 for w, h in days)
+        fills = "map(e => getComputedStyle(e).fill)"
+        kinds = {
+            kind: set(visit.evaluate(f"[...document.querySelectorAll('svg[role=img] rect.{kind}')].{fills}"))
+            for kind in ("one", "two", "none")
+        }
+        assert all(len(found) == 1 for found in kinds.values()) and len(set.union(*kinds.values())) == 3
         assert visit.evaluate("document.documentElement.scrollWidth") <= width
         assert visit.evaluate("document.querySelectorAll('script, img, iframe, link, object, [onerror]').length") == 0
         told = visit.evaluate("document.body.textContent")
