@@ -8,7 +8,7 @@ list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from jsbackup.cli.manual import MANUAL, write_page
 from jsbackup.cli.options import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.output import Output
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
-from jsbackup.errors import UsageError
+from jsbackup.errors import JsBackupError, UsageError
 
 if TYPE_CHECKING:
     from jsbackup.cli.profiles import Profile
@@ -181,8 +181,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         assert isinstance(ctx, CommandContext)
         try:
-            self.take_profile(ctx, args)
-            if len(ctx.names) > 1:  # each of them has a context of its own
+            # A shell completes: nobody looks at errors while they type.
+            with suppress(JsBackupError) if ctx.resilient_parsing else nullcontext():
+                self.take_profile(ctx, args)
+            if len(ctx.names) > 1 and not ctx.resilient_parsing:  # each of them has a context of its own
                 return []
             left = super().parse_args(ctx, args)
             self._prefer_profile(ctx)
@@ -195,8 +197,6 @@ class Command(click.Command):
     def take_profile(self, ctx: CommandContext, args: list[str]) -> None:
         """Give the context what the named profile says. Raises UsageError for what is wrong with it."""
         ctx.words = tuple(args)
-        if ctx.resilient_parsing:
-            return
         typed = self.make_parser(ctx).parse_args(list(args))[0]
         asks_for_help = self.get_help_option(ctx)
         if asks_for_help is not None and asks_for_help.name in typed:

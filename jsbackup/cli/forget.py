@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from jsbackup import __version__
 from jsbackup.cli.command import Command, Shared
@@ -106,6 +107,8 @@ def forget(
         within_seconds=parse_duration(keep_within) if keep_within is not None else 0,
         tags=tuple(map(parse_tag_rule, tags)),
     )
+    if backups and not _typed_to_keep(click.get_current_context()):
+        policy = Policy()  # that of a profile is for runs that name nothing
     if backups and not policy.is_empty:
         raise UsageError(
             "backups are named, and there is a policy too",
@@ -133,6 +136,11 @@ def forget(
                 shared.output.note(f"removed {format_count(len(gone), 'backup')}, before the prune failed")
             raise
     return _tell(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
+
+
+def _typed_to_keep(ctx: click.Context) -> bool:
+    names = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
+    return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
 def parse_tag_rule(text: str) -> TagRule:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 from click.shell_completion import CompletionItem
 
+from jsbackup.config import default_config_path, environment, expand_path, read_config
 from jsbackup.config.s3 import SSE_KINDS
+from jsbackup.errors import JsBackupError
 
 __all__ = ["GLOBAL_OPTIONS", "KEY_OPTIONS", "S3_OPTIONS", "SERVER_OPTIONS"]
 
@@ -18,6 +22,18 @@ class _Completed(click.types.StringParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(incomplete, type=self.kind)]
+
+
+class _ProfileName(click.types.StringParamType):
+    """The name of a profile. Shells complete those of the file that is named already, or of the default one."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        variables = environment()
+        with suppress(JsBackupError):  # nobody looks at errors while they type
+            named = ctx.params.get("config") or ctx.find_root().params.get("config")
+            path = expand_path(named, variables) if named else default_config_path(variables)
+            return [CompletionItem(name) for name in read_config(path).profiles if name.startswith(incomplete)]
+        return []
 
 
 _FILE, _FOLDER = _Completed("file"), _Completed("dir")
@@ -47,6 +63,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
     click.Option(
         ["--profile"],
         metavar="NAME",
+        type=_ProfileName(),
         multiple=True,
         envvar="JSBACKUP_PROFILE",
         help="Take options from this profile; several, where a command is to run once for each "

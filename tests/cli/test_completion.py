@@ -74,6 +74,18 @@ def test_bash_completes_backups(path: str, shop: Shop) -> None:
     assert _bash(path, "diff", "li") == ["live"]
 
 
+@pytest.mark.nats
+def test_bash_completes_profiles_and_what_they_lead_to(path: str, shop: Shop, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[profiles.shop]\nrepo = '{shop.repo}'\n[profiles.shed]\nrpo = 'x'\n[profiles.a]\n")
+    assert _bash(path, "--config", str(config), "list", "--profile", "sh") == ["shop", "shed"]
+    assert _bash(path, "list", "--config", str(config), "--profile", "") == ["shop", "shed", "a"]
+    assert _bash(path, "list", "--config", "/nonexistent", "--profile", "") == []
+    line = ["show", "--config", str(config), "--profile"]
+    assert _bash(path, *line, "shop", "") == ["latest", shop.backup]
+    assert _bash(path, *line, "shed", "") == ["latest"]
+
+
 def test_fish_loads_the_script_and_completes(path: str) -> None:
     if shutil.which("fish") is None:
         missing("fish is not installed")

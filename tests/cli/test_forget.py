@@ -246,3 +246,16 @@ def test_a_hold_that_cannot_be_read_holds(typed: Type, repo: Path) -> None:
 
 def test_choices_are_those_of_retention() -> None:
     assert list(GROUPINGS) == [str(grouping) for grouping in Grouping]
+
+
+def test_the_policy_of_a_profile_is_for_runs_that_name_nothing(typed: Type, repo: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[profiles.p]\nrepo = '{repo}'\n[profiles.p.forget]\nkeep-last = 10\nkeep-tag = ['number=0']\n")
+    line = ["forget", "--config", config, "--profile", "p"]
+    assert typed(*line, IDS[5]).code == 0
+    assert backups(repo) == IDS[:5] + IDS[6:]
+    assert typed(*line, IDS[6], "--keep-last", "1").code == 2
+    assert typed(*line).code == 0
+    assert IDS[0] in backups(repo) and len(backups(repo)) == 11
+    assert typed(*line, "--keep-last", "1").code == 0
+    assert backups(repo) == [IDS[0], IDS[11]]
