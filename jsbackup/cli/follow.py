@@ -35,7 +35,7 @@ _LEAST_BYTES = 1 << 20
 @click.option(
     "--every",
     metavar="DURATION",
-    default="3s",
+    default="2s",
     show_default=True,
     help="Make a backup so often, if there is something new.",
 )

@@ -31,7 +31,6 @@ from jsbackup.engine.tail import Backlog, Tail
 from jsbackup.errors import (
     ApiError,
     IntegrityError,
-    NatsPermissionDenied,
     NatsTimeout,
     TransferError,
     UnsupportedError,
@@ -240,11 +239,12 @@ class Followed:
         assert self._tail is not None
         try:
             await self._tail.begun()
-        except (ApiError, NatsPermissionDenied) as error:
-            if isinstance(error, ApiError) and is_temporary(error):
+        except ApiError as error:
+            if is_temporary(error):
                 raise TransferError(error.message) from error
-            # Limits on consumers, or of the user.
-            _log.info("stream %s cannot be followed by a consumer: %s", self.name, error.message)
+            # Limits on consumers. (That the user may make none is for the user to mend.)
+            _log.warning("stream %s cannot be followed by a consumer, and is read again and again", self.name)
+            _log.info("stream %s: %s", self.name, error.message)
             await self.close()
             self._no_tail = True
             return False

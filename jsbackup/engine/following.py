@@ -36,10 +36,18 @@ from jsbackup.engine.backup import (
 from jsbackup.engine.followed import Followed, Look
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.lookout import Lookout
+from jsbackup.engine.lookout import Lookout, some_of
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.engine.tail import Backlog
-from jsbackup.errors import JsBackupError, NatsError, ObjectNotFound, RepositoryLocked, StoreError, TransferError
+from jsbackup.errors import (
+    JsBackupError,
+    NatsError,
+    NatsPermissionDenied,
+    ObjectNotFound,
+    RepositoryLocked,
+    StoreError,
+    TransferError,
+)
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.leases import Lease
@@ -66,7 +74,7 @@ class FollowOptions:
     streams in which nothing happens one is made `at_least_every_seconds`."""
 
     backup: BackupOptions
-    every_seconds: float = 3.0
+    every_seconds: float = 2.0
     every_bytes: int = 64 << 20
     at_least_every_seconds: float = 300.0
 
@@ -154,7 +162,7 @@ class _Following:
             try:
                 await self._round()
             except (NatsError, StoreError, RepositoryLocked) as error:
-                if self.report.newest is None or last:
+                if self.report.newest is None or last or isinstance(error, NatsPermissionDenied):
                     raise
                 self._up_to_ns = None  # what it takes longer now is the trouble's
                 if not trouble:
@@ -348,10 +356,10 @@ class _Following:
                 new.append(task)
         if new:
             timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
-            await asyncio.wait(new, timeout=timeout)
+            await some_of(new, timeout)
         results: dict[str, StreamResult] = {}
         failures: list[Failure] = []
-        of_store: list[StoreError] = []
+        for_all: list[JsBackupError] = []
         for name, task in [*self._reading.items()]:
             if not task.done():
                 failures.append(Failure(name, TransferError("it takes long to read, and is still being read")))
@@ -359,12 +367,12 @@ class _Following:
             del self._reading[name]
             try:
                 results[name] = task.result()
-            except StoreError as error:
-                of_store.append(error)
+            except (StoreError, NatsPermissionDenied) as error:
+                for_all.append(error)
             except JsBackupError as error:
                 failures.append(Failure(name, error))
-        if of_store:
-            raise of_store[0]
+        if for_all:
+            raise for_all[0]
         return results, sorted(failures, key=lambda failure: failure.name)
 
     async def _leave(self, name: str) -> None:

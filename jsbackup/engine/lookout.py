@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 from jsbackup.engine.backup import BackupOptions, Failure, choose_streams
 from jsbackup.engine.followed import Look
@@ -17,16 +18,23 @@ from jsbackup.errors import NatsError, NatsTimeout, UsageError
 from jsbackup.protocol.info import ConsumerInfo
 from jsbackup.protocol.paging import Listing
 
-__all__ = ["Lookout"]
+__all__ = ["Lookout", "some_of"]
 
 _log = logging.getLogger(__name__)
 
 # Streams that come and go are looked for so often.
-_LIST_SECONDS = 10.0
+_LIST_SECONDS = 5.0
 # Requests about streams that are under way at once.
 _LOOKS_AT_ONCE = 64
 # How long a stream has to answer.
 _ANSWER_SECONDS = 1.5
+
+
+async def some_of(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> None:
+    """Wait for all of them; after `timeout` seconds for no more than the first one."""
+    done, _ = await asyncio.wait(tasks, timeout=timeout)
+    if not done:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 class Lookout:
@@ -61,8 +69,8 @@ class Lookout:
         asked = [name for name in chosen if name not in self._asking]
         self._asking.update({name: asyncio.create_task(self._describe(name, gate)) for name in asked})
         if asked:
-            timeout = None if not self._answered else _ANSWER_SECONDS
-            await asyncio.wait([self._asking[name] for name in asked], timeout=timeout)
+            timeout = _ANSWER_SECONDS if self._answered else None
+            await some_of([self._asking[name] for name in asked], timeout)
         for name in chosen:
             if not self._asking[name].done():
                 failures.append(Failure(name, NatsTimeout(f"no answer within {_ANSWER_SECONDS:g} s")))

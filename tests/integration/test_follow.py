@@ -1,0 +1,208 @@
+"""Following streams: whatever happens to server, cluster, store and the command itself, the newest backup catches up
+with what is there, and names every message once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsbackup.repository.archiving import read_stream
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
+from tests.harness.clusters import NatsCluster
+from tests.harness.commands import command_line, environment, jsbackup
+from tests.harness.oracle import ObservedStream, observe
+from tests.harness.servers import NatsServer, wait_until
+from tests.integration.traffic import insist
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+CONFIGS: dict[str, JSON] = {
+    "PLAIN": {},
+    "KV": {"max_msgs_per_subject": 1},
+    "LIMITED": {"max_msgs": 120},
+    "MEMORY": {"storage": "memory"},
+    "QUEUE": {"retention": "workqueue"},
+}
+
+
+class Following:
+    """The command in a process of its own."""
+
+    def __init__(self, repo: Path, url: str, *arguments: str) -> None:
+        line = command_line(
+            "follow", *arguments, "-r", repo, "-s", url, "--every", "500ms", "--timeout", "60s", "--json"
+        )
+        self.process = subprocess.Popen(
+            line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self, with_signal: signal.Signals = signal.SIGTERM) -> tuple[int, dict[str, Any], str]:
+        """Exit code, document, and what stood on stderr."""
+        self.process.send_signal(with_signal)
+        out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
+        return self.process.returncode, json.loads(out) if out else {}, err
+
+
+@contextmanager
+def following(repo: Path, url: str, *arguments: str) -> Iterator[Following]:
+    one = Following(repo, url, *arguments)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.kill()
+
+
+def newest(repo: Path) -> Manifest | None:
+    if not (repo / "jsbackup.json").exists():
+        return None
+    repository = Repository.open(LocalStore(repo))
+    backups = repository.backups()
+    return repository.manifest(backups[-1]) if backups else None
+
+
+def wait_for(repo: Path, what: Callable[[Manifest], bool], process: Following) -> None:
+    """Until the newest backup is such a one."""
+
+    def there() -> bool:
+        assert process.process.poll() is None, process.process.communicate()
+        manifest = newest(repo)
+        return manifest is not None and what(manifest)
+
+    wait_until(there, "a backup that has it", seconds=PATIENCE_SECONDS)
+
+
+def reaches(name: str, sequence: int) -> Callable[[Manifest], bool]:
+    return lambda manifest: any(one.name == name and one.state.last_seq >= sequence for one in manifest.streams)
+
+
+async def _publish(url: str, count: int, seed: int) -> dict[str, int]:
+    """So many messages into each stream; the last sequence of each."""
+    chance = random.Random(seed)
+    last: dict[str, int] = {}
+    until = time.monotonic() + PATIENCE_SECONDS
+
+    def given_up() -> bool:
+        return time.monotonic() > until
+
+    async with connected(url) as nc:
+        for begin in range(0, count, 25):
+            for name in CONFIGS:
+                asked = [
+                    insist(nc, f"{name}.{(begin + at) % 40}", chance.randbytes(chance.choice((0, 30, 3000))), given_up)
+                    for at in range(25)
+                ]
+                last[name] = max(await asyncio.gather(*asked))
+    return last
+
+
+async def _ask(url: str, subject: str, request: JSON | None = None) -> JSON:
+    async with connected(url) as nc:
+        return await call(nc, subject, request)
+
+
+async def _make(url: str, replicas: int = 1) -> None:
+    async with connected(url) as nc:
+        for name, config in CONFIGS.items():
+            body = {"name": name, "subjects": [f"{name}.>"], "num_replicas": replicas, **config}
+            await call(nc, f"STREAM.CREATE.{name}", body)
+        consumer = {"stream_name": "PLAIN", "config": {"durable_name": "some", "ack_policy": "explicit"}}
+        await call(nc, "CONSUMER.DURABLE.CREATE.PLAIN.some", consumer)
+
+
+async def _seen(url: str) -> dict[str, ObservedStream]:
+    async with connected(url) as nc:
+        return await observe(nc)
+
+
+def assert_has_all(repo: Path, url: str) -> None:
+    """The newest backup has what the server has: every message once, exactly as another reader sees it."""
+    there = asyncio.run(_seen(url))
+    repository = Repository.open(LocalStore(repo))
+    manifest = newest(repo)
+    assert manifest is not None and {one.name for one in manifest.streams} == set(there)
+    for stream in manifest.streams:
+        stored = [
+            (row["sequence"], row["timestamp_ns"], row["subject"].encode(), row["data"])
+            for batch in read_stream(repository.objects, stream)
+            for row in batch.to_pylist()
+        ]
+        assert stored == [(one.sequence, one.time_ns, one.subject, one.data) for one in there[stream.name].messages]
+        assert {one.name for one in stream.consumers} == set(there[stream.name].consumers)
+
+
+def test_killed_and_started_again_it_has_every_message_once(
+    nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    server, repo = nats_server("2.14.6"), tmp_path / "repo"
+    asyncio.run(_make(server.url))
+    with following(repo, server.url) as first:
+        last = asyncio.run(_publish(server.url, 100, 1))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), first)
+        asyncio.run(_publish(server.url, 100, 2))
+        first.kill()
+    asyncio.run(_publish(server.url, 50, 3))
+    asyncio.run(_ask(server.url, "STREAM.MSG.DELETE.PLAIN", {"seq": 20}))
+    asyncio.run(_ask(server.url, "STREAM.PURGE.MEMORY", {"keep": 7}))
+    with following(repo, server.url) as second:
+        last = asyncio.run(_publish(server.url, 50, 4))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), second)
+        # What others do meanwhile goes on beside it.
+        jsbackup("backup", "QUEUE", "-r", repo, "-s", server.url).ok()
+        jsbackup("forget", "--keep-last", "2", "--prune", "--grace", "0s", "-r", repo).ok()
+        last = asyncio.run(_publish(server.url, 50, 5))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), second)
+        # A server that is restarted, without what it had in memory; streams that are purged, made anew and new.
+        server.restart()
+        memory = {"name": "MEMORY", "subjects": ["MEMORY.>"], "storage": "memory"}
+        asyncio.run(_ask(server.url, "STREAM.CREATE.MEMORY", memory))
+        asyncio.run(_ask(server.url, "STREAM.PURGE.LIMITED"))
+        asyncio.run(_ask(server.url, "STREAM.DELETE.KV"))
+        asyncio.run(_ask(server.url, "STREAM.CREATE.KV", {"name": "KV", "subjects": ["KV.>"]}))
+        asyncio.run(_ask(server.url, "STREAM.CREATE.NEW", {"name": "NEW", "subjects": ["NEW"]}))
+        last = asyncio.run(_publish(server.url, 50, 6))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), second)
+        wait_for(repo, lambda manifest: any(stream.name == "NEW" for stream in manifest.streams), second)
+        asyncio.run(_publish(server.url, 25, 7))
+        code, document, err = second.end()
+    assert code == 0, err
+    assert document["result"] == "complete" and document["streams"] == 6 and document["failed"] == []
+    assert_has_all(repo, server.url)
+    assert jsbackup("verify", "--level", "data", "-r", repo).code == 0
+
+
+def test_a_cluster_that_elects_other_leaders_is_followed(
+    nats_cluster: Callable[..., NatsCluster], tmp_path: Path
+) -> None:
+    cluster, repo = nats_cluster("2.14.6"), tmp_path / "repo"
+    asyncio.run(_make(cluster.url, 3))
+    with following(repo, ",".join(cluster.urls)) as one:
+        last = asyncio.run(_publish(cluster.url, 50, 1))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), one)
+        for name in CONFIGS:
+            asyncio.run(_ask(cluster.url, f"STREAM.LEADER.STEPDOWN.{name}"))
+            cluster.wait_current(name)
+        last = asyncio.run(_publish(cluster.url, 50, 2))
+        wait_for(repo, reaches("PLAIN", last["PLAIN"]), one)
+        for name in CONFIGS:
+            cluster.wait_current(name)
+        code, document, err = one.end(signal.SIGINT)
+    assert code == 0 and document["result"] == "complete", err
+    assert_has_all(repo, cluster.url)
