@@ -155,6 +155,7 @@ MANUAL: Mapping[str, Page] = {
             0: "everything was restored and proved",
             1: _SEVERAL,
             3: "finished, but something could not be proved",
+            11: _RUNS_ALREADY,
             14: "what came back is not what was backed up, or stored objects are damaged",
             15: "the backup cannot be restored into this server",
         },
@@ -167,7 +168,11 @@ MANUAL: Mapping[str, Page] = {
             "jsbackup status --metrics ./jsbackup.prom --html ./status.html -r ./repo": "numbers and a page",
         },
         _READS | _NATS,
-        {0: "all is as it should be", 17: "something is not, and every breach is named"},
+        {
+            0: "all is as it should be",
+            11: "the same run of the profile is not over",
+            17: "something is not, and every breach is named",
+        },
         ("backup", "verify", "drill", "schedule"),
     ),
     "forget": Page(

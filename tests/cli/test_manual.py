@@ -31,7 +31,15 @@ EXAMPLES = [(name, line) for name, page in MANUAL.items() for line in page.examp
 
 
 def test_every_command_has_a_page() -> None:
-    assert {name for name, _ in _commands()} == set(MANUAL)
+    commands = dict(_commands())
+    assert commands.keys() == MANUAL.keys()
+    for name, command in commands.items():
+        assert isinstance(command, Command)
+        codes = MANUAL[name].exit_codes
+        assert not command.needs_server or 20 in codes, name
+        assert not command.unattended or "same run" in codes[11], name
+        # Who waits for others with --lock-timeout may wait in vain.
+        assert 11 in codes or all(param.name != "lock_timeout" for param in command.own_params), name
     for page in MANUAL.values():
         assert page.examples and page.exit_codes.keys() <= EXIT_CODES.keys()
         assert {0, 2, 130} <= page.exit_codes.keys()
