@@ -53,7 +53,7 @@ _SPARE_BYTES = 256 << 20
 
 
 @click.command(cls=Command, unattended=True)
-@click.argument("backup", required=False, default="latest", shell_complete=complete_backup)
+@click.argument("backup", required=False, shell_complete=complete_backup)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")
 @click.option("--exclude", multiple=True, metavar="GLOB", help="Leave these streams out.")
 @click.option(
@@ -76,7 +76,7 @@ _SPARE_BYTES = 256 << 20
 @lock_timeout_option
 def drill(
     shared: Shared,
-    backup: str,
+    backup: str | None,
     streams: tuple[str, ...],
     exclude: tuple[str, ...],
     program: Path | None,
@@ -85,7 +85,9 @@ def drill(
     jobs: int,
     lock_timeout: str,
 ) -> int:
-    """Restore BACKUP (default: latest) into a throwaway server, prove all of it, and say how long it took.
+    """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
+
+    BACKUP is an id, its start, or `latest`; without one it is the newest complete one of a server with its messages.
 
     The server is started for this, on 127.0.0.1 and with a password of its own, and ended with all that it has stored.
     It gets what a restore would bring, and is read back and compared. What it came to is recorded in the repository, so
@@ -104,7 +106,7 @@ def drill(
     if repository.descriptor.recipient is not None:
         needed(repository.secret)
     with reading(shared, repository, "drill", lock_timeout):
-        manifest = repository.find(backup)
+        manifest = repository.find(backup) if backup is not None else _newest(repository)
         adapted, notes = adapt_streams(manifest, options, int(nodes), server.version)
         chosen = [one for one in adapted.streams if is_chosen(one.name, options.streams, options.exclude)]
         run = _Drill(shared, repository, server, int(nodes), jobs, options, adapted, chosen, notes)
@@ -197,7 +199,9 @@ class _Drill:
     ) -> DrillOutcome:
         from jsbackup.engine.drill import newest_message_ns
         from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream
+        from jsbackup.repository.summary import summary_of
 
+        with_messages = not summary_of(self.manifest).selection.config_only
         newest = newest_message_ns(self.chosen)
         outcome = DrillOutcome(
             begun=times.format_time(begun_ns),
@@ -210,7 +214,7 @@ class _Drill:
             newest_message=None if newest is None else times.format_time(newest),
             server=self.server.version,
             nodes=self.nodes,
-            everything=len(self.chosen) == len(self.manifest.streams),
+            everything=len(self.chosen) == len(self.manifest.streams) and with_messages,
         )
         if report is None:
             return outcome
@@ -298,6 +302,17 @@ class _Drill:
         where = f"nats-server {self.server.version}" + (f", {self.nodes} of them" if self.nodes > 1 else "")
         came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
         output.line(f"drilled backup {outcome.backup} in {format_seconds(seconds)} ({where}): {came}")
+
+
+def _newest(repository: Repository) -> Manifest:
+    from jsbackup.engine.status import is_in_a_line
+    from jsbackup.repository.layout import LATEST
+    from jsbackup.repository.manifest import Result
+
+    complete = [
+        one.id for one in repository.inventory().summaries if one.result is Result.COMPLETE and is_in_a_line(one)
+    ]
+    return repository.find(complete[-1] if complete else LATEST)
 
 
 @contextmanager

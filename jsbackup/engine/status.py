@@ -38,6 +38,7 @@ __all__ = [
     "Stored",
     "StreamSize",
     "Work",
+    "is_in_a_line",
     "take_status",
 ]
 
@@ -226,8 +227,13 @@ def _lines(
     return sorted(lines, key=lambda line: line.words), others, tuple(ahead)
 
 
+def is_in_a_line(backup: BackupSummary) -> bool:
+    """Whether it was made of a server, with messages."""
+    return backup.imported is None and backup.transformed is None and not backup.selection.config_only
+
+
 def _counts(backup: BackupSummary, tags: Sequence[TagRule], origins: Sequence[Glob]) -> bool:
-    if backup.imported is not None or backup.transformed is not None or backup.selection.config_only:
+    if not is_in_a_line(backup):
         return False
     names = [name for name in (backup.cluster, backup.account, backup.domain) if name]
     known = not origins or any(glob.matches(name) for glob in origins for name in names)
