@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from jsbackup.config import Connection
 from jsbackup.engine.abandon import abandon_restore
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.transmit import TransmitLimits, transmit
+from jsbackup.engine.transmit import Make, TransmitLimits, transmit
 from jsbackup.errors import ApiError, JsBackupError, TargetConflict, TransferError
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender
@@ -37,7 +37,7 @@ async def deliver(
     js: JetStream,
     connection: Connection,
     begin: Callable[[], RestoreSender],
-    archive: Callable[[], Iterable[bytes]],
+    archive: Make,
     limits: TransmitLimits,
 ) -> None:
     """Send what `archive` makes, with a new sender from `begin` for each attempt. Raises as `transmit`."""
@@ -59,7 +59,7 @@ async def deliver_once(
     js: JetStream,
     connection: Connection,
     sender: RestoreSender,
-    archive: Callable[[], Iterable[bytes]],
+    archive: Make,
     limits: TransmitLimits,
 ) -> None:
     """Send what `archive` makes. What a failure leaves is removed before this raises as `transmit`."""

@@ -112,6 +112,10 @@ class Outlet:
             self._queued += len(chunk)
         self._wake()
 
+    def hurried(self) -> bool:
+        """Thread side: whether the loop will soon have nothing to do, because it takes chunks faster than they come."""
+        return self._queued < self._limit // 2
+
     @property
     def closed(self) -> bool:
         """Whether the thread has given all there is."""

@@ -6,13 +6,19 @@ stream that was kept as it came, in pieces of the snapshot itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 from jsbackup.engine.capture import Advance
+from jsbackup.engine.handoff import Relay
 from jsbackup.engine.planned import Action, PlannedConsumer, Wire
 from jsbackup.engine.survey import messages_of
+from jsbackup.errors import JsBackupError
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
 from jsbackup.repository.archiving import archive_batches, state_to_restore
 from jsbackup.repository.objects import Objects
@@ -20,6 +26,8 @@ from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
 
 __all__ = ["archive_of", "load_consumers", "writer_for"]
+
+_AHEAD_BYTES = 4 << 20  # one batch, as segments are read
 
 
 def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
@@ -41,10 +49,12 @@ def archive_of(
     consumers: Sequence[PlannedConsumer],
     secret: bytes,
     advance: Advance,
+    hurried: Callable[[], bool],
 ) -> Iterator[bytes]:
     """The archive as the server reads it, in S2 frames; `secret` is what values are hashed with.
 
-    Blocks: meant for a worker thread.
+    As long as it is `hurried` nothing is compressed. Blocks: meant for a worker thread. Another one reads and decodes
+    what comes next meanwhile.
     """
     if action.wire is Wire.OPAQUE:
         for piece in read_opaque(objects, action.entry.opaque):
@@ -52,7 +62,37 @@ def archive_of(
             advance(len(piece), 0)
         return
     writer = writer_for(action, config, state_to_restore(action.entry), consumers)
-    yield from archive_batches(messages_of(objects, action.entry, action.reshape, secret), writer, advance)
+    batches = _read_ahead(messages_of(objects, action.entry, action.reshape, secret))
+    with closing(batches):
+        yield from archive_batches(batches, writer, advance, S2Encoder(hurried))
+
+
+def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
+    """The same batches, made in a thread of their own. Raises what making them raises."""
+    relay: Relay[MessageBatch] = Relay(_AHEAD_BYTES)
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                relay.put(batch, batch.nbytes)
+        finally:
+            if isinstance(batches, Generator):  # which holds memory of the room
+                batches.close()
+
+    def end(done: Future[None]) -> None:
+        error = done.exception()
+        if error is None:
+            relay.close()
+        else:
+            relay.abort(error)
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    pool.submit(read).add_done_callback(end)
+    try:
+        yield from relay
+    finally:
+        relay.abort(JsBackupError("the restore was given up"))
+        pool.shutdown(wait=False)
 
 
 def writer_for(

@@ -39,6 +39,7 @@ from jsbackup.engine.reshaping import about_masks
 from jsbackup.engine.supply import Delivery, Sent
 from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied
 from jsbackup.formats.archive import ArchiveV1Writer, late_deletions
+from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
@@ -214,13 +215,13 @@ class Passage:
         """The capture's sink."""
         self._relay.put(batch, batch.nbytes)
 
-    def _archive_as_it_comes(self) -> Iterator[bytes]:
+    def _archive_as_it_comes(self, _hurried: Callable[[], bool]) -> Iterator[bytes]:
         for chunk in self._relay:
             assert isinstance(chunk, bytes)
             yield chunk
             self.delivery.advance(len(chunk), 0)
 
-    def _archive(self) -> Iterator[bytes]:
+    def _archive(self, hurried: Callable[[], bool]) -> Iterator[bytes]:
         if self._action.wire is Wire.V2:
             self._relay.wait_filled()
         batches = self._batches()
@@ -240,7 +241,7 @@ class Passage:
                 writer.extend(last_seq)
                 writer.set_consumers(planned.consumer for planned in self._plan_consumers(last_seq))
 
-        yield from archive_batches(outgoing(), writer, self.delivery.advance)
+        yield from archive_batches(outgoing(), writer, self.delivery.advance, S2Encoder(hurried))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for batch in self.source.reshaped(map(_as_batch, self._relay), self._tally):

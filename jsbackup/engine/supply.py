@@ -126,8 +126,10 @@ class StoredSupply:
         opaque = sum(piece.bytes for piece in entry.opaque)
         delivery.start(opaque or entry.captured.bytes, entry.captured.messages)
 
-        def archive() -> Iterable[bytes]:
-            return archive_of(self._objects, action, delivery.config, consumers, self._secret, delivery.advance)
+        def archive(hurried: Callable[[], bool]) -> Iterable[bytes]:
+            return archive_of(
+                self._objects, action, delivery.config, consumers, self._secret, delivery.advance, hurried
+            )
 
         await deliver(
             delivery.js,

@@ -23,11 +23,14 @@ from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.restore import RestoreSender
 
-__all__ = ["TransmitLimits", "cut_chunks", "transmit"]
+__all__ = ["Make", "TransmitLimits", "cut_chunks", "transmit"]
 
 MIB = 1024 * 1024
 _KNOCK_SECONDS = 4.0  # less than the 5 s after which the server gives up
 _KNOCK_PAUSE_SECONDS = 0.05
+
+Make = Callable[[Callable[[], bool]], Iterable[bytes]]
+"""Makes an archive. Given is what says whether the server could take it faster: then it need not be made small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def cut_chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 async def transmit(
     js: JetStream,
     sender: RestoreSender,
-    make: Callable[[], Iterable[bytes]],
+    make: Make,
     limits: TransmitLimits | None = None,
 ) -> StreamInfo:
     """Restore what `make` yields (run in a thread) and give the stream as the server answers it.
@@ -87,10 +90,10 @@ class _Transmission:
         self._ended = False
         self._moved_at = 0.0  # when the server last answered, or the end was sent
 
-    async def run(self, make: Callable[[], Iterable[bytes]]) -> StreamInfo:
+    async def run(self, make: Make) -> StreamInfo:
         def work() -> None:
             try:
-                for chunk in cut_chunks(make(), self._sender.max_chunk):
+                for chunk in cut_chunks(make(self._outlet.hurried), self._sender.max_chunk):
                     self._outlet.put(chunk)
             finally:
                 self._outlet.close()

@@ -17,7 +17,7 @@ stream has no end mark: what holds it must know its end. A stream of no bytes at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import cramjam
@@ -159,15 +159,22 @@ class S2Decoder:
         return FormatError(f"s2 stream: {reason} in the frame at byte {self._passed + self._at}")
 
 
+def _never() -> bool:
+    return False
+
+
 class S2Encoder:
     """Turns bytes into an S2 stream of blocks of `BLOCK_BYTES`, which every nats-server reads.
 
-    Blocks are compressed by Snappy, of which S2 is a superset; one that does not shrink is stored as it is.
+    Blocks are compressed by Snappy, of which S2 is a superset; one that does not shrink is stored as it is, and so is
+    one for which `hurried`, asked for each, says that there is no time (compressing takes as long as all else that a
+    restore does with its messages).
     """
 
-    __slots__ = ("_pending", "_started")
+    __slots__ = ("_hurried", "_pending", "_started")
 
-    def __init__(self) -> None:
+    def __init__(self, hurried: Callable[[], bool] = _never) -> None:
+        self._hurried = hurried
         self._pending = bytearray()
         self._started = False
 
@@ -185,15 +192,16 @@ class S2Encoder:
         out = [] if self._started else [_STREAM_START]
         self._started = True
         for start in range(0, end, BLOCK_BYTES):
-            out += _frame(bytes(self._pending[start : min(start + BLOCK_BYTES, end)]))
+            out += _frame(bytes(self._pending[start : min(start + BLOCK_BYTES, end)]), self._hurried())
         del self._pending[:end]
         return b"".join(out)
 
 
-def _frame(block: bytes) -> tuple[bytes, bytes, bytes]:
-    content = bytes(cramjam.snappy.compress_raw(block))
-    kind = _COMPRESSED
-    if len(content) >= len(block):
-        kind, content = _UNCOMPRESSED, block
+def _frame(block: bytes, hurried: bool) -> tuple[bytes, bytes, bytes]:
+    kind, content = _UNCOMPRESSED, block
+    if not hurried:
+        compressed = bytes(cramjam.snappy.compress_raw(block))
+        if len(compressed) < len(block):
+            kind, content = _COMPRESSED, compressed
     size = _CHECKSUM_BYTES + len(content)
     return bytes((kind, *size.to_bytes(3, "little"))), _checksum(block), content

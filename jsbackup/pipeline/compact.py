@@ -71,7 +71,7 @@ def join_segments(objects: Objects, group: Group) -> SegmentRef:
     writer = SegmentWriter(objects, layout.parse_segment_key(group[0].key).folder)
     with closing(writer):
         for ref in group:
-            for batch in reader.read(ref):
+            for batch in reader.prove(ref):
                 writer.add(batch)
         stored = writer.finish()
     if len(stored) != 1 or replace(total_of(stored), size=0) != replace(total_of(group), size=0):

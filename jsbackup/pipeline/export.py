@@ -176,7 +176,7 @@ def _parquet(objects: Objects, file: _File, backup: str) -> tuple[int, bytes]:
         size = 0
 
     for ref in file.refs:
-        for batch in SegmentReader(objects).read(ref):
+        for batch in SegmentReader(objects).prove(ref):
             waiting += shaped(as_text_subjects(batch), COLUMNS, file.stream, backup)
             rows += batch.num_rows
             size += batch.nbytes
@@ -193,7 +193,7 @@ def _json_lines(objects: Objects, file: _File, _backup: str) -> tuple[int, bytes
     rows = 0
     lines = []
     for ref in file.refs:
-        for batch in SegmentReader(objects).read(ref):
+        for batch in SegmentReader(objects).prove(ref):
             lines.append(encode_lines(batch, file.stream))
             rows += batch.num_rows
     return rows, b"".join(lines)

@@ -124,7 +124,7 @@ def last_of_subjects(objects: Objects, ref: SegmentRef, stream: str, keeping: Re
 def _heads(objects: Objects, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
     """A segment's messages; without their content where that can be left out."""
     if objects.sealing.suffix:  # opens as a whole only
-        yield from SegmentReader(objects).read(ref)
+        yield from SegmentReader(objects).prove(ref)
         return
     file = cast(BinaryIO, ObjectFile(objects.store, ref.key, ref.size))
     for batch in scan_segment(file, _HEAD, lambda _group: True):

@@ -144,7 +144,7 @@ def reshape_piece(objects: Objects, piece: Piece, secret: bytes, segment_bytes: 
     found: set[int] = set()
     keeping, changing = Reshape(cut=piece.reshape.cut, subjects=piece.reshape.subjects), piece.reshape
     for group in piece.groups:
-        batches: Iterator[MessageBatch] = (batch for ref in group for batch in reader.read(ref))
+        batches: Iterator[MessageBatch] = (batch for ref in group for batch in reader.prove(ref))
         if piece.newest is not None:
             batches = _among(keeping.apply(batches, stream=piece.stream, tally=cut), piece.newest)
             changing = replace(piece.reshape, cut=Cut(), subjects=None)

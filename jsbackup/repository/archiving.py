@@ -9,7 +9,7 @@ from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import StreamState
-from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.room import give_back
 from jsbackup.repository.segments import SegmentReader
@@ -38,12 +38,17 @@ def state_to_restore(stream: StreamBackup) -> StreamState:
 
 
 def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch]:
-    """All messages of a stream, in order, each segment proved. Raises IntegrityError and StoreError."""
-    reader = SegmentReader(objects)
+    """All messages of a stream, in order. Raises as `SegmentReader.read`."""
+    return _all_of(objects, stream, SegmentReader(objects).read)
+
+
+def _all_of(
+    objects: Objects, stream: StreamBackup, read: Callable[[SegmentRef], Iterator[MessageBatch]]
+) -> Iterator[MessageBatch]:
     for ref in stream.segments:
         with objects.room.share() as share:
             share.hold(ref.size)
-            yield from reader.read(ref)
+            yield from read(ref)
         give_back()
 
 
@@ -53,20 +58,24 @@ def archive_stream(
     writer: ArchiveV1Writer | ArchiveV2Writer,
     advance: Callable[[int, int], None],
 ) -> Iterator[bytes]:
-    """The archive that `writer` makes of the stored messages. Each segment is proved before its messages are used.
+    """The archive that `writer` makes of the stored messages. Each segment is proved on the way.
 
     `advance` is told the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
     """
-    yield from archive_batches(read_stream(objects, stream), writer, advance)
+    yield from archive_batches(_all_of(objects, stream, SegmentReader(objects).prove), writer, advance)
 
 
 def archive_batches(
     batches: Iterable[MessageBatch],
     writer: ArchiveV1Writer | ArchiveV2Writer,
     advance: Callable[[int, int], None],
+    encoder: S2Encoder | None = None,
 ) -> Iterator[bytes]:
-    """The archive that `writer` makes of these messages. Raises FormatError, and whatever `batches` raises."""
-    encoder = S2Encoder()
+    """The archive that `writer` makes of these messages, in the frames of a new `encoder`.
+
+    Raises FormatError, and whatever `batches` raises.
+    """
+    encoder = encoder or S2Encoder()
     for piece in writer.begin():
         yield encoder.feed(piece)
     for batch in batches:

@@ -291,7 +291,7 @@ def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | No
         if level is not Level.DATA:
             objects.fetch_stored(ref.key, ref.size, ref.sha256)
         elif isinstance(ref, SegmentRef):
-            for _ in SegmentReader(objects).read(ref):
+            for _ in SegmentReader(objects).prove(ref):
                 pass
         elif isinstance(ref, OpaqueRef):
             read_piece(objects, ref)

@@ -137,6 +137,20 @@ def test_what_is_put_comes_out_in_order_and_then_the_end() -> None:
     assert asyncio.run(main()) == [bytes([number]) for number in range(100)]
 
 
+def test_the_thread_is_hurried_until_the_loop_has_half_of_what_it_may_have() -> None:
+    async def main() -> list[bool]:
+        outlet = Outlet(4)
+        seen = []
+        for _ in range(3):
+            seen.append(outlet.hurried())
+            outlet.put(b"x")
+        await outlet.next()
+        await outlet.next()
+        return [*seen, outlet.hurried()]
+
+    assert asyncio.run(main()) == [True, True, False, True]
+
+
 def test_the_thread_waits_while_the_loop_has_enough() -> None:
     async def main() -> None:
         outlet = Outlet(10)

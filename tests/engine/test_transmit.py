@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.transmit import TransmitLimits, cut_chunks, transmit
+from jsbackup.engine.transmit import Make, TransmitLimits, cut_chunks, transmit
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -108,14 +108,14 @@ class Restore:
 
 
 Script = Callable[[Restore], Awaitable[None]]
-Make = Callable[[], Iterable[bytes]]
+Hurried = Callable[[], bool]
 
 
 def new_sender(config: JsonObject = CONFIG, state: StreamState | None = None, **sizes: int) -> RestoreSender:
     return RestoreSender(config, state or StreamState(messages=1, first_seq=1, last_seq=1), **sizes)
 
 
-async def play(script: Script, make: Make = lambda: [ARCHIVE], limits: TransmitLimits = HURRIED) -> StreamInfo:
+async def play(script: Script, make: Make = lambda _: [ARCHIVE], limits: TransmitLimits = HURRIED) -> StreamInfo:
     """Restore into a server that follows the script; returns, or raises, what the transfer does."""
     async with ScriptedPeer() as peer, jetstream(peer.url) as js:
         task = asyncio.create_task(transmit(js, new_sender(max_chunk=CHUNK, window_size=WINDOW), make, limits))
@@ -127,7 +127,7 @@ async def play(script: Script, make: Make = lambda: [ARCHIVE], limits: TransmitL
             await asyncio.gather(task, return_exceptions=True)
 
 
-def failure_of(script: Script, make: Make = lambda: [ARCHIVE], limits: TransmitLimits = HURRIED) -> JsBackupError:
+def failure_of(script: Script, make: Make = lambda _: [ARCHIVE], limits: TransmitLimits = HURRIED) -> JsBackupError:
     """What a transfer fails with; nothing of it may be left running."""
     threads = threading.active_count()
     with pytest.raises(JsBackupError) as caught:
@@ -189,7 +189,7 @@ def test_acknowledgements_may_come_after_the_answer() -> None:
         for heard in chunks:
             await restore.peer.answer(heard)
 
-    assert asyncio.run(play(script, lambda: [bytes(2 * CHUNK)])).name == "ORDERS"
+    assert asyncio.run(play(script, lambda _: [bytes(2 * CHUNK)])).name == "ORDERS"
 
 
 def test_a_first_chunk_that_meets_nobody_is_sent_again() -> None:
@@ -206,7 +206,7 @@ def test_a_first_chunk_that_meets_nobody_is_sent_again() -> None:
 def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> None:
     released = threading.Event()
 
-    def make() -> Iterator[bytes]:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
         yield ARCHIVE
         _wait(released)
         yield ARCHIVE
@@ -290,7 +290,7 @@ def test_a_lost_connection_is_told_at_once_and_not_waited_for(taken: int) -> Non
 def test_a_connection_that_is_lost_while_the_store_is_slow_is_told_at_once() -> None:
     entered, released = threading.Event(), threading.Event()
 
-    def make() -> Iterator[bytes]:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
         yield ARCHIVE
         entered.set()
         _wait(released)
@@ -413,7 +413,7 @@ def test_a_chunk_that_is_acknowledged_twice_is_a_breach() -> None:
 
 
 def test_an_archive_that_cannot_be_begun_is_not_even_asked_for() -> None:
-    def make() -> Iterator[bytes]:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
         raise StoreError("the segment is gone")
         yield b""
 
@@ -429,7 +429,7 @@ def test_an_archive_that_cannot_be_begun_is_not_even_asked_for() -> None:
 def test_an_archive_that_breaks_off_is_never_ended() -> None:
     released = threading.Event()
 
-    def make() -> Iterator[bytes]:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
         yield bytes(20 * CHUNK)
         _wait(released)
         raise StoreError("the segment is gone")
@@ -450,7 +450,7 @@ def test_a_cancelled_transfer_has_ended_when_it_says_so() -> None:
     entered, released = threading.Event(), threading.Event()
     calls: list[str] = []
 
-    def make() -> Iterator[bytes]:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
         yield ARCHIVE
         entered.set()
         _wait(released)
@@ -494,7 +494,7 @@ def test_a_store_slower_than_the_patience_of_the_server_does_not_break_the_resto
     async def main(server: NatsServer) -> StreamInfo:
         async with connect_jetstream(connection_to(server.url)) as js:
             sender = new_sender(CONFIG, state_of(MESSAGES))
-            return await transmit(js, sender, lambda: archive(wire, CONFIG, pause))
+            return await transmit(js, sender, lambda _: archive(wire, CONFIG, pause))
 
     with NatsServer(version) as server:
         info = asyncio.run(main(server))

@@ -313,5 +313,15 @@ def test_a_full_block_is_given_at_once_and_the_rest_at_the_end() -> None:
     assert encoder.finish() == stored(b"\x00")
 
 
+def test_nothing_is_compressed_in_a_hurry() -> None:
+    hurry = iter((True, False, True))
+    encoder = S2Encoder(lambda: next(hurry))
+    blocks = [bytes([number]) * BLOCK_BYTES for number in range(3)]
+    out = START + b"".join(map(stored, blocks[::2]))
+    encoded = b"".join((*map(encoder.feed, blocks), encoder.finish()))
+    assert decode(encoded) == b"".join(blocks)
+    assert len(out) < len(encoded) < len(out) + BLOCK_BYTES // 10
+
+
 def test_no_content_is_a_stream_identifier_alone() -> None:
     assert S2Encoder().finish() == START

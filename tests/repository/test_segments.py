@@ -321,7 +321,7 @@ def test_a_manifest_that_lies_about_the_messages_is_found_out() -> None:
     ]
     for lie in lies:
         with pytest.raises(DigestMismatch, match="which are not"):
-            list(SegmentReader(Objects(store)).read(lie))
+            list(SegmentReader(Objects(store)).prove(lie))
 
 
 def test_a_size_beyond_reason_is_refused_before_anything_is_fetched() -> None:
