@@ -8,6 +8,7 @@ a kill would leave, and everything is made for that.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ __all__ = ["run"]
 T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_THRESHOLD = 700  # Python's own, which `main` had raised: garbage may hold buffers from here on
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
 # Each running transfer keeps one, or two to send on what it reads (at most 64 at a time), and each may want another for
@@ -93,6 +95,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                 loop.remove_signal_handler(number)
                 signal.signal(number, note)
 
+    gc.set_threshold(_THRESHOLD)
     # A loop that an exception meets while it is made or closed is torn.
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
