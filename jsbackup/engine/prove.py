@@ -29,7 +29,7 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.formats.archive import late_deletions
-from jsbackup.formats.digest import Digester, StreamDigest
+from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import StreamInfo
@@ -70,7 +70,7 @@ class Proof:
 class _DigestSink:
     def __init__(self, last_seq: int) -> None:
         self._last_seq = last_seq
-        self.digester = Digester()
+        self.digester = StreamDigester()
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows and batch.column("sequence")[-1].as_py() > self._last_seq:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jsbackup.engine.kept import Counted, Kept, Present, kept_from, segments_within, share_of
-from jsbackup.formats.digest import Digester, MessageBatch
+from jsbackup.formats.digest import MessageBatch, StreamDigester
 from jsbackup.repository.archiving import read_stream
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
@@ -48,7 +48,7 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
         return survey_cut(objects, entry, reshape.cut)
     _log.info("stream %s: reading what is kept of it", entry.name)
     consumers = WatchedConsumers(objects, entry if reshape.drops else replace(entry, consumers=()))
-    tally, digester = Tally(), Digester()
+    tally, digester = Tally(), StreamDigester()
     holding = []
     for ref in segments_within(entry, reshape.cut):
         batches = read_stream(objects, replace(entry, segments=(ref,)))
@@ -133,7 +133,7 @@ def _whole(ref: SegmentRef) -> Counted:
 
 def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, consumers: WatchedConsumers) -> Counted:
     """What a cut keeps of a segment."""
-    digester, tally = Digester(), Tally()
+    digester, tally = StreamDigester(), Tally()
     batches = read_stream(objects, replace(entry, segments=(ref,)))
     for batch in Reshape(cut=cut).apply(batches, stream=entry.name, tally=tally):
         digester.update(batch)
