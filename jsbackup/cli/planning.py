@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from jsbackup.cli.command import GIVEN
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.reshaping import RESHAPING, rename_options, reshape_options
 from jsbackup.config import parse_glob
@@ -182,14 +183,21 @@ def runbook_option(text: str) -> Callable[[F], F]:
 
 
 def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:
-    """Raise UsageError if anything was given that the file of an option says already, or one of the `others`."""
+    """Raise UsageError if anything was given that the file of an option says already, or one of the `others`.
+
+    A saved plan may have been made with the profile that is named; it stands for what that says of planning.
+    """
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if name in (*_NAMES, *others) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        source = ctx.get_parameter_source(name)
+        planned = name in _NAMES and option == "--plan" and source is ParameterSource.DEFAULT_MAP
+        if name in (*_NAMES, *others) and source in GIVEN and not planned:
             # An argument that may be left out counts as typed where it is empty.
             if ctx.params[name] in (None, ()):
                 continue
             typed = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            if source is ParameterSource.DEFAULT_MAP:
+                typed += " of the profile"
             if name in others:
                 raise UsageError(f"{typed} makes no sense with {option}", hint="Leave it out.")
             raise UsageError(

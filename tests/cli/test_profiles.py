@@ -284,6 +284,13 @@ def test_passwords_and_tokens_come_from_files_and_commands(
     shared = told("backup", "--profile", "file", "--user", "v", "--password-command", "false")[0]
     with pytest.raises(UsageError, match="the command for the password failed with exit code 1"):
         connection_of(shared)
+    for profile, travels in (("file", True), ("command", False)):
+        shared = told("backup", "--profile", profile)[0]
+        if travels:
+            assert connection_reference_of(shared).options.password == f"file://{tmp_path}/password"
+        else:
+            with pytest.raises(UsageError, match="--password holds a secret, and none is sent to executors"):
+                connection_reference_of(shared)
     shared = told("backup", "-s", "nats://h", "--user", "u", "--password", "x", "--password-file", "f")[0]
     with pytest.raises(UsageError, match="the password is given twice"):
         connection_of(shared)
@@ -376,6 +383,19 @@ def test_a_profile_says_how_errors_are_printed(config: Callable[[str], Path], ty
     (entry,) = typed("list", "--profile", "p").log
     assert (entry["level"], entry["code"], entry["profile"]) == ("error", 10, "p")
     assert typed("list", "--profile", "j").document["error"]["code"] == 2
+
+
+def test_a_runbook_stands_for_all_and_a_plan_for_what_it_was_made_with(
+    config: Callable[[str], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config("[profiles.p]\nrepo = 'r'\n[profiles.p.restore]\nif-exists = 'skip'\nmask = ['a:$.b=hash']\n")
+    book = tmp_path / "book.toml"
+    err = _wrong(capsys, "restore", "--profile", "p", "--runbook", str(book))
+    assert "of the profile makes no sense with --runbook, which says it already" in err
+    assert "cannot read the plan" in _wrong(capsys, "restore", "--profile", "p", "--plan", str(book))
+    config("[profiles.p]\nrepo = 'r'\n[profiles.p.restore]\npartial = true\n")
+    err = _wrong(capsys, "restore", "--profile", "p", "--plan", str(book))
+    assert "--partial of the profile makes no sense with --plan" in err
 
 
 # --- config check ---
