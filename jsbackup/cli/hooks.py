@@ -19,6 +19,7 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ HOOK_OPTIONS: list[click.Option] = [
 _DEFAULT_TIMEOUT: Final = "10m"
 _MOST_OUTPUT_BYTES: Final = 64 << 10
 _MOST_LINES: Final = 200
+_AFTER_THE_END_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,30 +186,33 @@ def _ping(url: Secret | None, what: str) -> None:
 
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
     """Raises JsBackupError if the program cannot be run, fails, or takes too long. Its command is not repeated."""
-    from tempfile import TemporaryFile
-
-    with TemporaryFile() as printed:
-        try:
-            process = subprocess.Popen(
-                shlex.split(command),
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                env={**environment(), **variables},
-                start_new_session=True,  # ended with all that it started
-            )
-        except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
-            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
-            raise JsBackupError(f"the hook {name} cannot be run: {reason}") from None
-        try:
-            code = process.wait(hooks.timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            code = None
-        except BaseException:
-            _end(process)
-            raise
-        _log_output(name, printed.fileno(), failed=code != 0)
+    reading, writing = os.pipe()
+    printed = _Tail(reading)
+    try:
+        process = subprocess.Popen(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.STDOUT,
+            env={**environment(), **variables},
+            start_new_session=True,  # ended with all that it started
+        )
+    except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
+        raise JsBackupError(f"the hook {name} cannot be run: {reason}") from None
+    finally:
+        os.close(writing)
+        printed.start()
+    try:
+        code = process.wait(hooks.timeout_seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        code = None
+    except BaseException:
+        _end(process)
+        raise
+    for line in printed.lines():
+        _log.log(logging.INFO if code == 0 else logging.WARNING, "hook %s: %s", name, line)
     if code is None:
         raise JsBackupError(
             f"the hook {name} was still running after {hooks.timeout_seconds:g} s, and was ended",
@@ -225,8 +230,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _log_output(name: str, file: int, *, failed: bool) -> None:
-    size = os.fstat(file).st_size
-    text = os.pread(file, _MOST_OUTPUT_BYTES, max(0, size - _MOST_OUTPUT_BYTES)).decode("utf-8", "replace")
-    for line in text.splitlines()[-_MOST_LINES:]:
-        _log.log(logging.WARNING if failed else logging.INFO, "hook %s: %s", name, line)
+class _Tail(threading.Thread):
+    """Reads a pipe to its end, which it closes, and keeps the last of it."""
+
+    def __init__(self, pipe: int) -> None:
+        super().__init__(name="output of a hook", daemon=True)
+        self._pipe = pipe
+        self._kept = b""
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while data := os.read(self._pipe, _MOST_OUTPUT_BYTES):
+                self._kept = (self._kept + data)[-_MOST_OUTPUT_BYTES:]
+        os.close(self._pipe)
+
+    def lines(self) -> list[str]:
+        # What a program leaves running in the background may keep the pipe open for as long as it likes.
+        self.join(_AFTER_THE_END_SECONDS)
+        return self._kept.decode("utf-8", "replace").splitlines()[-_MOST_LINES:]

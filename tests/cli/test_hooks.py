@@ -197,6 +197,24 @@ def test_a_hook_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
     assert not reading.is_alive()
 
 
+def test_of_much_that_is_printed_the_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = Hooks.of({"hook_on_failure": "sh -c 'seq 1 100000; printf \"\\\\377\"; exit 1'"})
+    assert run_between(hooks, OCCASION, lambda: 3) == 3
+    assert len(caplog.messages) == 201
+    assert caplog.messages[198:] == [
+        "hook on-failure: 100000",
+        "hook on-failure: \ufffd",
+        "the hook on-failure failed with exit code 1",
+    ]
+
+
+def test_what_a_hook_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "gate").touch()
+    hook = f"""sh -c 'while [ -e "{tmp_path}/gate" ]; do sleep 0.1; done &'"""
+    assert run_between(Hooks.of({"hook_after": hook}), OCCASION, lambda: 0) == 0
+    (tmp_path / "gate").unlink()
+
+
 def test_pings_are_tried_again_and_never_fail_the_run(switch: Switch, caplog: pytest.LogCaptureFixture) -> None:
     hooks = Hooks.of({"ping_success": f"{switch.url}/secret"})
     switch.answers = [500, 503]
