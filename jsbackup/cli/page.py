@@ -96,6 +96,7 @@ p { margin: .5rem 0; max-width: 60rem }
 .quiet { color: var(--quiet) }
 .charts { display: grid; gap: 1.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)) }
 .charts > * { min-width: 0 }
+.charts > :only-child { max-width: 38rem }
 figure { margin: 0 }
 svg { display: block; width: 100%; height: auto }
 svg text { fill: var(--quiet); font-size: 12px }

@@ -32,7 +32,8 @@ def status_page(report: Report, location: str) -> bytes:
     status = report.status
     title = f"Backups in {clipped(location)}"
     looked = format_time(status.now_ns)
-    verdict = f"{len(report.breaches)} things are wrong." if report.breaches else "All is well."
+    wrong = len(report.breaches)
+    verdict = f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong." if wrong else "All is well."
     left_out = len(status.lines) - _MOST_LINES
     return document(
         title,

@@ -5,7 +5,8 @@
          "chosen": ids, "damaged": ids, "problems": how many}
     receipts/drill-<time>-<6 digits>.json
         {"begun", "ended", "ok", "code": exit code, "error", "backup", "backup_created", "newest_message", "server",
-         "nodes", "everything", "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
+         "nodes", "everything", "streams": [{"name", "messages", "bytes", "verified", "seconds"}],
+         "failed": [{"name", "reason"}]}
 
 Documents, so signed and encrypted where manifests are. They tell people and monitoring what was done, and nothing else
 rests on them: one that cannot be read is passed over. The newest of each kind are kept, the others go when one is put.
