@@ -49,7 +49,7 @@ def _all_of(
         with objects.room.share() as share:
             share.hold(ref.size)
             yield from read(ref)
-        give_back()
+        give_back(ref.bytes)
 
 
 def archive_stream(

@@ -132,7 +132,7 @@ class SegmentCutter:
         self._note(ref)
         self._storing_bytes = 0
         del data
-        give_back()
+        give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
         for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):

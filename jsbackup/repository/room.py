@@ -24,6 +24,8 @@ __all__ = ["SHARED_BYTES", "Room", "Share", "give_back"]
 
 SHARED_BYTES = 24 << 20
 
+_WORTH_BYTES = 8 << 20
+
 
 class Room:
     """What all shares hold together. For several threads."""
@@ -89,9 +91,13 @@ class Room:
         return self._first is share
 
 
-def give_back() -> None:
-    """Return to the system what was freed: allocators keep some 30 MiB for each thread that codes messages."""
-    pa.system_memory_pool().release_unused()  # of the C library's, which Python uses too
+def give_back(coded_bytes: int = _WORTH_BYTES) -> None:
+    """Return to the system what was freed: allocators keep some 30 MiB for each thread that codes messages.
+
+    After a segment of so many bytes; small ones leave little, and looking for it takes longer than to code them.
+    """
+    if coded_bytes >= _WORTH_BYTES:
+        pa.system_memory_pool().release_unused()  # of the C library's, which Python uses too
 
 
 class Share:
