@@ -220,7 +220,8 @@ class _Drill:
             return outcome
         drilled = [DrilledStream(s.name, s.messages, s.bytes, s.verified, s.seconds) for s in report.streams]
         failed = [FailedStream(one.name, hide_logins(one.error.message)) for one in report.failures]
-        return replace(outcome, streams=tuple(drilled), failed=tuple(failed))
+        messages = sum(one.messages for one in drilled)
+        return replace(outcome, restored=len(drilled), messages=messages, streams=tuple(drilled), failed=tuple(failed))
 
     def _record(self, outcome: DrillOutcome) -> None:
         from jsbackup.repository.checks import put_drill

@@ -193,7 +193,7 @@ def _drills(text: _Text, drills: Sequence[DrillOutcome]) -> None:
     text.one("last_drill_timestamp_seconds", "When the last drill ended.", _seconds(newest.ended))
     text.one("last_drill_ok", "Whether it restored and proved everything.", newest.ok)
     text.one("last_drill_duration_seconds", "What it took.", newest.seconds)
-    text.one("last_drill_messages", "Messages that it restored.", sum(one.messages for one in newest.streams))
+    text.one("last_drill_messages", "Messages that it restored.", newest.messages)
     text.family(
         "last_drill_stream_duration_seconds",
         "What each stream took.",

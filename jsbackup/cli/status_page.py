@@ -213,8 +213,8 @@ def _drills(report: Report) -> Iterable[Markup]:
             cell("restored and proved" if one.ok else one.error or "failed", "name"),
             cell(one.backup, "time"),
             cell(span(recovery_point_seconds(one)), "time"),
-            number_cell(str(len(one.streams))),
-            number_cell(format_count(sum(stream.messages for stream in one.streams))),
+            number_cell(str(one.restored)),
+            number_cell(format_count(one.messages)),
             number_cell(format_seconds(one.seconds)),
         ]
         for one in drills

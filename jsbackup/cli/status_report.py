@@ -151,8 +151,8 @@ def _drill_json(report: Report, one: DrillOutcome | None) -> JsonObject | None:
         "server": one.server,
         "nodes": one.nodes,
         "everything": one.everything,
-        "streams": len(one.streams),
-        "messages": sum(stream.messages for stream in one.streams),
+        "streams": one.restored,
+        "messages": one.messages,
         "failed": [{"name": failed.name, "reason": failed.reason} for failed in one.failed],
         "recovery_point_seconds": round(recovery_point_seconds(one), 3),
     }

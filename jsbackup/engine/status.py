@@ -7,7 +7,8 @@ A *line* is what backups make that succeed each other, as for retention (`retent
 and domain, asked for in the same words. Imports and backups that were made of others by reshaping come once, and are in
 no line; neither is what holds configurations only. A line is *covered* by another one of the same source whose newest
 complete backup is newer and has, or leaves out on purpose, every stream of this one's: so a backup of one stream by
-hand neither stands in for that of all of them, nor has to be made again.
+hand neither stands in for that of all of them, nor has to be made again. One of all streams, which finds those that
+are new, is covered by another one of all only, and one with consumers by one with consumers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.leases import LeaseText, SeenLease, list_leases, read_lease
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.prune import Marks, read_marks
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping, TagRule, group_of, named_cluster
@@ -86,7 +87,7 @@ class Line:
 
     words: str
     origin: Origin
-    exclude: tuple[str, ...]
+    selection: Selection
     backups: tuple[BackupSummary, ...]
     streams: tuple[StreamSize, ...] = ()
     skipped: tuple[SkippedStream, ...] = ()
@@ -110,7 +111,7 @@ class Line:
 
     @property
     def leaves_out(self) -> tuple[Glob, ...]:
-        return tuple(map(Glob, self.exclude))
+        return tuple(map(Glob, self.selection.exclude))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def _lines(
         Line(
             words=", ".join(words),
             origin=Origin(named_cluster(backups[-1].cluster), backups[-1].account, backups[-1].domain or ""),
-            exclude=tuple(backups[-1].selection.exclude),
+            selection=backups[-1].selection,
             backups=tuple(backups),
         )
         for words, backups in newest[:_MOST_LINES]
@@ -299,6 +300,10 @@ def _covering(lines: Sequence[Line]) -> tuple[Line, ...]:
 def _covers(other: Line, line: Line) -> bool:
     ours, theirs = line.newest_complete or line.newest, other.newest_complete
     if theirs is None or theirs.id <= ours.id or other.origin != line.origin or not line.complete_streams:
+        return False
+    if (other.selection.streams and not line.selection.streams) or (
+        line.selection.consumers and not other.selection.consumers
+    ):
         return False
     has = frozenset(other.complete_streams)
     return all(name in has or any(glob.matches(name) for glob in other.leaves_out) for name in line.complete_streams)

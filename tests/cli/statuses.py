@@ -10,7 +10,7 @@ from jsbackup.engine.breaches import Limits, LiveStreams
 from jsbackup.engine.status import Line, Origin, Status, Stored, StreamSize, Work
 from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.leases import LeaseText
-from jsbackup.repository.manifest import Result, SkippedStream
+from jsbackup.repository.manifest import Result, Selection, SkippedStream
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.repository.verify import Level
 from tests.cli.pages import HOSTILE
@@ -55,7 +55,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
     line = Line(
         words=f"cluster {names[0]}, all streams",
         origin=Origin(names[0], "A", ""),
-        exclude=(),
+        selection=Selection(),
         backups=tuple(daily),
         streams=tuple(StreamSize(name, 10 + at, 1000 * at, 300 * at) for at, name in enumerate(names)),
         new=names[:1],
@@ -65,7 +65,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
     partial = Line(
         words="account B",
         origin=Origin("C1", "B", "hub"),
-        exclude=("TMP*",),
+        selection=Selection(exclude=("TMP*",)),
         backups=(summary(3, Result.PARTIAL),),
         skipped=tuple(SkippedStream(name, "no answer\nat all") for name in names),
     )

@@ -122,6 +122,13 @@ def test_a_backup_by_hand_need_not_be_made_again_where_others_have_its_streams(w
     assert [line.covered for line in world.status().lines] == [False, True]
 
 
+@pytest.mark.parametrize("selection", [Selection(("*",)), Selection(consumers=False)])
+def test_what_finds_no_new_streams_or_has_no_consumers_covers_less(world: World, selection: Selection) -> None:
+    world.back_up(300, "A")
+    world.back_up(1, "A", selection=selection)
+    assert world.rules(max_age_seconds=24 * HOUR) == ["backup-age"]
+
+
 def test_words_that_changed_leave_no_line_behind_that_is_too_old(world: World) -> None:
     world.back_up(300, "A", "TMP_1")
     world.back_up(1, "A", selection=Selection(exclude=("TMP*",)))

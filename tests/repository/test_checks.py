@@ -56,6 +56,8 @@ DRILL = DrillOutcome(
     newest_message="2026-11-19T23:59:59.123456789Z",
     server="2.15.1",
     nodes=3,
+    restored=2,
+    messages=12,
     streams=(DrilledStream('a"\n𝕏', 12, 3456, True, 1.25), DrilledStream("empty", 0, 0, False, 0.0)),
     failed=(FailedStream("LOST", "gone"),),
 )
@@ -151,3 +153,12 @@ def test_what_makes_no_sense_is_passed_over(change: JsonObject) -> None:
     value = decode_document(store.get(info.key), "it").value
     put_instead(store, info.key, encode_document({**value, **change}, "it"))
     assert read_drills(documents, 10) == []
+
+
+def test_of_very_many_streams_those_that_took_longest_are_told() -> None:
+    documents = Documents(MemoryStore())
+    streams = tuple(DrilledStream(f"S{number}", 1, 10, True, number / 10) for number in range(1500))
+    put_drill(documents, replace(DRILL, restored=1500, messages=1500, streams=streams), "tests", bytes)
+    [read] = read_drills(documents, 1)
+    assert (read.restored, read.messages, len(read.streams)) == (1500, 1500, 1000)
+    assert [one.name for one in read.streams[:2]] == ["S1499", "S1498"]
