@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,8 @@ from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
+    import asyncio
+
     from jsbackup.engine.following import FollowReport
 
 __all__ = ["COMMANDS"]
