@@ -18,8 +18,6 @@ from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    import asyncio
-
     from jsbackup.engine.following import FollowReport
 
 __all__ = ["COMMANDS"]
@@ -78,6 +76,8 @@ def follow(
     goes on with the newest backup. With -v it tells of each backup; 'forget' thins them out.
     """
     from jsbackup.cli.loop import run
+    import asyncio
+
     from jsbackup.engine.backup import BackupOptions
     from jsbackup.engine.following import FollowOptions, follow_streams
     from jsbackup.repository.leases import Mode
