@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +16,7 @@ import click
 from jsbackup import __version__, times
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.drill_folder import drill_folder
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
@@ -33,7 +32,6 @@ from jsbackup.errors import (
     KeyUnavailable,
     PlanRefused,
     StoreError,
-    UsageError,
 )
 from jsbackup.model import JsonObject
 
@@ -134,7 +132,7 @@ class _Drill:
             self.shared.output.note(f"warning: {warning}")
         try:
             with (
-                _folder(work_dir) as folder,
+                drill_folder(work_dir) as folder,
                 make_progress("drill", wanted=self.shared.progress) as progress,
             ):
                 self._check_room(folder)
@@ -314,22 +312,6 @@ def _newest(repository: Repository) -> Manifest:
         one.id for one in repository.inventory().summaries if one.result is Result.COMPLETE and is_in_a_line(one)
     ]
     return repository.find(complete[-1] if complete else LATEST)
-
-
-@contextmanager
-def _folder(work_dir: Path | None) -> Iterator[Path]:
-    """A new folder that only this user can look into; removed with all that is in it."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="jsbackup-drill-", dir=work_dir)).absolute()
-    except OSError as error:
-        raise UsageError(
-            f"no folder can be made for the drill: {(error.strerror or str(error)).lower()}",
-            hint="Name one to make it in with --work-dir.",
-        ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _code(report: RestoreReport) -> int:
