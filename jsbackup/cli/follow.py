@@ -75,9 +75,9 @@ def follow(
     Server and store may fail meanwhile: it says so, tries again, and goes on where it was. Killed and started again it
     goes on with the newest backup. With -v it tells of each backup; 'forget' thins them out.
     """
-    from jsbackup.cli.loop import run
     import asyncio
 
+    from jsbackup.cli.loop import run
     from jsbackup.engine.backup import BackupOptions
     from jsbackup.engine.following import FollowOptions, follow_streams
     from jsbackup.repository.leases import Mode
