@@ -200,7 +200,8 @@ class Tail:
             DigestMismatch: the stream has lost its end, or it cannot be told whether it has; this tail is of no use.
             NatsError: it cannot be read now, or not by a consumer.
         """
-        if self._task.done() and isinstance(self._failure, TransferError | NatsTimeout):
+        if isinstance(self._failure, TransferError | NatsTimeout):
+            await asyncio.wait({self._task})
             self._failure, self._begun = None, False
             self._task = asyncio.create_task(self._run())
         try:

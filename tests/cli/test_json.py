@@ -171,6 +171,11 @@ def test_every_command_prints_what_the_schema_says(
     assert [one["backup"] for one in listed] == [first["backup"], second["backup"], config["backup"]]
     assert listed[0]["tags"] == {"a": "1"} and listed[0]["streams"] == len(names)
 
+    made = check(
+        "follow", typed("follow", "ORDERS", "-s", shop.url, "-r", tmp_path / "followed", "--for", "1ms", "--json")
+    )
+    assert (made["streams"], made["messages"], made["result"], made["failed"]) == (1, 1000, "complete", [])
+
     shown = check("show", typed("show", "latest", "-r", repo, "--json"))
     assert shown["backup"] == config["backup"] and shown["previous"] == second["backup"]
     assert shown["source"]["imported"] is None

@@ -87,6 +87,13 @@ def test_what_is_new_is_read_together_with_the_last_segment() -> None:
     assert (made.read_messages, made.read_bytes, made.whole_bytes) == (6, 600, 2200)
 
 
+def test_without_an_anchor_only_what_is_new_is_read() -> None:
+    previous = backup(OLD)
+    made = plan_increment(previous, previous.segments, stream([*OLD, 21, 22]), Cuts(0, 400), anchors=0)
+    assert isinstance(made, Increment) and made.kept == previous.segments
+    assert (made.spans, made.anchor) == ((Span(21, 22, 2),), None)
+
+
 def test_a_segment_that_lost_messages_is_read_anew() -> None:
     made = increment(backup(OLD), stream([s for s in OLD if s not in (6, 7)] + [21]))
     assert [ref.first_seq for ref in made.kept] == [1, 9, 13]

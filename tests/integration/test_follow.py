@@ -206,3 +206,26 @@ def test_a_cluster_that_elects_other_leaders_is_followed(
         code, document, err = one.end(signal.SIGINT)
     assert code == 0 and document["result"] == "complete", err
     assert_has_all(repo, cluster.url)
+
+
+USERS = """
+accounts { A { jetstream: enabled, users: [
+  { user: admin, password: secret }
+  { user: backup, password: secret, permissions: { subscribe: ["_INBOX.>"], publish: ["$JS.API.INFO",
+    "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*", "$JS.API.CONSUMER.LIST.*", "$JS.API.STREAM.SNAPSHOT.*",
+    "$JS.SNAPSHOT.ACK.>"] } }
+] } }
+"""
+
+
+def test_without_the_permission_to_read_on_it_ends(nats_server: Callable[..., NatsServer], tmp_path: Path) -> None:
+    server = nats_server("2.14.6", config=USERS)
+    admin, backup = (server.url.replace("://", f"://{user}:secret@") for user in ("admin", "backup"))
+    asyncio.run(_make(admin))
+    asyncio.run(_publish(admin, 25, 1))
+    with following(tmp_path / "repo", backup, "PLAIN") as one:
+        wait_for(tmp_path / "repo", lambda manifest: True, one)
+        asyncio.run(_publish(admin, 25, 2))
+        out, _ = one.process.communicate(timeout=PATIENCE_SECONDS)
+    error = json.loads(out)["error"]
+    assert error["code"] == one.process.returncode == 20 and "$JS.API.CONSUMER.CREATE.PLAIN" in error["message"]

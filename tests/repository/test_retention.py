@@ -406,3 +406,11 @@ def test_no_more_than_the_counted_and_as_many_partial_ones_are_kept(backups: lis
     left = [results[backup] for backup in kept(decide(group, Policy(daily=count)))]
     assert left.count(COMPLETE) <= count
     assert left.count(PARTIAL) <= count + 1  # and the newest of all
+
+
+def test_what_was_made_by_following_pushes_no_other_backup_out() -> None:
+    nightly = ago(hours=12)
+    followed = [ago(hours=hours, tags=["follow"]) for hours in (3, 2, 1)]
+    decisions = decide([nightly, *followed], Policy(last=1))
+    assert [one.backup for one in decisions.kept] == [nightly.id, followed[-1].id]
+    assert {one.group for one in decisions.removed} == {"cluster C1, account A, all streams, followed"}
