@@ -62,7 +62,7 @@ _SPARE_BYTES = 256 << 20
     help="The server to start (default: nats-server on the PATH, else that of jsbackup[drill]).",
 )
 @click.option(
-    "--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="A single server, or a cluster."
+    "--nodes", type=click.IntRange(1, 5), default=1, show_default=True, help="A single server, or a cluster of so many."
 )
 @click.option(
     "--work-dir",
@@ -78,7 +78,7 @@ def drill(
     streams: tuple[str, ...],
     exclude: tuple[str, ...],
     program: Path | None,
-    nodes: str,
+    nodes: int,
     work_dir: Path | None,
     jobs: int,
     lock_timeout: str,
@@ -105,9 +105,9 @@ def drill(
         needed(repository.secret)
     with reading(shared, repository, "drill", lock_timeout):
         manifest = repository.find(backup) if backup is not None else _newest(repository)
-        adapted, notes = adapt_streams(manifest, options, int(nodes), server.version)
+        adapted, notes = adapt_streams(manifest, options, nodes, server.version)
         chosen = [one for one in adapted.streams if is_chosen(one.name, options.streams, options.exclude)]
-        run = _Drill(shared, repository, server, int(nodes), jobs, options, adapted, chosen, notes)
+        run = _Drill(shared, repository, server, nodes, jobs, options, adapted, chosen, notes)
         return run.carry_out(work_dir)
 
 

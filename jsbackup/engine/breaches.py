@@ -111,8 +111,12 @@ def _of_backups(status: Status, limits: Limits) -> Iterator[Breach]:
             "Set the clock of this host, or of the one that makes backups.",
         )
     if not status.lines:
+        others = f" that counts; there are {status.others} others" if status.others else ""
         yield Breach(
-            BreachRule.NO_BACKUP, "", "there is no backup", "Run 'jsbackup backup', and look at what should have."
+            BreachRule.NO_BACKUP,
+            "",
+            f"there is no backup{others}",
+            "Run 'jsbackup backup', and look at what should have.",
         )
     for line in status.lines:
         if line.covered:

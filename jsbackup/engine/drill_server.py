@@ -95,7 +95,7 @@ def _reason(error: Exception) -> str:
 
 
 class DrillServers:
-    """`nodes` servers (1, or 3 as a cluster) in `folder`, which is there, empty and ours. A context manager.
+    """`nodes` servers (several make a cluster) in `folder`, which is there, empty and ours. A context manager.
 
     `random` gives so many random bytes. Entering it starts them, leaving it ends them; the folder is the caller's.
     """
