@@ -23,6 +23,8 @@ from jsbackup.repository.checks import (
 )
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.documents import Documents
+from jsbackup.repository.founding import replace_writer
+from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.layout import Kind
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verify import Level
@@ -162,3 +164,23 @@ def test_of_very_many_streams_those_that_took_longest_are_told() -> None:
     [read] = read_drills(documents, 1)
     assert (read.restored, read.messages, len(read.streams)) == (1500, 1500, 1000)
     assert [one.name for one in read.streams[:2]] == ["S1499", "S1498"]
+
+
+def test_what_was_signed_stays_readable_when_the_writer_key_is_replaced() -> None:
+    scene = Scene("signed")
+    repository = _made(scene)
+    put_verify(repository.documents, VERIFY, "jsbackup tests", scene.random)
+    put_drill(repository.documents, DRILL, "jsbackup tests", scene.random)
+    assert scene.founding is not None
+    key, make_valid = replace_writer(
+        scene.store,
+        repository.descriptor,
+        repository.documents,
+        None,
+        scene.founding.writer_key,
+        created="2026-11-21T02:00:00Z",
+        random=lambda count: bytes([7]) * count,
+    )
+    make_valid()
+    documents = Repository.open(scene.store, GivenKeys(key)).documents
+    assert (read_verifies(documents, 9), read_drills(documents, 9)) == ([VERIFY], [DRILL])
