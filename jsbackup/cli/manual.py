@@ -170,6 +170,7 @@ MANUAL: Mapping[str, Page] = {
         _READS | _NATS,
         {
             0: "all is as it should be",
+            1: "the metrics or the page could not be written, or not be pushed",
             11: "the same run of the profile is not over",
             17: "something is not, and every breach is named",
         },
