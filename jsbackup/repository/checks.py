@@ -197,12 +197,14 @@ def _keys(documents: Documents, kind: str) -> list[str]:
     return sorted((i.key for i in infos if layout.kind_of(i.key) is layout.Kind.CHECK), reverse=True)
 
 
-T = TypeVar("T")
+T = TypeVar("T", VerifyOutcome, DrillOutcome)
 
 
 def _read(documents: Documents, kind: str, most: int, decode: Callable[[Fields], T]) -> list[T]:
     tasks = [partial(_read_one, documents, key, decode) for key in _keys(documents, kind)[:most]]
-    return [one for one in in_order(tasks, _THREADS) if one is not None]
+    found = [one for one in in_order(tasks, _THREADS) if one is not None]
+    # Keys tell the second only.
+    return sorted(found, key=lambda one: parse_time(one.begun), reverse=True)
 
 
 def _read_one(documents: Documents, key: str, decode: Callable[[Fields], T]) -> T | None:

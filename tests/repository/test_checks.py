@@ -157,6 +157,14 @@ def test_what_makes_no_sense_is_passed_over(change: JsonObject) -> None:
     assert read_drills(documents, 10) == []
 
 
+def test_of_the_same_second_the_later_one_is_newer() -> None:
+    documents = Documents(MemoryStore())
+    for number, nanoseconds in enumerate((3, 1, 2)):
+        outcome = replace(VERIFY, begun=format_time(BEGUN + nanoseconds))
+        put_verify(documents, outcome, "tests", lambda count, number=number: number.to_bytes(count, "big"))
+    assert [one.begun[-4:] for one in read_verifies(documents, 9)] == ["003Z", "002Z", "001Z"]
+
+
 def test_of_very_many_streams_those_that_took_longest_are_told() -> None:
     documents = Documents(MemoryStore())
     streams = tuple(DrilledStream(f"S{number}", 1, 10, True, number / 10) for number in range(1500))
