@@ -18,7 +18,7 @@ from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    from jsbackup.engine.following import FollowReport
+    from jsbackup.engine.follow_report import FollowReport
 
 __all__ = ["COMMANDS"]
 

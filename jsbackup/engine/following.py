@@ -33,6 +33,7 @@ from jsbackup.engine.backup import (
     describe_source,
     finish_backup,
 )
+from jsbackup.engine.follow_report import FollowReport
 from jsbackup.engine.followed import Followed, Look
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream
@@ -51,7 +52,7 @@ from jsbackup.errors import (
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.leases import Lease
-from jsbackup.repository.manifest import Manifest, Source
+from jsbackup.repository.manifest import Source
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
@@ -66,6 +67,8 @@ _FIRST_PAUSE_SECONDS = 0.5
 # How long a backup waits at least for a stream that takes long to read.
 _READ_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 5.0
+# After how much more than what it should take users are told of a backup that takes long.
+_LATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,6 @@ class FollowOptions:
     every_seconds: float = 2.0
     every_bytes: int = 64 << 20
     at_least_every_seconds: float = 300.0
-
-
-@dataclass(slots=True)
-class FollowReport:
-    """What came of it so far. `behind_seconds` is the longest that what was published was not in a backup while server
-    and store answered; `troubles` is how often they did not."""
-
-    backups: int = 0
-    newest: Manifest | None = None
-    messages: int = 0
-    stored_bytes: int = 0
-    behind_seconds: float = 0.0
-    troubles: int = 0
-    failures: tuple[Failure, ...] = field(default=())
 
 
 async def follow_streams(
@@ -159,6 +148,7 @@ class _Following:
             last = stopping.is_set()
             began = loop.time()
             self._backlog.due.clear()
+            late = loop.call_later(_LATE_SECONDS + self._options.every_seconds, self._say_late)
             try:
                 await self._round()
             except (NatsError, StoreError, RepositoryLocked) as error:
@@ -174,6 +164,8 @@ class _Following:
                 await _first_of(pause, stopping)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 continue
+            finally:
+                late.cancel()
             if trouble:
                 _log.warning("it works again; what was published meanwhile is in backup %s", self._newest_id)
                 trouble, pause = "", _FIRST_PAUSE_SECONDS
@@ -190,6 +182,11 @@ class _Following:
         """Forget what is followed: the next backup begins with what the repository has."""
         for name in [*self._followed]:
             await self._leave(name)
+
+    def _say_late(self) -> None:
+        """The store is asked again for minutes before that fails."""
+        if self.report.newest is not None:
+            _log.warning("no backup since %s: server or store take long", self._newest_id)
 
     @property
     def _newest_id(self) -> str:
@@ -267,29 +264,7 @@ class _Following:
                 _log.warning("stream %s: %s", failure.name, failure.error.message)
         self._failing = frozenset(failure.name for failure in failures)
         self._up_to_ns, self._committed_at = begun_ns, asyncio.get_running_loop().time()
-        state = self.report
-        state.backups += 1
-        state.newest = manifest
-        state.failures = tuple(failures)
-        state.messages += new
-        state.stored_bytes += stored_bytes
-        state.behind_seconds = max(state.behind_seconds, behind)
-        _log.info(
-            "backup %s: %d new messages, %d bytes stored, %.1f s after the one before",
-            manifest.id,
-            new,
-            stored_bytes,
-            behind,
-            extra={
-                "fields": {
-                    "backup": manifest.id,
-                    "result": str(manifest.result),
-                    "messages": new,
-                    "stored_bytes": stored_bytes,
-                    "behind_seconds": round(behind, 3),
-                }
-            },
-        )
+        self.report.add(manifest, tuple(failures), new, stored_bytes, behind)
 
     def _last_seq(self, name: str) -> int:
         entry = self._followed[name].entry
