@@ -148,15 +148,15 @@ class DrillServers:
             return
 
     def _spawn(self, folder: Path, config: str) -> None:
-        folder.mkdir(mode=0o700)
         file = folder / "server.conf"
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(config)
         command = [str(self._program.path), "-c", str(file)]
         if (setpriv := shutil.which("setpriv")) is not None:
             command = [setpriv, "--pdeathsig", "KILL", *command]
-        with (folder / "log").open("wb") as log:
-            try:
+        try:
+            folder.mkdir(mode=0o700)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+                opened.write(config)
+            with (folder / "log").open("wb") as log:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -166,8 +166,8 @@ class DrillServers:
                     env={},  # it has no business with ours, where secrets are
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise JsBackupError(f"{self._program.path} cannot be started: {_reason(error)}") from error
+        except OSError as error:
+            raise JsBackupError(f"{self._program.path} cannot be started in {folder}: {_reason(error)}") from error
         self._processes.append(process)
 
     def _config(self, folder: Path, number: int, routes: Sequence[int]) -> str:
