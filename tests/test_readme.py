@@ -35,6 +35,9 @@ from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 
+# The first of the session pays for all of its commands.
+pytestmark = pytest.mark.timeout(500)
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
