@@ -52,9 +52,10 @@ from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_res
 
 __all__ = ["RestoreSender", "State", "chunk_limit"]
 
-DEFAULT_CHUNK_BYTES = 128 * 1024
-# On the way at once: what a connection holds in memory on both sides, and what hides a round trip (M: 32 chunks).
-DEFAULT_WINDOW_BYTES = 32 * DEFAULT_CHUNK_BYTES
+# M: half of that takes 5-10 % more of both processors, twice as much gains nothing.
+DEFAULT_CHUNK_BYTES = 256 * 1024
+# On the way at once: what a connection holds in memory on both sides, and what hides a round trip (M: 16 chunks).
+DEFAULT_WINDOW_BYTES = 16 * DEFAULT_CHUNK_BYTES
 
 _ACCEPTED_TOKENS = ["$JS", "SNAPSHOT", "RESTORE"]
 _STORAGE_FAILURE = b"-ERR"

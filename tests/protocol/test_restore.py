@@ -424,7 +424,7 @@ def test_chunks_go_to_restore_subjects_of_this_stream_only(subject: object) -> N
 
 def test_chunks_fit_into_the_server_s_max_payload() -> None:
     assert chunk_limit(1024) == 1024
-    assert chunk_limit(1 << 20) == 128 * 1024
+    assert chunk_limit(1 << 20) == 256 * 1024
     assert chunk_limit(0) == 1
 
 
