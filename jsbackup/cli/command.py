@@ -157,7 +157,8 @@ class Command(click.Command):
 
     `needs_server` says whether the server options make sense; where they do not, giving one is a usage error.
     `unattended` commands are what schedules run: they have hooks, and may be run for several profiles, one after
-    another, unless they never end (`endless`).
+    another, unless they never end (`endless`). Of a command that `answers`, 1 is no failure: its exit code is what was
+    asked for.
     """
 
     context_class = CommandContext
@@ -168,12 +169,14 @@ class Command(click.Command):
         needs_server: bool = False,
         unattended: bool = False,
         endless: bool = False,
+        answers: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.needs_server = needs_server
         self.unattended = unattended
         self.endless = endless
+        self.answers = answers
         self.own_params = list(self.params)
         shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *(HOOK_OPTIONS if unattended else [])]
         self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else [])]
@@ -293,6 +296,12 @@ class Command(click.Command):
         for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]:
             ctx.params.pop(str(option.name), None)
         shared = self._shared(ctx, values, groups)
+        code = self._run(ctx, shared)
+        if code and not (self.answers and code == 1):
+            shared.output.give_up_silence()
+        return code
+
+    def _run(self, ctx: CommandContext, shared: Shared) -> Any:
         assert self.callback is not None
         if not self.unattended:
             return ctx.invoke(self.callback, shared=shared, **ctx.params)

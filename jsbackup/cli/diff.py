@@ -42,7 +42,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return live + complete_backup(ctx, param, incomplete)
 
 
-@click.command(cls=Command, needs_server=True)
+@click.command(cls=Command, needs_server=True, answers=True)
 @click.argument("a", shell_complete=_complete_side)
 @click.argument("b", shell_complete=_complete_side)
 @click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...")

@@ -47,7 +47,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
         help="The repository: a folder or a URL [env: JSBACKUP_REPO].",
     ),
     click.Option(["--json", "as_json"], is_flag=True, help="Print the result as one JSON document."),
-    click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
+    click.Option(["-q", "--quiet"], is_flag=True, help="Print nothing if all goes well."),
     click.Option(["-v", "--verbose"], count=True, help="Log what is done, with server advisories; twice for more."),
     click.Option(["--no-progress"], is_flag=True, help="Draw no progress bars."),
     click.Option(

@@ -2,12 +2,16 @@
 
 stdout carries the result only; progress and log lines go to stderr. Whatever comes from outside is made safe for a
 terminal on the way (`cli/terminal.py`).
+
+`--quiet` holds back what is said, and gives it up on stderr if the command does not end well: a result that nobody sees
+because all is well most days must not stay away on the day it is not (cron mails what is printed).
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
@@ -26,6 +30,9 @@ __all__ = [
     "log_line",
     "silence",
 ]
+
+
+_MOST_HELD_BACK = 200  # a command that never ends has remarks without end
 
 
 def format_bytes(count: int) -> str:
@@ -78,6 +85,8 @@ class Output:
         self.quiet = quiet
         self.log_json = log_json
         self.labels = dict(labels or {})
+        self._held_back: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD_BACK)
+        self._giving_up = False
 
     def result(self, document: JsonObject, text: Callable[[], None]) -> None:
         """Print a command's result, once."""
@@ -85,9 +94,20 @@ class Output:
             self._json(document)
         elif not self.quiet:
             text()
+        else:
+            self._held_back.append(text)
+
+    def give_up_silence(self) -> None:
+        """Say on stderr what --quiet has held back until now."""
+        self._giving_up = True
+        if self._held_back and self.labels and not self.log_json:
+            self.line(" ".join(f"{name} {value}" for name, value in self.labels.items()))
+        while self._held_back:
+            self._held_back.popleft()()
+        self._giving_up = False
 
     def line(self, text: str = "") -> None:
-        _write(sys.stdout, printable(text, _encoding(sys.stdout)))
+        self._lines([printable(text, _encoding(sys.stdout))])
 
     def verbatim(self, text: str) -> None:
         """Lines that are our own and go out as they are, such as a script."""
@@ -106,17 +126,31 @@ class Output:
             ).rstrip()
             for row in [names, *cells]
         ]
-        _write(sys.stdout, "\n".join(lines))
+        self._lines(lines)
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        """Of the result, safe to print."""
+        if not self._giving_up:
+            _write(sys.stdout, "\n".join(lines))
+        elif not self.log_json:
+            _write(sys.stderr, "\n".join(lines))
+        else:
+            for line in filter(None, lines):
+                self._aside("error", line, {})
 
     def note(self, text: str) -> None:
-        """A remark for people on stderr, silenced by --quiet."""
-        if not self.quiet:
-            self._aside("info", text, {})
+        """A remark for people on stderr, held back by --quiet."""
+        self._remark("info", text)
 
     def warning(self, text: str) -> None:
         """The same where something may be wrong."""
+        self._remark("warning", text if self.log_json else f"warning: {text}")
+
+    def _remark(self, level: str, text: str) -> None:
         if not self.quiet:
-            self._aside("warning", text if self.log_json else f"warning: {text}", {})
+            self._aside(level, text, {})
+        elif not self.as_json:
+            self._held_back.append(lambda: self._aside(level, text, {}))
 
     def error(self, error: JsBackupError) -> None:
         """One object on stdout with --json, else `error:` and `hint:` lines on stderr."""

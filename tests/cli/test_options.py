@@ -140,7 +140,7 @@ def test_a_nats_context_is_used_by_option_by_variable_and_where_it_is_selected(s
     assert context() == "shop"
 
 
-def test_quiet_prints_errors_only(shop: Shop, tmp_path: Path) -> None:
+def test_quiet_prints_what_went_wrong_only(shop: Shop, tmp_path: Path) -> None:
     done = in_shell("-q", "backup", "ORDERS", "-s", shop.url, "-r", tmp_path / "repo")
     assert (done.code, done.out, done.err) == (0, "", "")
     failed = in_shell("-q", "list", "-r", tmp_path / "nothing")
