@@ -25,7 +25,7 @@ from jsbackup.exchange.folder import Entry, Folder, printable
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
-from jsbackup.repository.layout import encode_name
+from jsbackup.repository.names import encode_name
 
 __all__ = [
     "CONSUMERS",

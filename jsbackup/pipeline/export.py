@@ -29,8 +29,8 @@ from jsbackup.pipeline.place import Place, opened
 from jsbackup.pipeline.target import Target, put_again
 from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks
 from jsbackup.progress import Progress
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.names import encode_name
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader
 from jsbackup.stores.base import Store
@@ -143,7 +143,7 @@ def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
     for piece in pack([ref.bytes for ref in stream.segments], SEGMENT_BYTES):
         refs = stream.segments[piece]
         name = f"{refs[0].first_seq:020}-{refs[-1].last_seq:020}.{kind.suffix}"
-        yield _File(f"{layout.encode_name(stream.name)}/{name}", stream.name, refs)
+        yield _File(f"{encode_name(stream.name)}/{name}", stream.name, refs)
 
 
 def _log_tables(
@@ -158,7 +158,7 @@ def _log_tables(
         tables[file.stream].append(TableFile(file.key.rpartition("/")[2], size, rows, least, most))
     for name, parts in tables.items():
         log = first_log(name, arrow_schema(COLUMNS), parts, now_ms)
-        store.put(f"{layout.encode_name(name)}/{LOG_KEY}", log)
+        store.put(f"{encode_name(name)}/{LOG_KEY}", log)
 
 
 def _parquet(objects: Objects, file: _File, backup: str) -> tuple[int, bytes]:

@@ -24,7 +24,7 @@ from jsbackup.pipeline.export import TableFormat
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.json_lines import decode_line
 from jsbackup.pipeline.line_files import read_lines
-from jsbackup.repository.layout import decode_name, encode_name
+from jsbackup.repository.names import decode_name, encode_name
 
 __all__ = ["Table", "find_tables", "read_table"]
 

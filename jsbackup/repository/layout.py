@@ -29,24 +29,20 @@ documents are signed, they have one more line (`signing.py`).
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
 name and creation time (decimal nanoseconds since the epoch), joined by NUL.
 
-`<name>` is the stream's name in UTF-8, percent-encoded but for `A–Z a–z 0–9 _ -`. File systems and S3 bound names in
-bytes, NATS bounds stream names at 255 bytes, three times as many here at worst: an encoding of more than 200 bytes is
-cut at a character to at most 160, followed by a dot (which no encoding contains) and the first 16 hex digits of SHA-256
-of the whole name. On a file system that ignores case, the incarnation keeps `orders` and `ORDERS` apart.
+`<name>`: the stream's name, encoded (`names.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from itertools import accumulate
 
 from jsbackup.errors import FormatError, UsageError
+from jsbackup.repository.names import decode_name, encode_name
 from jsbackup.times import parse_time
 
 __all__ = [
@@ -75,8 +71,6 @@ __all__ = [
     "catalog_key",
     "check_key",
     "check_prefix",
-    "decode_name",
-    "encode_name",
     "held_backup_of",
     "hold_key",
     "identity_key",
@@ -120,8 +114,6 @@ PROBES = "probe/"
 KEYS = "keys/"
 WRITERS = "keys/writer-"
 
-_MAX_ENCODED = 200
-_MAX_CUT = 160
 _MAX_SEQUENCE = (1 << 64) - 1
 
 _FOLDER = r"segments/([A-Za-z0-9_%.-]+)-([0-9a-f]{8})"
@@ -140,8 +132,6 @@ _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _HIDDEN = re.compile(r"segments/[0-9a-f]{32}-[0-9a-f]{8}")
 _WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 _IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
-_CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
-_WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
 
 
 class Kind(Enum):
@@ -229,40 +219,6 @@ def parse_stream_folder(folder: str) -> StreamFolder:
     if match is None:
         raise FormatError(f"not a stream's folder: {folder[:300]!r}")
     return StreamFolder(decode_name(match[1]), match[2])
-
-
-def decode_name(part: str) -> str | None:
-    """The opposite of `encode_name`: None for a name that was too long to be spelled out.
-
-    Raises `FormatError` for anything that it would not have made.
-    """
-    if _CUT_NAME.fullmatch(part) and len(part) <= _MAX_CUT + 17:
-        return None
-    if _WHOLE_NAME.fullmatch(part):
-        data = re.sub(rb"%(..)", lambda m: bytes.fromhex(m[1].decode()), part.encode())
-        try:
-            name = data.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            name = ""
-        if name and encode_name(name) == part:
-            return name
-    raise FormatError(f"not a name as it is part of a key: {part[:300]!r}")
-
-
-def encode_name(name: str) -> str:
-    """A name as a part of a key, see above: safe in any file system, and never `.` or `..`."""
-    encoded = [_encode_character(character) for character in name]
-    if sum(map(len, encoded)) <= _MAX_ENCODED:
-        return "".join(encoded)
-    count = bisect_right(list(accumulate(map(len, encoded))), _MAX_CUT)
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{''.join(encoded[:count])}.{digest}"
-
-
-def _encode_character(character: str) -> str:
-    if character.isascii() and (character.isalnum() or character in "_-"):
-        return character
-    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
 
 
 # --- objects of a stream ---

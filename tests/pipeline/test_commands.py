@@ -25,8 +25,8 @@ from jsbackup.pipeline.delta import LOG_KEY
 from jsbackup.pipeline.json_lines import encode_lines, parse_headers
 from jsbackup.pipeline.query import view_names
 from jsbackup.pipeline.stats import collect_stats
-from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
+from jsbackup.repository.names import encode_name
 from jsbackup.times import parse_time
 from tests.cli.pages import HOSTILE
 from tests.cli.test_json import check
@@ -347,7 +347,7 @@ def test_a_delta_table_holds_all_messages(
     document = check("export", typed(*export, tmp_path / "tables", "--json"))
     assert {stream["archive"] for stream in document["streams"]} == {"delta"}
     for name, messages in STREAMS.items():
-        folder = tmp_path / "tables" / layout.encode_name(name)
+        folder = tmp_path / "tables" / encode_name(name)
         assert (folder / LOG_KEY).is_file()
         if "%" in folder.name:  # delta-rs decodes it once too often, and finds nothing
             continue

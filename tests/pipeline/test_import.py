@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.pipeline.export import TableFormat
 from jsbackup.pipeline.table_files import find_tables
-from jsbackup.repository.layout import encode_name
+from jsbackup.repository.names import encode_name
 from jsbackup.repository.verify import Level, verify_backup
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
