@@ -21,7 +21,7 @@ from jsbackup.stores.base import LockMode
 if TYPE_CHECKING:
     from jsbackup.repository.locking import LockRequest
 
-__all__ = ["COMMANDS", "parse_tags"]
+__all__ = ["COMMANDS", "parse_lock_end", "parse_tags"]
 
 
 def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
@@ -35,12 +35,18 @@ def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
     return tags
 
 
+def parse_lock_end(text: str) -> tuple[float | None, float | None]:
+    """A time in seconds since the epoch, or a duration in seconds. UsageError for anything else."""
+    if text[:4].isdecimal() and "-" in text:
+        return parse_time(text) / 10**9, None
+    return None, parse_duration(text)
+
+
 def _lock_request(text: str, mode: str) -> LockRequest:
     from jsbackup.repository.locking import LockRequest
 
-    if "-" in text:
-        return LockRequest(LockMode(mode), until_seconds=parse_time(text) / 10**9)
-    return LockRequest(LockMode(mode), for_seconds=parse_duration(text))
+    until, duration = parse_lock_end(text)
+    return LockRequest(LockMode(mode), until_seconds=until, for_seconds=duration)
 
 
 @click.command(cls=Command, needs_server=True, unattended=True)

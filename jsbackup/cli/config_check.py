@@ -12,7 +12,7 @@ import click
 from jsbackup.cli.command import Command, CommandContext, Shared, merge_shared
 from jsbackup.cli.output import Output, format_count
 from jsbackup.cli.terminal import hide_logins
-from jsbackup.config import default_config_path, environment, expand_path, read_config
+from jsbackup.config import default_config_path, environment, examine_config, expand_path
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 
@@ -55,14 +55,14 @@ def check(ctx: click.Context, shared: Shared, config_file: str | None, names: tu
     assert isinstance(ctx, CommandContext) and isinstance(ctx.command, Command)
     environ = environment()
     path = expand_path(config_file, environ) if config_file else default_config_path(environ)
-    file = read_config(path)
-    profiles, unknown = [], []
+    file = examine_config(path)
+    profiles, unknown = [], list(file.problems)
     for name in dict.fromkeys(names) or sorted(file.profiles):
         try:
             profiles.append(ctx.command.read_profile(ctx, file, name, every_command=True))
         except UsageError as error:
             unknown.append(error)
-    if not file.profiles:
+    if not (file.profiles or unknown):
         unknown.append(UsageError(f"{path} has no profiles", hint="Write [profiles.NAME]."))
     document = _document(path, profiles, unknown)
     shared.output.result(document, lambda: _print(shared.output, document, profiles))

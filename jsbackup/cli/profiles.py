@@ -10,6 +10,7 @@ This module is loaded when a profile is named.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +18,17 @@ from typing import Any, Final
 
 import click
 
+from jsbackup.cli.backup import parse_lock_end, parse_tags
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.hooks import HOOK_OPTIONS, HOOK_PREFIX
 from jsbackup.cli.option_keys import check_kind, option_keys
+from jsbackup.cli.pings import check_url
 from jsbackup.cli.terminal import hide_logins
 from jsbackup.config import (
     LOGIN_NAMES,
     ConfigFile,
+    Secret,
     expand_path,
     expand_variables,
     nearest,
@@ -40,6 +45,18 @@ _NOT_HERE: Final = frozenset({"config", "profile"})  # they say where to read th
 _SHARED: Final = [
     option for option in (*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS) if option.name not in _NOT_HERE
 ]
+
+
+def _check_program(text: str) -> None:
+    """Whether a shell would split it. Raises UsageError, which does not repeat it."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if not words:
+        raise UsageError("it is no command", hint="Write a program and its arguments, quoted as for a shell.")
+
+
 # What click takes as any text, and is understood later on, as the help text shows it.
 _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
     "DURATION": parse_duration,
@@ -47,6 +64,10 @@ _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
     "SIZE": parse_size,
     "GLOB": parse_glob,
     "[STREAM_OR_GLOB]...": parse_glob,
+    "COMMAND": _check_program,
+    "DURATION|TIME": parse_lock_end,
+    "K=V": lambda text: parse_tags((text,)),
+    "K[=V]": parse_tag_rule,
 }
 # Of the options in a set one stands for all: given from above, it replaces whichever was given below.
 _ALTERNATIVES: Final = tuple(
@@ -241,9 +262,18 @@ class _Reader:
         """`table` is where options of all commands stand, and where somebody may have written one of a command."""
         hint = nearest(key, list(known))
         owners = [name for name in self.commands if table is not None and key in self._keys_of(name)]
+        if key in _NOT_HERE:
+            owners, hint = [], "Name profiles and their file on the command line or in the environment."
         if owners:
             hint = f"It is an option of {', '.join(owners[:5])}: write it into a table of that command."
+        elif table is not None and hint is None:
+            hint = self._near_of_commands(key)
         self._problem(where, f"unknown key {key[:100]!r}", hint)
+
+    def _near_of_commands(self, key: str) -> str | None:
+        owners = {known: name for name in reversed(self.commands) for known in self._keys_of(name)}
+        near = nearest(key, [known for known in owners if known not in _NOT_HERE])
+        return f"{near} It belongs into the table of a command." if near else None
 
     def _keys_of(self, name: str) -> Iterable[str]:
         command = self.find(name)
@@ -275,4 +305,6 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
         text = str(expand_path("~", environ)) + text[1:]
     if parse := _BY_METAVAR.get(parameter.metavar or ""):
         parse(text)
+    if str(parameter.name).startswith("ping_") and not text.startswith(_REFERENCES):
+        check_url(Secret(text))
     return text

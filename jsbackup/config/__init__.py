@@ -23,7 +23,14 @@ from jsbackup.config.connection import (
 )
 from jsbackup.config.keys import KeySecrets, key_secrets, mask_secret, new_writer_key_file, secret_file
 from jsbackup.config.options import LOGIN_NAMES, ConnectionOptions, connection_options
-from jsbackup.config.profiles import ConfigFile, default_config_path, expand_variables, nearest, read_config
+from jsbackup.config.profiles import (
+    ConfigFile,
+    default_config_path,
+    examine_config,
+    expand_variables,
+    nearest,
+    read_config,
+)
 from jsbackup.config.reference import ConnectionReference, connection_reference, target_reference
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret, expand_path, resolve_secret
@@ -50,6 +57,7 @@ __all__ = [
     "default_config_path",
     "environment",
     "environment_with",
+    "examine_config",
     "expand_path",
     "expand_variables",
     "key_secrets",

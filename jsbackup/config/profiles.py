@@ -31,7 +31,7 @@ from jsbackup.config.secrets import home
 from jsbackup.config.toml_file import read_toml
 from jsbackup.errors import UsageError
 
-__all__ = ["ConfigFile", "default_config_path", "expand_variables", "nearest", "read_config"]
+__all__ = ["ConfigFile", "default_config_path", "examine_config", "expand_variables", "nearest", "read_config"]
 
 _DEFAULTS, _PROFILES = "defaults", "profiles"
 # They become parts of file names and of names of units.
@@ -42,12 +42,16 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConfigFile:
-    """The tables as TOML has them, nothing of them checked but their names. `others_read`: not for its owner alone."""
+    """The tables as TOML has them, nothing of them checked but their names. `others_read`: not for its owner alone.
+
+    `problems` are what else stands there in place of tables, which is in none of them.
+    """
 
     path: Path
     defaults: Mapping[str, Any]
     profiles: Mapping[str, Mapping[str, Any]]
     others_read: bool
+    problems: tuple[UsageError, ...] = ()
 
     def profile(self, name: str) -> Mapping[str, Any]:
         """The table of a profile. Raises UsageError if there is none."""
@@ -67,28 +71,39 @@ def default_config_path(environ: Mapping[str, str]) -> Path:
 
 def read_config(path: Path) -> ConfigFile:
     """Raises UsageError if it cannot be read, is not TOML, or has tables of other names."""
+    file = examine_config(path)
+    if file.problems:
+        raise file.problems[0]
+    return file
+
+
+def examine_config(path: Path) -> ConfigFile:
+    """As `read_config`, but tables of other names are its `problems`."""
     tables = read_toml(path, "config file")
-    for key, value in tables.items():
+    problems = []
+    for key in tables:
         if key not in (_DEFAULTS, _PROFILES):
             hint = nearest(key, [_DEFAULTS, _PROFILES]) or "Write [defaults] and [profiles.NAME]."
-            raise UsageError(f"{path}: unknown key {key[:100]!r}", hint=hint)
-        if not isinstance(value, dict):
-            raise UsageError(f"{path}: {key} is no table", hint="Write [defaults] and [profiles.NAME].")
-    profiles = tables.get(_PROFILES, {})
-    for name, table in profiles.items():
+            problems.append(UsageError(f"{path}: unknown key {key[:100]!r}", hint=hint))
+        elif not isinstance(tables[key], dict):
+            problems.append(UsageError(f"{path}: {key} is no table", hint="Write [defaults] and [profiles.NAME]."))
+    defaults, named = (
+        found if isinstance(found := tables.get(key, {}), dict) else {} for key in (_DEFAULTS, _PROFILES)
+    )
+    profiles = {}
+    for name, table in named.items():
         if not _NAME.fullmatch(name):
-            raise UsageError(
-                f"{path}: no profile can be named {name[:100]!r}",
-                hint="Letters, digits and . _ - make a name, of up to 64 characters.",
-            )
-        if not isinstance(table, dict):
-            raise UsageError(f"{path}: profile {name} is no table", hint=f"Write [profiles.{name}].")
+            hint = "Letters, digits and . _ - make a name, of up to 64 characters."
+            problems.append(UsageError(f"{path}: no profile can be named {name[:100]!r}", hint=hint))
+        elif not isinstance(table, dict):
+            problems.append(UsageError(f"{path}: profile {name} is no table", hint=f"Write [profiles.{name}]."))
+        else:
+            profiles[name] = table
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise UsageError(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
-    others = bool(mode & (stat.S_IRGRP | stat.S_IROTH))
-    return ConfigFile(path, tables.get(_DEFAULTS, {}), profiles, others)
+    return ConfigFile(path, defaults, profiles, bool(mode & (stat.S_IRGRP | stat.S_IROTH)), tuple(problems))
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:

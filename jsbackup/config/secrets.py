@@ -150,7 +150,8 @@ def read_binary_file(path: Path, what: str) -> bytes:
 
 
 def _missing(path: Path, what: str) -> UsageError:
-    return UsageError(f"the {what} {shown(str(path))} does not exist")
+    hint = None if path.is_absolute() else "A name that does not begin with / is sought from where the command runs."
+    return UsageError(f"the {what} {shown(str(path))} does not exist", hint=hint)
 
 
 def _read(path: Path, what: str) -> bytes | None:
@@ -185,7 +186,7 @@ def _by_scheme(reference: str, what: str, environ: Mapping[str, str]) -> str | N
     rest = reference[match.end() :] if match else ""
     match scheme:
         case "file":
-            return read_file(expand_path(rest, environ), what)
+            return read_file(expand_path(rest, environ), what if what.endswith(" file") else f"{what} file")
         case "env":
             if not environ.get(rest):
                 raise UsageError(f"the {what} is to come from the environment variable {rest!r}, which is not set")

@@ -33,6 +33,7 @@ _NEARLY_FULL = 0.9
 _SHOWN = 5
 
 _REACH = "Check --server or --context, and that the server runs."
+_NAME_IT = "Mend what was said of the server and the login, on the command line, in the profile or the environment."
 _TURN_ON = "Turn JetStream on for the server and the account, or name its domain with --js-domain."
 _GRANT = "Grant the user this subject; the README lists all of them under Permissions."
 _AFTER_THAT = "See the lines above first."
@@ -52,7 +53,8 @@ def unreachable(error: JsBackupError) -> list[Check]:
     """The checks of a server to which `error` left no connection."""
     names = ("jetstream", "limits", "permission", "replies", "streams", "server-clock")
     skipped = [Check.not_tried(name, "there is no connection to a server", _AFTER_THAT) for name in names]
-    return [Check.failed("server", error, _REACH), *skipped]
+    fix = _REACH if isinstance(error, NatsError) else _NAME_IT
+    return [Check.failed("server", error, fix), *skipped]
 
 
 async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int]) -> list[Check]:

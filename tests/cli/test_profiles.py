@@ -85,6 +85,9 @@ def _all_commands() -> Iterator[tuple[str, Command]]:
             yield (f"{name}.{word}" if word else name), command
 
 
+_OF_KIND = {"DURATION": "3s", "BYTES": "1MiB", "SIZE": "1MiB", "DURATION|TIME": "3d", "K=V": "k=v", "K[=V]": "k"}
+
+
 def _sample(key: str, parameter: click.Parameter) -> Any:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return True
@@ -96,7 +99,9 @@ def _sample(key: str, parameter: click.Parameter) -> Any:
     elif isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         return 2
     else:
-        value = {"DURATION": "3s", "BYTES": "1MiB", "SIZE": "1MiB"}.get(parameter.metavar or "", "some-value")
+        value = _OF_KIND.get(parameter.metavar or "", "some-value")
+        if str(parameter.name).startswith("ping_"):
+            value = "https://h/p"
     return [value] if parameter.multiple or parameter.nargs == -1 else value
 
 
@@ -334,8 +339,19 @@ def test_the_shell_s_home_is_known_in_file_names(
         ("[profiles.p]\nquiet = 1", "profile p: quiet has to be true or false", ""),
         ("[profiles.p]\nrepo = ''", "profile p: repo is empty", ""),
         ("[profiles.p]\nrepo = '${NOT_SET_ANYWHERE}'", "repo: the variable NOT_SET_ANYWHERE is not set", "$$"),
-        ("[profiles.p]\nprofile = 'q'", "profile p: unknown key 'profile'", ""),
         ("[profiles.p.hooks]\nbefor = 'x'", "profile p: hooks: unknown key 'befor'", "Did you mean before?"),
+        (
+            "[profiles.p]\nkeep-daly = 3",
+            "profile p: unknown key 'keep-daly'",
+            "Did you mean keep-daily? It belongs into",
+        ),
+        ("[profiles.p]\nprofile = 'q'", "profile p: unknown key 'profile'", "on the command line"),
+        ("[profiles.p.backup]\ntag = ['x']", "backup: tag: not a tag: 'x'", "KEY=VALUE"),
+        ("[profiles.p.backup]\nlock-until = 'sometime'", "backup: lock-until: not a duration: 'sometime'", "500ms"),
+        ("[profiles.p.backup]\nlock-until = '2026-13-01T00:00:00Z'", "backup: lock-until: no such time: ", ""),
+        ('[profiles.p]\npassword-command = "pass \'x"', "profile p: password-command: it is no command", "quoted"),
+        ('[profiles.p.hooks]\nafter = "sh -c \'x"', "profile p: hooks: after: it is no command", "quoted"),
+        ("[profiles.p.hooks]\nping-url = 'ftp://x/y'", "ping-url: a ping URL is no URL of http or https", "https://"),
         ("[profiles.p.hooks]\ntimeout = '5'", "profile p: hooks: timeout: not a duration", ""),
         ("[defaults]\nrpo = 'x'\n[profiles.p]", "defaults: unknown key 'rpo'", "Did you mean repo?"),
         ("[profiles.q]", "has no profile 'p'", "There are q."),
@@ -461,6 +477,15 @@ def test_config_check_shows_everything_at_once(config: Callable[[str], Path], ty
     path.write_text("[profiles.a]\nrepo = 'r'\n")
     good = typed("config", "check")
     assert good.code == 0 and good.out.splitlines()[-1] == "1 profile, no problems"
+
+
+def test_config_check_goes_on_behind_tables_of_wrong_names(config: Callable[[str], Path], typed: Type) -> None:
+    config("x = 1\n[default]\n[profiles]\np = 3\n[profiles.'b c']\n[profiles.a]\nsever = 'x'\n")
+    done = typed("config", "check")
+    assert done.code == 2
+    for says in ("'x'", "'default' (Did you mean defaults?)", "profile p is no table", "'b c'", "'sever'"):
+        assert says in done.out
+    assert done.out.endswith("1 profile, 5 problems\n")
 
 
 def test_a_secret_that_others_can_read_is_warned_of(
