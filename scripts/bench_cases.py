@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,24 +47,34 @@ LONG = Sizes(GIB, 96 << 20, 50, 1_000_000, 5, (0, 10, 50, 150), 256 << 20)
 SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50), 16 << 20)
 
 
+# The operating system counts into a process's peak what its parent held when it began, and this one holds a lot.
+_LAUNCHER = """
+import os, subprocess, sys, time
+began = time.perf_counter()
+process = subprocess.Popen(sys.argv[2:])
+_, status, used = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - began
+open(sys.argv[1], "w").write(f"{seconds} {used.ru_maxrss * 1024} {os.waitstatus_to_exitcode(status)}")
+"""
+
+
 def run(command: Sequence[str | Path]) -> Run:
     """Runs a command to its end. RuntimeError with what it said if it fails."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [str(word) for word in command],
+    words = [str(word) for word in command]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as told:
+        subprocess.run(
+            [sys.executable, "-S", "-c", _LAUNCHER, told.name, *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             env=environment(XDG_CONFIG_HOME="/nonexistent"),
+            check=True,
         )
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds, peak_bytes, code = Path(told.name).read_text().split()
         printed, said = (_text(file) for file in (out, err))
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed with {process.returncode}:\n{printed}{said}")
-    return Run(seconds, used.ru_maxrss * 1024, printed)
+    if code != "0":
+        raise RuntimeError(f"{' '.join(words)} failed with {code}:\n{printed}{said}")
+    return Run(float(seconds), int(peak_bytes), printed)
 
 
 def _text(file: IO[bytes]) -> str:
