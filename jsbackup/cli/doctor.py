@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 # As `repository/doctor.py` has them.
-PURPOSES = ("backup", "restore", "all")
+PURPOSES = ("backup", "follow", "restore", "all")
 
 
 @click.command(cls=Command, needs_server=True)
@@ -39,7 +39,7 @@ PURPOSES = ("backup", "restore", "all")
     type=click.Choice(PURPOSES),
     default="all",
     show_default=True,
-    help="What server, user, repository and keys are to serve for.",
+    help="What server, user, repository and keys are to serve for; all of it but for follow.",
 )
 def doctor(shared: Shared, purpose: str) -> int:
     """Look at everything that a backup or a restore needs, and say what stands against it and how to mend it.

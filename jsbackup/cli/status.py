@@ -175,7 +175,8 @@ def _tell(
         output.note(warning)
     for error in errors:
         output.note(f"error: {error.message}")
-    output.result(status_json(report, location), lambda: tell_status(output, report, location))
+    unanswered = "" if failed is None else failed.message
+    output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
     return code or (errors[0].exit_code if errors else 0)
 
 

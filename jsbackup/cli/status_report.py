@@ -194,7 +194,8 @@ def _work_json(work: Work) -> JsonObject:
 # --- for people ---
 
 
-def tell_status(output: Output, report: Report, location: str) -> None:
+def tell_status(output: Output, report: Report, location: str, unanswered: str = "") -> None:
+    """`unanswered` is why the server did not tell its streams, if it was asked."""
     status = report.status
     output.line(f"repository  {location}")
     for line in status.lines:
@@ -215,7 +216,9 @@ def tell_status(output: Output, report: Report, location: str) -> None:
     for breach in report.breaches:
         output.line(f"BREACH      {breach.rule}: {breach.reason}")
         output.line(f"            {breach.hint}")
-    if not report.breaches:
+    if unanswered:
+        output.line(f"server      not known: {unanswered}")
+    elif not report.breaches:
         output.line("all is well")
 
 

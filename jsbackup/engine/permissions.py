@@ -26,7 +26,14 @@ _AFTER_THAT = "See the lines above first."
 _NO_REQUEST = b"!"
 _EMPTY_REQUEST = b"{}"
 # S: `!` would be a warning in the log of servers from 2.12 on.
-_WANT_A_BODY = ("STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.CREATE", "STREAM.UPDATE", "CONSUMER.CREATE")
+_WANT_A_BODY = (
+    "STREAM.SNAPSHOT",
+    "STREAM.RESTORE",
+    "STREAM.CREATE",
+    "STREAM.UPDATE",
+    "STREAM.MSG.GET",
+    "CONSUMER.CREATE",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +79,14 @@ def grants_for(prefix: str, purpose: Purpose, *, reads_by_message: bool) -> tupl
             api("CONSUMER.CREATE", 2, "consumers that a server leaves out stay out", wildcard=">"),
             api("CONSUMER.DELETE", 2, "consumers that are not wanted stay", spare=True),
         ]
+    elif purpose is Purpose.FOLLOW:
+        found.append(api("CONSUMER.CREATE", 2, "streams cannot be followed", wildcard=">"))
+        found.append(api("CONSUMER.INFO", 2, "streams cannot be followed"))
+        found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
     elif reads_by_message:
         found.append(api("CONSUMER.CREATE", 2, _ONE_BY_ONE, spare=True, wildcard=">"))
         found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
-    if reads_by_message:
+    if reads_by_message or purpose is Purpose.FOLLOW:
         found.append(api("STREAM.MSG.GET", 1, "a message that a consumer skips cannot be read"))
         found.append(Grant("$JS.FC.>", f"$JS.FC.{_NOBODY}.{_NOBODY}.1", "consumers stop delivering"))
     return tuple(found)

@@ -45,9 +45,10 @@ _UNLOCK = "Remove expired ones with 'jsbackup unlock'."
 
 
 class Purpose(StrEnum):
-    """What is to be done with server and repository."""
+    """What is to be done with server and repository. ALL are backups and restores, of which nobody has to follow."""
 
     BACKUP = "backup"
+    FOLLOW = "follow"
     RESTORE = "restore"
     ALL = "all"
 
@@ -57,7 +58,7 @@ class Purpose(StrEnum):
 
     @property
     def restores(self) -> bool:
-        return self is not Purpose.BACKUP
+        return self in (Purpose.RESTORE, Purpose.ALL)
 
 
 def check_clock(name: str, whose: str, ahead_seconds: float, unsure_seconds: float) -> Check:
@@ -120,7 +121,7 @@ def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, pla
         empty = next(iter(store.list()), None) is None
     except StoreError:
         empty = False
-    if empty and plain and purpose is Purpose.BACKUP:
+    if empty and plain and not purpose.restores:
         return Check.fine("repository", f"{store.location} is empty: the first backup makes a plain repository")
     if empty and plain and purpose is Purpose.ALL:
         found = f"{store.location} is empty: the first backup makes a plain repository"
@@ -166,7 +167,7 @@ def _backups(repository: Repository, purpose: Purpose) -> Check:
             return Check.fine("backups", "readable; there is none yet")
         newest = repository.manifest(backups[-1])
     except KeyUnavailable as error:
-        if purpose is Purpose.BACKUP:
+        if not purpose.restores:
             return Check.not_tried("backups", "no key was given that reads them", error.hint or NEEDS_IDENTITY)
         return Check.failed("backups", error, NEEDS_IDENTITY)
     except IntegrityError as error:

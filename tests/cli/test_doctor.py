@@ -91,8 +91,10 @@ def test_each_permission_that_is_denied_is_named(version: str, typed: Type, tmp_
     deaf = '{ user: deaf, password: p, permissions: { subscribe: "_MINE.>" } }'
     blind = '{ user: blind, password: p, permissions: { publish: { deny: ["$JS.API.STREAM.*"] } } }'
     mute = '{ user: mute, password: p, permissions: { publish: { deny: ["$JS.API.>"] } } }'
+    uninformed = '{ user: uninformed, password: p, permissions: { publish: { deny: ["$JS.API.CONSUMER.INFO.*.*"] } } }'
     everybody = "{ user: admin, password: p }"
-    config = f"accounts {{ A {{ jetstream: enabled, users: [\n{everybody}\n{deaf}\n{blind}\n{mute}\n{users}\n] }} }}"
+    users = "\n".join([everybody, deaf, blind, mute, uninformed, users])
+    config = f"accounts {{ A {{ jetstream: enabled, users: [\n{users}\n] }} }}"
 
     async def fill(url: str) -> None:
         async with connected(url) as nc:
@@ -128,6 +130,11 @@ def test_each_permission_that_is_denied_is_named(version: str, typed: Type, tmp_
         # What serves for backups alone need not be allowed to restore.
         restoring = list(GRANTS).index("$JS.API.STREAM.RESTORE.*")
         assert results(examine(typed, "-s", url(f"u{restoring}"), "--for", "backup")) == {"repository": "not tried"}
+        # To follow streams takes more than to back them up.
+        assert results(examine(typed, "-s", url("uninformed"))) == {"repository": "not tried"}
+        wrong = results(examine(typed, "-s", url("uninformed"), "--for", "follow", code=20))
+        assert wrong == {"repository": "not tried", "$JS.API.CONSUMER.INFO.*.*": "problem"}
+        assert results(examine(typed, "-s", url("admin"), "--for", "follow")) == {"repository": "not tried"}
         assert "jsbackup-doctor" not in json.dumps(server.monitor("/jsz?streams=1&accounts=1"))
         assert "Invalid JetStream request" not in server.log
 

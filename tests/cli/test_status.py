@@ -246,6 +246,8 @@ def test_the_server_is_asked_for_streams_without_a_backup(shop: Shop, typed: Typ
     assert typed("status", "-r", repo, "--live", "-s", shop.url, "--exclude", "evil*", "--exclude", "注*").code == 0
     away = typed("status", "-r", repo, "--live", "-s", f"nats://127.0.0.1:{_closed_port()}", "--json")
     assert away.code == 20 and away.document["ok"] and away.document["live"] is None and "error: " in away.err
+    away = typed("status", "-r", repo, "--live", "-s", f"nats://127.0.0.1:{_closed_port()}")
+    assert "server      not known: cannot connect to " in away.out and "all is well" not in away.out
 
 
 # --- the page ---
