@@ -44,7 +44,7 @@ def config(ctx: click.Context) -> None:
         raise UsageError("no command given", hint="The command is 'config check'.")
 
 
-@config.command("check", cls=_CheckCommand)
+@config.command("check", cls=_CheckCommand, short_help="Show profiles, and what is wrong with them.")
 @click.pass_context
 def check(ctx: click.Context, shared: Shared, config_file: str | None, names: tuple[str, ...]) -> int:
     """Show the profiles of the file, or those named with --profile: what each sets, also for single commands.

@@ -86,7 +86,7 @@ def key(ctx: click.Context) -> None:
         raise UsageError("no command given", hint=f"Commands are {', '.join(f'key {name}' for name in key.commands)}.")
 
 
-@key.command("add", cls=Command)
+@key.command("add", cls=Command, short_help="Let others read the repository, too.")
 @encryption_options
 def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> None:
     """Let others read the repository, too: all of it, old backups and new ones. Takes a key that reads it."""
@@ -111,7 +111,7 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
     shared.output.result({"added": added}, text)
 
 
-@key.command("list", cls=Command)
+@key.command("list", cls=Command, short_help="List who reads and who signs.")
 def list_keys(shared: Shared) -> None:
     """List who can read the repository, and who signs. Takes no key, and believes the repository without one."""
     start_log(shared)
@@ -146,7 +146,7 @@ def list_keys(shared: Shared) -> None:
     output.result({"authority": descriptor.authority, "readers": readers, "writers": signers}, text)
 
 
-@key.command("remove", cls=Command)
+@key.command("remove", cls=Command, short_help="Take a reader's key away.")
 @click.argument("key_id", metavar="KEY")
 def remove(shared: Shared, key_id: str) -> None:
     """Take a reader's key away: KEY is its id, or the start of it, as `key list` prints it.
@@ -168,7 +168,7 @@ def remove(shared: Shared, key_id: str) -> None:
     shared.output.result({"removed": removed.key}, text)
 
 
-@key.command("replace-writer", cls=Command)
+@key.command("replace-writer", cls=Command, short_help="Make a new writer key in place of the old.")
 @click.option("--new-writer-key", "file", required=True, metavar="FILE", help="Where to write the new writer key.")
 def replace_writer_key(shared: Shared, file: str) -> None:
     """Make a new writer key in place of one that was lost or stolen, which signs nothing from then on.

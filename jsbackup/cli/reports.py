@@ -67,6 +67,8 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
             f"{format_count(messages, 'message')}, {format_bytes(added)} added"
         )
 
+    if not results and not skipped:
+        output.warning("no stream was backed up: there are none, or all are left out")
     output.result(backup_json(manifest, results, skipped), text)
     return 0 if manifest.result == "complete" else IncompleteError.exit_code
 

@@ -153,7 +153,13 @@ def _files(kind: str, plan: Plan, profile: Profile, image: str | None, run_as: s
 
 def _write(folder: Path, files: Sequence[File], *, force: bool) -> None:
     """All of them, or none if one is in the way."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot make the folder {folder}: {reason}", hint="Name another one with --output."
+        ) from error
     for file in files:
         check_new_file(folder / file.name, replace=force)
     for file in files:

@@ -37,6 +37,7 @@ class BreachRule(StrEnum):
     NO_BACKUP = "no-backup"
     BACKUP_AGE = "backup-age"
     INCOMPLETE = "incomplete-backup"
+    EMPTY = "empty-backup"
     UNREADABLE = "unreadable-backup"
     CLOCK = "clock"
     VERIFY_AGE = "verify-age"
@@ -140,6 +141,14 @@ def _of_line(line: Line, status: Status, limits: Limits) -> Iterator[Breach]:
             f"the newest complete backup is {span(age)} old, {span(limits.max_age_seconds)} are allowed ({line.words})",
             "See why backups are not made or not complete. If these are not wanted any more, remove them with "
             "'jsbackup forget', or leave them out with --origin or --tag.",
+        )
+    full = next((one for one in reversed(line.complete) if one.streams), None)
+    if newest is not None and not newest.streams and full is not None:
+        yield Breach(
+            BreachRule.EMPTY,
+            line.words,
+            f"the newest complete backup, {newest.id}, has no stream, and {full.id} has some ({line.words})",
+            "See whether the server has lost its streams, or is another one now, before old backups are forgotten.",
         )
     lacking = [*(one.name for one in line.skipped), *line.warned]
     if lacking:

@@ -104,6 +104,9 @@ def test_no_secret_of_the_profile_is_in_what_is_printed(kind: str, typed: Type, 
     # What is there already stays, unless it is to be replaced.
     again = ["schedule", "--profile", "shop", "--format", kind, *FORMATS[kind], "--output", tmp_path / "out2"]
     assert typed(*again).code == 0 and typed(*again).code == 2 and typed(*again, "--force").code == 0
+    (tmp_path / "file").touch()
+    nowhere = typed(*again[:-1], tmp_path / "file")
+    assert nowhere.code == 2 and nowhere.err.startswith(f"error: cannot make the folder {tmp_path / 'file'}: ")
 
 
 def _cron_lines(text: str) -> Iterator[tuple[list[str], str]]:

@@ -107,6 +107,16 @@ def test_there_may_be_partial_backups_only(world: World) -> None:
     assert world.rules(min_backups=1, min_history_seconds=1) == ["no-backup", "incomplete-backup"]
 
 
+def test_a_server_that_has_lost_all_streams_is_told_for_as_long_as_backups_had_some(world: World) -> None:
+    world.back_up(3)
+    assert world.rules() == []
+    world.back_up(2, "A", "B")
+    assert world.rules() == []
+    world.back_up(1)
+    world.back_up(0)
+    assert world.rules() == ["empty-backup"]
+
+
 def test_a_backup_of_one_stream_by_hand_does_not_stand_in_for_that_of_all(world: World) -> None:
     world.back_up(30, "A", "B")
     world.back_up(1, "A", selection=Selection(("A",)))
