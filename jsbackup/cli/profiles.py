@@ -31,12 +31,14 @@ from jsbackup.config import (
     Secret,
     expand_path,
     expand_variables,
+    has_login,
     nearest,
     parse_duration,
     parse_glob,
     parse_size,
 )
-from jsbackup.errors import UsageError
+from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.stores.url import open_store
 
 __all__ = ["HOOKS", "Profile", "Setting", "over", "read_profile"]
 
@@ -55,6 +57,13 @@ def _check_program(text: str) -> None:
         words = []
     if not words:
         raise UsageError("it is no command", hint="Write a program and its arguments, quoted as for a shell.")
+
+
+def _check_location(text: str) -> None:
+    try:
+        open_store(text)
+    except UnsupportedError as error:
+        raise UsageError(error.message, hint=error.hint) from error
 
 
 # What click takes as any text, and is understood later on, as the help text shows it.
@@ -305,6 +314,11 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
         text = str(expand_path("~", environ)) + text[1:]
     if parse := _BY_METAVAR.get(parameter.metavar or ""):
         parse(text)
-    if str(parameter.name).startswith("ping_") and not text.startswith(_REFERENCES):
+    name = str(parameter.name).removeprefix("to_")
+    if name == "server":
+        has_login(text)
+    if name == "repo" and not text.lower().startswith("s3:"):  # for which boto3 would be imported
+        _check_location(text)
+    if name.startswith("ping_") and not text.startswith(_REFERENCES):
         check_url(Secret(text))
     return text

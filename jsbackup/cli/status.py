@@ -83,9 +83,10 @@ def status(
 ) -> int:
     """Say how backups stand; the exit code is 17 if anything is not as it should be, and every breach is named.
 
-    Always: there is a complete backup, the newest one is complete, all can be read, the last verify found nothing that
-    was not mended since, the last drill went well. The options ask for more. Of backups that were asked for in other
-    words (other streams, other servers) each has to be new enough, unless another one has all of its streams.
+    Always: there is a complete backup, the newest one is complete and has streams if earlier ones have, all can be
+    read, the last verify found nothing that was not mended since, the last drill went well. The options ask for more.
+    Of backups that were asked for in other words (other streams, other servers) each has to be new enough, unless
+    another one has all of its streams.
 
     --metrics and --html replace the files as a whole, also when something is wrong; --metrics and --push tell of a
     repository that cannot be reached, too.

@@ -18,6 +18,7 @@ from jsbackup.config.connection import (
     Tls,
     UserJwt,
     UserPassword,
+    has_login,
     source_connection,
     target_connection,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "examine_config",
     "expand_path",
     "expand_variables",
+    "has_login",
     "key_secrets",
     "mask_secret",
     "nearest",
