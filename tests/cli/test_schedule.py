@@ -254,7 +254,7 @@ def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Pa
         done = typed("schedule", "--profile", "shop", *line.split(" "))
         assert done.code == 2 and message in done.err, line
     for old, new, message in (
-        (f'repo = "{tmp_path}', 'repo = "here', "a path from some folder"),
+        (f'repo = "{tmp_path}', 'repo = "here', "does not begin with /"),
         ("[profiles.shop.backup]", "[profiles.shop.bakcup]", "bakcup"),
         ("[defaults]\nrepo", "[defaults]\ns3-region", "names no repository"),
     ):

@@ -100,7 +100,10 @@ def _folder(values: Mapping[str, Any]) -> Path | None:
 def _absolute(path: str | Path, key: str) -> Path:
     found = Path(path)
     if not found.is_absolute():
-        raise UsageError(f"{key} of the profile is a path from some folder: {path}", hint="Write it from / on.")
+        raise UsageError(
+            f"{key} of the profile does not begin with /: {path}",
+            hint="Scheduled commands run in another folder: write all of the path.",
+        )
     return found
 
 
