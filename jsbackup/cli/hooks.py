@@ -20,8 +20,8 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -186,30 +186,30 @@ def _ping(url: Secret | None, what: str) -> None:
 
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
     """Raises JsBackupError if the program cannot be run, fails, or takes too long. Its command is not repeated."""
+    process: subprocess.Popen[bytes] | None = None
     reading, writing = os.pipe()
     printed = _Tail(reading)
     try:
-        process = subprocess.Popen(
-            shlex.split(command),
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=subprocess.STDOUT,
-            env={**environment(), **variables},
-            start_new_session=True,  # ended with all that it started
-        )
-    except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
-        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
-        raise JsBackupError(f"the hook {name} cannot be run: {reason}") from None
-    finally:
-        os.close(writing)
-        printed.start()
-    try:
-        code = process.wait(hooks.timeout_seconds)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        code = None
+        try:
+            with _signals_later():
+                process = subprocess.Popen(
+                    shlex.split(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=subprocess.STDOUT,
+                    env={**environment(), **variables},
+                    start_new_session=True,  # ended with all that it started
+                )
+        except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
+            reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
+            raise JsBackupError(f"the hook {name} cannot be run: {reason}") from None
+        finally:
+            os.close(writing)
+            printed.start()
+        code = _code_in_time(process, hooks.timeout_seconds)
     except BaseException:
-        _end(process)
+        if process is not None:
+            _end(process)
         raise
     for line in printed.lines():
         _log.log(logging.INFO if code == 0 else logging.WARNING, "hook %s: %s", name, line)
@@ -222,6 +222,32 @@ def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) ->
         raise JsBackupError(
             f"the hook {name} failed with exit code {code}" if code > 0 else f"the hook {name} died of signal {-code}"
         )
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect at the end: nobody could end a process that is not known yet."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda came_now, _frame: came.append(came_now))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+def _code_in_time(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """The exit code; None if it took longer, and was ended."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

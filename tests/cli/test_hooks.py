@@ -345,15 +345,17 @@ def test_a_command_that_is_interrupted_ends_its_hook_and_tells_of_it(
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    hold = f"""sh -c 'echo ready > "{gate}"; read line < "{gate}"'"""
+    hold = f"""sh -c 'echo $$ > "{gate}"; read line < "{gate}"'"""
     line = command_line("prune", "--profile", "shop", "--hook-before", hold)
     with subprocess.Popen(
         line, env=environment(JSBACKUP_CONFIG=str(profile)), stderr=subprocess.PIPE, text=True
     ) as running:
-        assert gate.read_text() == "ready\n"
+        hook = int(gate.read_text())
         running.send_signal(signal.SIGTERM)
         assert running.stderr is not None
         assert "interrupted" in running.stderr.read()
         assert running.wait(20) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(hook, 0)
     assert [note[0] for note in notes()] == ["on-failure"]
     assert switch.asked == ["/prune/start", "/prune/fail"]
