@@ -35,8 +35,8 @@ from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer
 
-# The first of the session pays for all of its commands.
-pytestmark = pytest.mark.timeout(500)
+# The first of the session pays for all of its commands, so one process runs them all.
+pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("readme")]
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
