@@ -38,7 +38,11 @@ __all__ = ["COMMANDS", "restored_code", "restored_json", "tell_report", "tell_re
     help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
 )
 @runbook_option("Carry out all restores that this file lists, if all of them can be; in place of BACKUP, like --plan.")
-@click.option("--window", metavar="BYTES", default="4MiB", show_default=True, help="Bytes on the way, unacknowledged.")
+@click.option(
+    "--window",
+    metavar="BYTES",
+    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
+)
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
@@ -51,7 +55,7 @@ def restore(
     mask_secret: bytes,
     plan_file: Path | None,
     runbook: Path | None,
-    window: str,
+    window: str | None,
     partial: bool,
     no_verify: bool,
     jobs: int,
@@ -71,7 +75,11 @@ def restore(
     start_log(shared)
     saved = None
     settings = RestoreSettings(
-        jobs=jobs, window_bytes=parse_size(window), verify=not no_verify, partial=partial, mask_secret=mask_secret
+        jobs=jobs,
+        window_bytes=parse_size(window) if window else None,
+        verify=not no_verify,
+        partial=partial,
+        mask_secret=mask_secret,
     )
     if runbook is not None:
         from jsbackup.cli.runbook import restore_runbook

@@ -33,7 +33,7 @@ from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.progress import Progress
-from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES
+from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, window_for
 from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.verify import Problem
 
@@ -63,14 +63,14 @@ _ACTIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """How to go about it. `window_bytes` may be on the way unacknowledged.
+    """How to go about it. `window_bytes` may be on the way unacknowledged; None is what suits the link.
 
     `partial` restores what is left where objects are lost, which otherwise refuses everything. `mask_secret` is what
     values are hashed with.
     """
 
     jobs: int = 4
-    window_bytes: int = DEFAULT_WINDOW_BYTES
+    window_bytes: int | None = None
     verify: bool = True
     partial: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
@@ -231,7 +231,7 @@ class Execution:
         marked = self._marked(action)
         delivery = Delivery(
             js,
-            Transfer(self.connection, self.settings.window_bytes, self.settings.limits),
+            Transfer(self.connection, await self._window_bytes(js, action), self.settings.limits),
             action,
             with_marker(supply.on_the_way(keeping), self.label) if marked else action.config,
             lambda byte_count, messages: self.progress.start(action.name, factor * byte_count, messages),
@@ -242,6 +242,13 @@ class Execution:
         if marked and (reason := await configure(js, keeping)):
             return sent, [f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}"]
         return sent, []
+
+    async def _window_bytes(self, js: JetStream, action: Action) -> int:
+        if self.settings.window_bytes is not None:
+            return self.settings.window_bytes
+        if 0 < action.entry.captured.bytes <= DEFAULT_WINDOW_BYTES:  # all of it is on its way at once
+            return DEFAULT_WINDOW_BYTES
+        return window_for(await js.link.rtt())
 
     async def _restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         if action.wire is Wire.API:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from jsbackup.engine.planned import Action, PlannedConsumer, Target, Wire
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.model import Fidelity, JsonObject
+from jsbackup.protocol.restore import window_for
 from jsbackup.repository.manifest import StreamBackup
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]
@@ -23,7 +24,6 @@ _PACE: dict[Wire, tuple[float, float]] = {  # bytes and messages per second
 }
 _PROOF_PACE = (250e6, 500_000)
 _STREAM_ROUND_TRIPS = 12  # requests in turn, for one stream
-_WINDOW_BYTES = 4 << 20  # on the way at the most, and then a round trip passes: the default of --window
 ESTIMATE = (
     "from bytes and messages, at the pace measured on two cores on loopback, and the round trip to the target; "
     "one stream after the other, with the proof"
@@ -33,7 +33,7 @@ ESTIMATE = (
 def estimate_seconds(action: Action, target: Target) -> float:
     """How long the stream takes, copy and proof included; as if nothing else were restored at the same time."""
     byte_count, messages = action.entry.captured.bytes, action.entry.captured.messages
-    waiting = (_STREAM_ROUND_TRIPS + byte_count / _WINDOW_BYTES) * target.round_trip_seconds
+    waiting = (_STREAM_ROUND_TRIPS + byte_count / window_for(target.round_trip_seconds)) * target.round_trip_seconds
     once = waiting
     if action.wire in _PACE:
         for bytes_pace, messages_pace in (_PACE[action.wire], _PROOF_PACE):
