@@ -43,7 +43,6 @@ from jsbackup.protocol.responses import is_temporary
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     ConsumerBackup,
     ReadAs,
     Reading,
@@ -328,14 +327,7 @@ class Followed:
             config=stored_config(info.config),
             created=info.created,
             state=info.state,
-            captured=Captured(
-                messages=totals.messages,
-                bytes=totals.bytes,
-                first_seq=totals.first_seq,
-                last_seq=totals.last_seq,
-                begun=format_time(look.at_ns),
-                ended=format_time(clock_ns()),
-            ),
+            captured=totals.captured(format_time(look.at_ns), format_time(clock_ns())),
             archive_format=ArchiveFormat.MESSAGES,
             digest=totals.digest,
             segments=segments,

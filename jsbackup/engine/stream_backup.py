@@ -37,7 +37,6 @@ from jsbackup.protocol.paging import Listing
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     OpaqueRef,
     ReadAs,
     Reading,
@@ -148,14 +147,7 @@ async def back_up_stream(
         config=stored_config(info.config if stored.config is None else stored.config),
         created=info.created,
         state=stored.state,
-        captured=Captured(
-            messages=totals.messages,
-            bytes=totals.bytes,
-            first_seq=totals.first_seq,
-            last_seq=totals.last_seq,
-            begun=format_time(begun_ns),
-            ended=format_time(clock_ns()),
-        ),
+        captured=totals.captured(format_time(begun_ns), format_time(clock_ns())),
         archive_format=stored.archive_format,
         digest=totals.digest,
         segments=stored.segments,

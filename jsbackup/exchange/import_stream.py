@@ -36,7 +36,6 @@ from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     ConsumerBackup,
     Manifest,
     Result,
@@ -114,14 +113,7 @@ def import_stream(
         config=intake.config,
         created=intake.created,
         state=state,
-        captured=Captured(
-            messages=totals.messages,
-            bytes=totals.bytes,
-            first_seq=totals.first_seq,
-            last_seq=totals.last_seq,
-            begun=format_time(begun_ns),
-            ended=format_time(ended_ns),
-        ),
+        captured=totals.captured(format_time(begun_ns), format_time(ended_ns)),
         archive_format=ArchiveFormat(end.format),
         digest=totals.digest,
         segments=tuple(segments),

@@ -31,7 +31,6 @@ from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout, leases
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     Manifest,
     Result,
     Source,
@@ -171,7 +170,6 @@ class _Sink:
                 raise FormatError(f"stream {name}: sequence {after.first_seq} is there twice")
         total = total_of(segments)
         ended_ns = time.time_ns()
-        span = (total.messages, total.bytes, total.first_seq, total.last_seq)
         stream = StreamBackup(
             name=name,
             incarnation=incarnation,
@@ -184,7 +182,7 @@ class _Sink:
                 last_seq=total.last_seq,
                 deleted=total.last_seq - total.first_seq + 1 - total.messages if segments else 0,
             ),
-            captured=Captured(*span, format_time(begun_ns), format_time(ended_ns)),
+            captured=total.captured(format_time(begun_ns), format_time(ended_ns)),
             archive_format=ArchiveFormat.MESSAGES,
             digest=total.digest,
             segments=tuple(segments),

@@ -239,6 +239,10 @@ class Totals:
     size: int = 0
     digest: StreamDigest = field(default_factory=StreamDigest)
 
+    def captured(self, begun: str, ended: str) -> Captured:
+        """As what was captured of a stream, between two times (RFC 3339)."""
+        return Captured(self.messages, self.bytes, self.first_seq, self.last_seq, begun, ended)
+
 
 def total_of(segments: Iterable[SegmentRef]) -> Totals:
     """Add segments up: the numbers that `Captured` and `StreamBackup.digest` hold."""

@@ -15,7 +15,7 @@ from jsbackup.errors import IntegrityError, PlanRefused, UsageError
 from jsbackup.formats.digest import Digester
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import store_consumer
 from jsbackup.repository.segments import SegmentWriter
@@ -61,7 +61,7 @@ def stored(objects: Objects, messages: list[Message], *, beyond: int = 0, segmen
         last_seq=last.sequence + beyond,
         last_ns=last.timestamp_ns,
     )
-    captured = Captured(total.messages, total.bytes, total.first_seq, total.last_seq, NOW, NOW)
+    captured = total.captured(NOW, NOW)
     config = {"name": "S", "subjects": ["a.>"]}
     return StreamBackup("S", "i", config, NOW, state, captured, ArchiveFormat.V2, total.digest, segments)
 

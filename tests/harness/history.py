@@ -25,7 +25,7 @@ from jsbackup.repository.forget import carry_out, plan_by_policy
 from jsbackup.repository.founding import Founding, found
 from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
-from jsbackup.repository.manifest import Captured, Manifest, total_of
+from jsbackup.repository.manifest import Manifest, total_of
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.prune import PruneReport, objects_named, prune
 from jsbackup.repository.receipts import Receipts
@@ -213,7 +213,7 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
         orders = replace(
             model.streams[0],
             state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-            captured=Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+            captured=total.captured(CREATED, CREATED),
             digest=total.digest,
             segments=tuple(segments),
         )

@@ -32,7 +32,6 @@ from jsbackup.repository.forget import carry_out, plan_by_policy
 from jsbackup.repository.leases import Mode, Terms, acquire, commit
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     Manifest,
     Result,
     SegmentRef,
@@ -148,7 +147,7 @@ def back_up(month: Month, number: int) -> None:
                 config={"name": name},
                 created=CREATED,
                 state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-                captured=Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+                captured=total.captured(CREATED, CREATED),
                 archive_format=ArchiveFormat.V2,
                 digest=total.digest,
                 segments=refs,

@@ -20,7 +20,6 @@ from jsbackup.repository.diff import AlongSegments, Side, StreamDiff, diff_backu
 from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    Captured,
     ConsumerBackup,
     Manifest,
     Result,
@@ -56,7 +55,7 @@ def stored(objects: Objects, messages: Sequence[Message], segment_bytes: int = 3
         {"name": "S"},
         CREATED,
         StreamState(),
-        Captured(total.messages, total.bytes, total.first_seq, total.last_seq, CREATED, CREATED),
+        total.captured(CREATED, CREATED),
         ArchiveFormat.V2,
         total.digest,
         tuple(segments),
