@@ -205,6 +205,8 @@ class _Run:
 
     async def reusable(self) -> list[SegmentRef]:
         """The segments that are in the store: of the previous backup, and of what runs and attempts have left since."""
+        if self._last_writer is not None:  # it may still be storing one
+            await asyncio.to_thread(self._last_writer.settle)
         return await self._stored(*self.receipts.candidates(self.folder, self.previous))
 
     def _writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:

@@ -102,8 +102,12 @@ class SegmentCutter:
         self._sizes = deque([self._segment_bytes])
 
     def close(self) -> None:
-        """Done, or given up: nothing more is stored."""
+        """Done, or given up: nothing more is stored, but for what is being stored now."""
         self._after.close()
+
+    def settle(self) -> None:
+        """Given up: waits until nothing is stored any more, so that `stored_bytes` is right."""
+        self._after.settle()
 
     def _fitting(self, rows: EncodedRows) -> int:
         """How many of the rows the open segment still takes; an empty one takes the first, however large."""

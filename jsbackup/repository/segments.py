@@ -131,6 +131,11 @@ class SegmentWriter:
         self._cutter.close()
         self._share.close()
 
+    def settle(self) -> None:
+        """Given up: waits for the segment that is being stored. Then `stored_bytes` counts it, and the store has it."""
+        self._cutter.settle()
+        self.close()
+
     def _memory_bytes(self) -> int:
         runs = [*self._window, *(run for run in (self._run, self._new) if run is not None)]
         return self._cutter.held_bytes + sum(run.packed_bytes for run in runs)

@@ -77,6 +77,11 @@ class Aftermath:
         self._ahead.clear()
         self._ahead_bytes = 0
 
+    def settle(self) -> None:
+        """Close, and wait for the task that has begun after all."""
+        self.close()
+        self._pool.shutdown()
+
     def _finish_one(self) -> None:
         done, size = self._ahead.popleft()
         wait([done])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, StoreError
 from jsbackup.formats.digest import Digester
@@ -158,6 +161,24 @@ def test_what_an_interrupted_run_stored_is_used_again() -> None:
     assert writer.reused == 3
     assert writer.stored_bytes == sum(ref.size for ref in refs[3:])
     assert read(store, refs) == messages
+
+
+def test_given_up_while_a_segment_is_stored_it_is_waited_for_and_counted() -> None:
+    putting = threading.Event()
+
+    class Slow(MemoryStore):
+        def put(self, key: str, data: Buffer) -> None:
+            putting.set()
+            time.sleep(0.05)
+            super().put(key, data)
+
+    store = Slow()
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
+    writer.add(batch_of(some_messages(30, 100)))
+    assert putting.wait(10)
+    writer.settle()
+    there = [info.size for info in store.list()]
+    assert there and writer.stored_bytes == sum(there)
 
 
 def test_reuse_costs_one_small_request() -> None:

@@ -86,3 +86,20 @@ def test_closed_it_drops_what_has_not_begun_and_does_not_wait() -> None:
     gate.set()
     after._pool.shutdown()
     assert done == [1]
+
+
+def test_settled_it_has_waited_for_the_task_that_had_begun() -> None:
+    done, begun, gate = [], threading.Event(), threading.Event()
+    after = Aftermath(10)
+
+    def slow() -> None:
+        begun.set()
+        gate.wait()
+        done.append(1)
+
+    after.give(slow)
+    after.give(lambda: done.append(2))
+    assert begun.wait(10)
+    threading.Timer(0.05, gate.set).start()
+    after.settle()
+    assert done == [1]
