@@ -10,7 +10,8 @@
 
 nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`; tests/engine/test_link.py fails if one of them changes its meaning.
+`_flusher_task`; tests/engine/test_link.py fails if one of them changes its meaning. Long because none of this may be
+known anywhere else.
 """
 
 from __future__ import annotations

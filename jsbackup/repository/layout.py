@@ -30,6 +30,8 @@ documents are signed, they have one more line (`signing.py`).
 name and creation time (decimal nanoseconds since the epoch), joined by NUL.
 
 `<name>`: the stream's name, encoded (`names.py`).
+
+Long because a key that is built in one module and parsed in another is how the two drift apart.
 """
 
 from __future__ import annotations
