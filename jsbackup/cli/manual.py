@@ -1,7 +1,7 @@
 """What the help of a command ends with, as a man page would: examples, its exit codes, and commands beside it.
 
-One table for all commands, so it is as long as they are many. Exit codes are those of the contract; a page says what one means there only where that is
-more than the contract's words. Every command may end with 0, 1, 2 and 130.
+One table for all commands, so it is as long as they are many. Exit codes are those of the contract; a page says what
+one means there only where that is more than the contract's words. Every command may end with 0, 1, 2 and 130.
 """
 
 from __future__ import annotations
