@@ -73,6 +73,8 @@ STEPS = _steps()
 _KINDS = [
     (r"\d{8}T\d{6}Z-[0-9a-f]{6}", "<id>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<time>"),
+    (r"\b\d{4}-\d\d-\d\d\b", "<day>"),
+    (r"\b\d{4}-W\d\d\b", "<week>"),
     (r"\b[0-9a-f]{64}\b", "<digest>"),
     (r"\b[\d.]+ (?:B|[KMG]iB)(?!\w)", "<size>"),
     (r"\b[\d.]+ s(?!\w)", "<seconds>"),
@@ -105,6 +107,7 @@ def _stripped(lines: list[str]) -> list[str]:
 def test_output_is_compared() -> None:
     assert _matches(["a  … b", "…", "0.3 s  12 KiB"], ["a 1 b", "x", "y", "7.5 s 1.23 MiB"])
     assert _matches(["…", "end"], ["end"])
+    assert _matches(["daily 2026-11-21", "weekly 2026-W47"], ["daily 2027-01-01", "weekly 2026-W53"])
     assert not _matches(["a 3 streams"], ["a 4 streams"])
     assert not _matches(["a"], ["a", "b"])
     assert not _matches(["a", "b"], ["a"])

@@ -1,11 +1,14 @@
 """The JetStream API over a link: requests of `protocol/api.py` sent, answers decoded, lists read to their end.
 
-A cluster answers "not available" while it elects a leader; those answers, and only those, are asked again here.
+A cluster answers "not available" while it elects a leader, and "no suitable peers, peer offline" until each of its
+servers has been heard of; those answers, and only those, are asked again here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,14 +28,20 @@ from jsbackup.protocol.info import (
     stream_info,
 )
 from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page, stream_names_page
-from jsbackup.protocol.responses import ErrCode, is_temporary
+from jsbackup.protocol.responses import ErrCode, is_temporary, lacks_peers
 
 __all__ = ["JetStream"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 # A meta or stream election takes a second or two; four tries with these pauses outlast it.
 _PAUSES_SECONDS = (0.25, 1.0, 2.0)
+# S: servers tell of themselves every ten seconds (`statsHBInterval`), and what is known of one is forgotten when its
+# route is made anew (`addRoute`), as after the start of a cluster.
+_GATHERING_SECONDS = 15.0
+_GATHERING_PAUSE_SECONDS = 0.5
 _DELETE_ATTEMPTS = 6
 # API level -> the first release that had it (`JSApiLevel` in nats-server's jetstream_versioning.go).
 _RELEASES: tuple[tuple[int, Version], ...] = (
@@ -53,23 +62,44 @@ class JetStream:
         self.link = link
         self.prefix = prefix
         self.timeout_seconds = timeout_seconds
+        self._gathered_by: float | None = None
 
     async def ask(self, request: api.Request, timeout_seconds: float | None = None) -> JsonObject:
         """Send a request and give its decoded answer."""
         timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
-        for pause in (*_PAUSES_SECONDS, None):
+        pauses = iter(_PAUSES_SECONDS)
+        while True:
             connected = self.link.connected
             try:
                 return await self.link.api(request, timeout)
             except TransferError:
+                pause = next(pauses, None)
                 # If the connection broke under it: all these requests may be sent twice. Else none could be made.
                 if not connected or pause is None:
                     raise
             except ApiError as error:
+                if await self.gathers(error):
+                    continue
+                pause = next(pauses, None)
                 if pause is None or not is_temporary(error):
                     raise
             await asyncio.sleep(pause)
-        raise AssertionError
+
+    async def gathers(self, error: ApiError) -> bool:
+        """Whether a request was refused for servers that the cluster may hear of yet; then a pause has passed.
+
+        That is believed for the first seconds only, whatever is asked: a server that stays away delays a run once.
+        """
+        if not lacks_peers(error):
+            return False
+        now = time.monotonic()
+        if self._gathered_by is None:
+            self._gathered_by = now + _GATHERING_SECONDS
+            _log.info("%s; asked again for %.0f s", error.message, _GATHERING_SECONDS)
+        if now > self._gathered_by:
+            return False
+        await asyncio.sleep(_GATHERING_PAUSE_SECONDS)
+        return True
 
     async def account(self) -> AccountInfo:
         return account_info(await self.ask(api.account_info(self.prefix)))

@@ -130,7 +130,11 @@ class _Transmission:
     async def _open(self, subscription: Subscription) -> None:
         request = self._sender.request(self._js.prefix)
         seconds = max(self._limits.request_seconds, self._js.timeout_seconds)
-        answer = await self._js.link.request(request.subject, request.payload, seconds)
+        while True:
+            answer = await self._js.link.request(request.subject, request.payload, seconds)
+            missing = self._sender.put_off(answer.data)
+            if missing is None or not await self._js.gathers(missing):
+                break
         self._sender.receive_response(answer.data)
         if self._js.link.generation != subscription.generation:
             self._sender.reconnected()

@@ -15,7 +15,7 @@ from jsbackup.model import JsonObject
 from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import one_line
 
-__all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field"]
+__all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field", "lacks_peers"]
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
 
@@ -153,6 +153,14 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
 def is_temporary(error: ApiError) -> bool:
     """Whether the same request may succeed a moment later."""
     return error.err_code in _TEMPORARY
+
+
+def lacks_peers(error: ApiError) -> bool:
+    """Whether a cluster places nothing as it has not heard of some of its servers, which it may yet.
+
+    Text: `selectPeerError` in nats-server's jetstream_cluster.go, which says so of servers without statistics only.
+    """
+    return _cause(error.err_code, error.message) == ErrCode.NO_PEERS and "peer offline" in error.message
 
 
 def is_unknown_field(error: ApiError, field: str) -> bool:

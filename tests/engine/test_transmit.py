@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -149,6 +149,52 @@ def test_chunks_are_full_but_for_the_last_and_hold_every_byte(pieces: list[bytes
     assert b"".join(chunks) == b"".join(pieces)
     assert all(len(chunk) == size for chunk in chunks[:-1])
     assert not chunks or 0 < len(chunks[-1]) <= size
+
+
+NO_PEERS = (10005, "no suitable peers for placement, peer offline")
+
+
+def test_a_cluster_that_has_not_heard_of_its_servers_is_asked_again() -> None:
+    async def script(restore: Restore) -> None:
+        for _ in range(2):
+            await restore.refuse(restore.asked, "stream_restore_response", *NO_PEERS)
+            restore.asked = await restore.peer.expect("$JS.API.STREAM.RESTORE.ORDERS")
+        await restore.accept()
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+
+    assert asyncio.run(play(script)).name == "ORDERS"
+
+
+def test_servers_that_stay_away_delay_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jsbackup.engine.jetstream._GATHERING_SECONDS", 0.6)
+
+    async def run() -> tuple[int, int]:
+        async with ScriptedPeer() as peer, jetstream(peer.url) as js:
+            times = []
+            for _ in range(2):
+                task = asyncio.create_task(js.create_stream({"name": "ORDERS"}))
+                times.append(0)
+                while not task.done():
+                    with suppress(TimeoutError):
+                        heard = await asyncio.wait_for(peer.expect("$JS.API.STREAM.CREATE.ORDERS"), 1)
+                        times[-1] += 1
+                        await Restore(peer, heard).refuse(heard, "stream_create_response", *NO_PEERS)
+                with pytest.raises(ApiError, match="10005"):
+                    await task
+            return times[0], times[1]
+
+    first, second = asyncio.run(run())
+    assert first > 1
+    assert second == 1
+
+
+def test_a_placement_that_no_server_fits_is_refused_at_once() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.refuse(restore.asked, "stream_restore_response", 10005, "no suitable peers for placement, tags")
+
+    error = failure_of(script)
+    assert isinstance(error, ApiError) and error.err_code == 10005
 
 
 def test_an_archive_arrives_whole_and_then_its_end() -> None:

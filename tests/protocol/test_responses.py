@@ -14,6 +14,7 @@ from jsbackup.protocol.responses import (
     decode_response,
     is_temporary,
     is_unknown_field,
+    lacks_peers,
 )
 
 INFO = f"{TYPE_PREFIX}stream_info_response"
@@ -83,6 +84,14 @@ def test_hints_are_sentences_for_the_codes_of_well_known_mishaps() -> None:
 def test_temporary_errors_are_told_from_others() -> None:
     assert is_temporary(error_of(failed(10008))) and is_temporary(error_of(failed(10004)))
     assert not is_temporary(error_of(failed(10059))) and not is_temporary(error_of(failed(10130)))
+
+
+def test_servers_not_heard_of_are_told_from_placements_that_fit_none() -> None:
+    offline = "no suitable peers for placement, peer offline"
+    assert lacks_peers(error_of(failed(10005, offline)))
+    assert lacks_peers(error_of(failed(10062, f"restore failed: {offline} (10005)")))
+    assert not lacks_peers(error_of(failed(10005, "no suitable peers for placement, tags not matched ['x']")))
+    assert not lacks_peers(error_of(failed(10008, "peer offline")))
 
 
 def test_a_field_the_server_does_not_know_is_recognised() -> None:
