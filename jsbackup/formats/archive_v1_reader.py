@@ -110,11 +110,10 @@ class ArchiveV1Reader:
                     f"archive v1: {_shown(piece.name)} has {piece.size} bytes, at most {most} are allowed"
                 )
             if piece.offset == 0:
-                self._member = PagedFile(piece.size)
+                self._member.start_again(piece.size)
             self._member.write(piece.data)
             if piece.is_last:
-                content, self._member = self._member.content(), PagedFile(0)
-                yield from self._take(piece.name, content)
+                yield from self._take(piece.name, self._member.content())
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
         """No more items, and the end. Raises `FormatError` if the archive is not whole or the server failed."""

@@ -8,6 +8,7 @@ gives pages when they are written to, and takes them all when the file is forgot
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ __all__ = ["PagedFile"]
 
 # Most segments, if nothing of them compresses. Pages that are not written to cost nothing.
 _RESERVED_BYTES = 80 << 20
+# What is kept for the next file: a block of a stream has 8 MiB, unless a message is larger.
+_KEPT_BYTES = 9 << 20
 
 
 class PagedFile:
@@ -48,10 +51,24 @@ class PagedFile:
         """It stays readable."""
         self.closed = True
 
+    def start_again(self, size: int) -> None:
+        """Forget what was written, for a file of `size` bytes in the same memory: nobody may still hold `content`.
+
+        Pages that were written to once cost nothing any more: a tenth of the time of reading a stream.
+        """
+        if not size <= len(self._pages) <= max(_KEPT_BYTES, size):
+            self._pages = _reserve(size)
+        self._size = 0
+
     def content(self) -> memoryview:
         """What was written; the memory lives as long as this is kept. No more may be written."""
         return memoryview(self._pages)[: self._size]
 
 
 def _reserve(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # Each page takes the system a moment when it is first written to; large ones are fewer. Some kernels have none.
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
