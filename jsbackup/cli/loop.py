@@ -95,6 +95,8 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                 loop.remove_signal_handler(number)
                 signal.signal(number, note)
 
+    # What was imported stays, and is not looked at again and again.
+    gc.freeze()
     gc.set_threshold(_THRESHOLD)
     # A loop that an exception meets while it is made or closed is torn.
     before = {number: signal.signal(number, note) for number in _SIGNALS}
