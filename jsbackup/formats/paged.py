@@ -20,6 +20,8 @@ __all__ = ["PagedFile"]
 _RESERVED_BYTES = 80 << 20
 # What is kept for the next file: a block of a stream has 8 MiB, unless a message is larger.
 _KEPT_BYTES = 9 << 20
+# Large pages have 2 MiB: for less they would be cleared for nothing.
+_LARGE_BYTES = 1 << 20
 
 
 class PagedFile:
@@ -37,9 +39,17 @@ class PagedFile:
             grown = _reserve(max(end, 2 * len(self._pages)))
             grown[: self._size] = memoryview(self._pages)[: self._size]
             self._pages = grown
+        if self._size < _LARGE_BYTES <= end:
+            self._ask_for_large_pages()
         self._pages[self._size : end] = view
         self._size = end
         return len(view)
+
+    def _ask_for_large_pages(self) -> None:
+        """Each page takes the system a moment when it is first written to, and of large ones there are fewer."""
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # some kernels have none
+                self._pages.madvise(mmap.MADV_HUGEPAGE)
 
     def tell(self) -> int:
         return self._size
@@ -66,9 +76,4 @@ class PagedFile:
 
 
 def _reserve(size: int) -> mmap.mmap:
-    pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # Each page takes the system a moment when it is first written to; large ones are fewer. Some kernels have none.
-        with suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
