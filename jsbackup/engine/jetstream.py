@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -42,6 +43,8 @@ _PAUSES_SECONDS = (0.25, 1.0, 2.0)
 # route is made anew (`addRoute`), as after the start of a cluster.
 _GATHERING_SECONDS = 15.0
 _GATHERING_PAUSE_SECONDS = 0.5
+# Refusals so far apart have nothing to do with each other.
+_APART_SECONDS = 60.0
 _DELETE_ATTEMPTS = 6
 # API level -> the first release that had it (`JSApiLevel` in nats-server's jetstream_versioning.go).
 _RELEASES: tuple[tuple[int, Version], ...] = (
@@ -62,7 +65,7 @@ class JetStream:
         self.link = link
         self.prefix = prefix
         self.timeout_seconds = timeout_seconds
-        self._gathered_by: float | None = None
+        self._gathered_by = self._missed_at = -math.inf
 
     async def ask(self, request: api.Request, timeout_seconds: float | None = None) -> JsonObject:
         """Send a request and give its decoded answer."""
@@ -93,9 +96,10 @@ class JetStream:
         if not lacks_peers(error):
             return False
         now = time.monotonic()
-        if self._gathered_by is None:
+        if now - self._missed_at > _APART_SECONDS:
             self._gathered_by = now + _GATHERING_SECONDS
             _log.info("%s; asked again for %.0f s", error.message, _GATHERING_SECONDS)
+        self._missed_at = now
         if now > self._gathered_by:
             return False
         await asyncio.sleep(_GATHERING_PAUSE_SECONDS)

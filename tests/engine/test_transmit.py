@@ -166,13 +166,15 @@ def test_a_cluster_that_has_not_heard_of_its_servers_is_asked_again() -> None:
     assert asyncio.run(play(script)).name == "ORDERS"
 
 
-def test_servers_that_stay_away_delay_a_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_stay_away_delay_a_run_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jsbackup.engine.jetstream._GATHERING_SECONDS", 0.6)
 
-    async def run() -> tuple[int, int]:
+    async def run() -> list[int]:
         async with ScriptedPeer() as peer, jetstream(peer.url) as js:
             times = []
-            for _ in range(2):
+            for number in range(3):
+                if number == 2:
+                    js._missed_at -= 61
                 task = asyncio.create_task(js.create_stream({"name": "ORDERS"}))
                 times.append(0)
                 while not task.done():
@@ -182,11 +184,12 @@ def test_servers_that_stay_away_delay_a_run_once(monkeypatch: pytest.MonkeyPatch
                         await Restore(peer, heard).refuse(heard, "stream_create_response", *NO_PEERS)
                 with pytest.raises(ApiError, match="10005"):
                     await task
-            return times[0], times[1]
+            return times
 
-    first, second = asyncio.run(run())
+    first, second, later = asyncio.run(run())
     assert first > 1
     assert second == 1
+    assert later > 1
 
 
 def test_a_placement_that_no_server_fits_is_refused_at_once() -> None:
