@@ -1,10 +1,15 @@
-"""What the scripts install is what the project declares: pip only warns of an extra that is not there."""
+"""What the scripts install is what the project declares, and tests of a group run in one process.
+
+Both go wrong without a word: pip only warns of an extra that is not there, and pytest-xdist of nothing.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,3 +25,9 @@ def test_the_extras_that_scripts_install_are_declared() -> None:
     }
     assert used == {"dev", "drill"}
     assert used <= set(declared)
+
+
+@pytest.mark.xdist_group("scripts")
+def test_tests_of_a_group_stay_together(request: pytest.FixtureRequest) -> None:
+    grouped = request.config.getoption("loadgroup", default=False)  # set by pytest-xdist in its processes
+    assert request.node.nodeid.endswith("@scripts") == bool(grouped)

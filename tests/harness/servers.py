@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import http.client
 import json
+import logging
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import pytest
+
+_log = logging.getLogger(__name__)
 
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 NEWEST = VERSIONS[-1]
@@ -137,6 +140,7 @@ class NatsServer:
         self._port, self._monitor = Port(), Port()
         self.port, self.monitor_port = self._port.number, self._monitor.number
         self._process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0  # of the monotonic clock
         lines = [
             f'host: 127.0.0.1\nport: {self.port}\nhttp: "127.0.0.1:{self.monitor_port}"\nserver_name: {name}',
             f"pid_file: {json.dumps(str(self.directory / 'pid'))}",
@@ -186,6 +190,7 @@ class NatsServer:
             command = [setpriv, "--pdeathsig", "KILL", *command]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.started_at = time.monotonic()
         atexit.register(self.kill)
         if wait:
             self.wait_ready()
@@ -239,11 +244,19 @@ class NatsServer:
             process.send_signal(with_signal)
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
+        else:
+            _log.warning("%s %s had ended (%s):\n%s", self.name, self.version, process.returncode, self._last_words())
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _last_words(self) -> str:
+        """The end of the log, from what a Go program says when it breaks off."""
+        log = self.log
+        at = [at for at in (log.find("panic:"), log.find("fatal error:")) if at >= 0]
+        return log[max(0, min(at, default=len(log)) - 1000) :][:6000]
 
     def restart(self) -> None:
         """Stops it if it runs, and starts it on the same ports and store."""
