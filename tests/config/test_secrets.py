@@ -181,6 +181,8 @@ def test_a_credentials_file_yields_jwt_and_seed() -> None:
         creds_text("a.b.c", new_seed(nkeys.PREFIX_BYTE_ACCOUNT)),
         "-" * 100_000,
     ],
+    # Keys are made anew: without names of their own the tests would be others in each process.
+    ids=["empty", "cut off", "no seed", "no JWT", "a bad seed", "an account's seed", "dashes"],
 )
 def test_what_is_no_credentials_file_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:

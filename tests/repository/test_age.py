@@ -191,7 +191,9 @@ def test_a_file_that_asks_for_hours_of_work_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", SEALED, b"-----BEGIN AGE ENCRYPTED FILE-----\n?\n", b"-----BEGIN AGE ENCRYPTED FILE-----"]
+    "data",
+    [b"", SEALED, b"-----BEGIN AGE ENCRYPTED FILE-----\n?\n", b"-----BEGIN AGE ENCRYPTED FILE-----"],
+    ids=["empty", "for a key", "bad armour", "cut off"],
 )
 def test_what_takes_no_passphrase_is_an_error_of_ours(data: bytes) -> None:
     assert not age.needs_passphrase(data)
