@@ -7,6 +7,7 @@ lacks makes it skip, with the reason; under CI (`CI=true`) it fails instead, so 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,18 @@ from tests.harness.servers import NatsServer
 # A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that: the
 # commands under test could not be interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that runs in the process of the tests takes the log over; the next test may look at it."""
+    loggers = [logging.getLogger(name) for name in ("jsbackup", "asyncio")]
+    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 @pytest.fixture
