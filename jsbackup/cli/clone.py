@@ -102,7 +102,10 @@ def clone(
     options = asked.options()
     options.reshape.masks.check_secret(mask_secret)
     settings = RestoreSettings(
-        jobs=jobs, window_bytes=parse_size(window) if window else None, verify=not no_verify, mask_secret=mask_secret
+        jobs=jobs,
+        window_bytes=None if window is None else parse_size(window),
+        verify=not no_verify,
+        mask_secret=mask_secret,
     )
     source, target = connection_of(shared), target_connection_of(to)
     if dry_run:

@@ -76,7 +76,7 @@ def restore(
     saved = None
     settings = RestoreSettings(
         jobs=jobs,
-        window_bytes=parse_size(window) if window else None,
+        window_bytes=None if window is None else parse_size(window),
         verify=not no_verify,
         partial=partial,
         mask_secret=mask_secret,
