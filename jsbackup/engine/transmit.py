@@ -132,8 +132,8 @@ class _Transmission:
         seconds = max(self._limits.request_seconds, self._js.timeout_seconds)
         while True:
             answer = await self._js.link.request(request.subject, request.payload, seconds)
-            missing = self._sender.put_off(answer.data)
-            if missing is None or not await self._js.gathers(missing):
+            refusal = self._sender.refusal(answer.data)
+            if refusal is None or not await self._js.gathers(refusal):
                 break
         self._sender.receive_response(answer.data)
         if self._js.link.generation != subscription.generation:

@@ -48,7 +48,7 @@ from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.names import check_name, check_subject, is_subject
-from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response, lacks_peers
+from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 
 __all__ = ["RestoreSender", "State", "chunk_limit", "window_for"]
 
@@ -149,12 +149,12 @@ class RestoreSender(Dialogue[State]):
         """The request that starts it. After its answer the first chunk has to come within five seconds."""
         return api.stream_restore(prefix, self.config, self.stream_state)
 
-    def put_off(self, payload: bytes) -> ApiError | None:
-        """What an answer says of servers not heard of yet, if it does. The request may then be made again."""
+    def refusal(self, payload: bytes) -> ApiError | None:
+        """What an answer to the request says if it is an error. Until it is taken the request may be made again."""
         try:
             decode_response(payload, f"{TYPE_PREFIX}stream_restore_response", self.what)
         except ApiError as error:
-            return error if lacks_peers(error) else None
+            return error
         except FormatError:
             pass
         return None

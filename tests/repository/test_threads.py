@@ -69,8 +69,10 @@ def test_after_an_error_nothing_more_is_done_and_every_call_raises_it() -> None:
     assert not done
 
 
-def test_closed_it_drops_what_has_not_begun_and_does_not_wait() -> None:
-    done, begun, gate = [], threading.Event(), threading.Event()
+def _under_way() -> tuple[Aftermath, threading.Event, list[int]]:
+    """The first of two tasks has begun, and ends when the gate opens; what was done."""
+    done: list[int] = []
+    begun, gate = threading.Event(), threading.Event()
     after = Aftermath(10)
 
     def slow() -> None:
@@ -81,6 +83,11 @@ def test_closed_it_drops_what_has_not_begun_and_does_not_wait() -> None:
     after.give(slow)
     after.give(lambda: done.append(2))
     assert begun.wait(10)
+    return after, gate, done
+
+
+def test_closed_it_drops_what_has_not_begun_and_does_not_wait() -> None:
+    after, gate, done = _under_way()
     after.close()
     assert (done, after.held_bytes) == ([], 0)
     gate.set()
@@ -89,17 +96,7 @@ def test_closed_it_drops_what_has_not_begun_and_does_not_wait() -> None:
 
 
 def test_settled_it_has_waited_for_the_task_that_had_begun() -> None:
-    done, begun, gate = [], threading.Event(), threading.Event()
-    after = Aftermath(10)
-
-    def slow() -> None:
-        begun.set()
-        gate.wait()
-        done.append(1)
-
-    after.give(slow)
-    after.give(lambda: done.append(2))
-    assert begun.wait(10)
+    after, gate, done = _under_way()
     threading.Timer(0.05, gate.set).start()
     after.settle()
     assert done == [1]
