@@ -23,13 +23,14 @@ from tests.harness.servers import NatsServer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_LOGGERS = [logging.getLogger(name) for name in ("jsbackup", "asyncio")]
+_UNTOUCHED = [(logger.handlers[:], logger.level, logger.propagate) for logger in _LOGGERS]
+
+
 @pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    """A command that runs in the process of the tests takes the log over; the next test may look at it."""
-    loggers = [logging.getLogger(name) for name in ("jsbackup", "asyncio")]
-    before = [(logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+def untouched_log() -> None:
+    """A command that ran in the process of the tests, in one before or in a fixture of many, took the log over."""
+    for logger, (handlers, level, propagate) in zip(_LOGGERS, _UNTOUCHED, strict=True):
         logger.handlers[:] = handlers
         logger.setLevel(level)
         logger.propagate = propagate

@@ -91,6 +91,15 @@ class Standalone:
                 os.kill(pid, signal.SIGKILL)
         process.wait()
 
+    def kill_one_at_work(self, port: int) -> int:
+        """Kills a worker with a task that is connected to 127.0.0.1:`port` just now → which one that was."""
+        ends = _ends_of_connections_to(port)
+        for worker, process in enumerate(self.workers):
+            if any(not ends.isdisjoint(_sockets(pid)) for pid in _descendants(process.pid)):
+                self.kill(worker)
+                return worker
+        raise AssertionError(f"no task is connected to port {port}")
+
     def revive(self, worker: int) -> None:
         """Another machine in the place of one that was killed."""
         self.workers[worker] = self._start_worker(worker)
@@ -127,6 +136,21 @@ def _answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
+
+
+def _ends_of_connections_to(port: int) -> set[str]:
+    """The clients' ends, as `/proc/<pid>/fd` names them."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {f"socket:[{row[9]}]" for row in rows if row[2] == f"0100007F:{port:04X}" and row[3] == "01"}
+
+
+def _sockets(pid: int) -> set[str]:
+    found = set()
+    with suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(path.readlink()))
+    return found
 
 
 def _descendants(pid: int) -> list[int]:

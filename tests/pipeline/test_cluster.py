@@ -197,21 +197,23 @@ def test_streams_are_spread_over_two_workers_and_outlive_one(
     spread = ["--spark-master", cluster.url, "--user", "some", "--json"]
 
     line = ["-r", str(tmp_path / "repo"), *spread]
+    killed: list[int] = []
     with Proxy(source.port) as proxy:
-        proxy.at(Direction.TO_CLIENT, 800_000, lambda: cluster.kill(0))
+        proxy.at(Direction.TO_CLIENT, 800_000, lambda: killed.append(cluster.kill_one_at_work(proxy.port)))
         code, made = driver.type("backup", "-s", proxy.url, *line)
     assert (code, [one["name"] for one in made["skipped"]]) == (3, ["S100"])
     alone = jsbackup("backup", "-s", source.url, "--user", "some", "-r", tmp_path / "alone", NATS_PASSWORD=PASSWORD)
     assert digests(made) == digests(alone.document) and len(digests(made)) == 199
-    cluster.revive(0)
+    cluster.revive(*killed)
 
     with Proxy(target.port) as proxy:
-        proxy.at(Direction.TO_SERVER, 200_000, lambda: cluster.kill(0))
+        proxy.at(Direction.TO_SERVER, 200_000, lambda: killed.append(cluster.kill_one_at_work(proxy.port)))
         code, restored = driver.type("restore", "latest", "S00*", "S01*", "S02*", "-s", proxy.url, *line)
     assert (code, restored["failed"], len(restored["streams"])) == (0, [], 30)
     assert all(stream["verified"] for stream in restored["streams"])
     assert compare({name: one for name, one in seen(urls[0]).items() if name < "S030"}, seen(urls[1])) == []
-    assert '"ExecutorLostFailure"' in "".join(path.read_text() for path in driver.events.rglob("*") if path.is_file())
+    events = "".join(path.read_text() for path in driver.events.rglob("*") if path.is_file())
+    assert len(killed) == 2 and '"ExecutorLostFailure"' in events
 
     s3 = S3Settings(endpoint=s3_server.url, region=REGION)
     kept = keep(tmp_path, {"OLD": some_messages(5, 1)}, encrypted=True, s3=s3, location=f"s3://{BUCKET}/spread")
