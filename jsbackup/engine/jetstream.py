@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from jsbackup.engine.features import Version
 from jsbackup.engine.link import Link
+from jsbackup.engine.turns import Turn
 from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
@@ -105,6 +106,16 @@ class JetStream:
         await asyncio.sleep(_GATHERING_PAUSE_SECONDS)
         return True
 
+    def turn(self) -> Turn:
+        """For what a single server must not be asked to do together. One that may be single is taken for it."""
+        return Turn(not (self._is_own and self.link.cluster_name is not None))
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether it is the link's own server that answers, not one of another domain or account."""
+        link = self.link
+        return link.jetstream and self.prefix.text in ("$JS.API", f"$JS.{link.domain}.API")
+
     async def account(self) -> AccountInfo:
         return account_info(await self.ask(api.account_info(self.prefix)))
 
@@ -115,9 +126,8 @@ class JetStream:
         without JetStream. Then its API level tells the first release that had it, and a request that only clusters
         take, for a stream that is not there, tells the rest.
         """
-        link = self.link
-        if link.jetstream and self.prefix.text in ("$JS.API", f"$JS.{link.domain}.API"):
-            return link.server_version, link.cluster_name is not None
+        if self._is_own:
+            return self.link.server_version, self.link.cluster_name is not None
         level = (await self.account()).api_level
         version = next(release for since, release in _RELEASES if level >= since)
         try:
@@ -180,7 +190,8 @@ class JetStream:
             raise
 
     async def create_stream(self, config: JsonObject) -> StreamInfo:
-        return stream_info(await self.ask(api.stream_create(self.prefix, config)))
+        async with self.turn():
+            return stream_info(await self.ask(api.stream_create(self.prefix, config)))
 
     async def update_stream(self, config: JsonObject) -> StreamInfo:
         return stream_info(await self.ask(api.stream_update(self.prefix, config)))
@@ -193,7 +204,8 @@ class JetStream:
         """
         for attempt in range(_DELETE_ATTEMPTS):
             try:
-                await self.ask(api.stream_delete(self.prefix, name))
+                async with self.turn():
+                    await self.ask(api.stream_delete(self.prefix, name))
                 return
             except ApiError as error:
                 if error.err_code == ErrCode.STREAM_NOT_FOUND:

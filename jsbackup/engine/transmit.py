@@ -4,6 +4,9 @@ Chunks are pipelined within a window, on a connection of their own: a target tha
 thread works ahead before the restore is asked for, because the server gives up 5 s after its answer, and 5 s after any
 chunk, and tells nobody. Should the thread fall behind nevertheless (a slow store), the chunk in hand is sent byte by
 byte, one every two seconds, until the next one is ready: that keeps the restore alive.
+
+A restore begins and ends in its turn (`turns.py`): it waits for one before it is asked for, gives it back when the
+server has read more than the first frame, and keeps its last chunk until it has one again, byte by byte as above.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from jsbackup.protocol.restore import RestoreSender
 __all__ = ["Make", "TransmitLimits", "cut_chunks", "transmit"]
 
 MIB = 1024 * 1024
+_TAIL_BYTES = 1024  # of the last chunk, if there are so many: it can be kept for half an hour
 _KNOCK_SECONDS = 4.0  # less than the 5 s after which the server gives up
 _KNOCK_PAUSE_SECONDS = 0.05
 
@@ -49,17 +53,21 @@ class TransmitLimits:
 
 
 def cut_chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The bytes of `pieces` as chunks of exactly `size` bytes, the last one as long as it is."""
+    """The bytes of `pieces` as chunks of exactly `size` bytes, but for the last two: the last one is not too short."""
+    tail = min(size, _TAIL_BYTES)
     pending = bytearray()
     for piece in pieces:
         pending += piece
-        if len(pending) >= size:
+        if len(pending) >= size + tail:
             view = memoryview(pending)
-            whole = len(pending) - len(pending) % size
+            whole = len(pending) - tail - (len(pending) - tail) % size
             for at in range(0, whole, size):
                 yield bytes(view[at : at + size])
             view.release()
             del pending[:whole]
+    if len(pending) > size:
+        yield bytes(pending[:-tail])
+        del pending[:-tail]
     if pending:
         yield bytes(pending)
 
@@ -89,6 +97,9 @@ class _Transmission:
         self._replies = 0
         self._ended = False
         self._moved_at = 0.0  # when the server last answered, or the end was sent
+        self._turn = js.turn()
+        self._turn_bytes = 0  # what the server has to have read of the archive until others may begin
+        self._ending = False  # or soon so: the turn is kept
 
     async def run(self, make: Make) -> StreamInfo:
         def work() -> None:
@@ -104,9 +115,11 @@ class _Transmission:
             await self._outlet.wait_filled()
             if self._outlet.closed:
                 await worker  # it is at its end, or at its error
+            await self._turn.take()
             async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
                 first = await self._outlet.next()
+                self._turn_bytes = _first_frame_bytes(first or b"")
                 if first is not None and len(first) > 1:
                     await self._knock(subscription, first[:1])
                     first = first[1:]
@@ -126,6 +139,7 @@ class _Transmission:
             with suppress(JsBackupError, asyncio.CancelledError):
                 await asyncio.shield(worker)
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._turn.give_back()
 
     async def _open(self, subscription: Subscription) -> None:
         request = self._sender.request(self._js.prefix)
@@ -163,24 +177,33 @@ class _Transmission:
 
     async def _send(self, subscription: Subscription, worker: asyncio.Future[None], held: bytes | None) -> None:
         while held is not None:
-            following = asyncio.create_task(self._outlet.next())
+            awaited: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._outlet.next())]
             try:
-                while len(held) > 1:
-                    done, _ = await asyncio.wait({following}, timeout=self._limits.keep_alive_seconds)
-                    if done:
-                        break
-                    await self._send_chunk(subscription, held[:1])
-                    held = held[1:]
-                await self._send_chunk(subscription, held)
-                held = await following
+                held = await self._keep_alive(subscription, held, awaited[0])
+                following = awaited[0].result()
+                if following is None:
+                    # The end tells the server that the archive is whole, so first hear that the thread got there.
+                    await worker
+                    self._ending = True
+                    awaited.append(asyncio.ensure_future(self._turn.take()))
+                    held = await self._keep_alive(subscription, held, awaited[1])
+                if held:
+                    await self._send_chunk(subscription, held)
+                held = following
             finally:
-                following.cancel()
-        # The end tells the server that the archive is whole, so first hear that the thread got there.
-        await worker
+                for one in awaited:
+                    one.cancel()
         self._sender.finish(self._next_reply())
         self._ended = True
         self._moved_at = asyncio.get_running_loop().time()
         await self._publish(subscription)
+
+    async def _keep_alive(self, subscription: Subscription, held: bytes, awaited: asyncio.Future[Any]) -> bytes:
+        """Send of `held` what keeps the restore alive until `awaited` is done; what is left of it."""
+        while not (await asyncio.wait({awaited}, timeout=self._limits.keep_alive_seconds if held else None))[0]:
+            await self._send_chunk(subscription, held[:1])
+            held = held[1:]
+        return held
 
     async def _send_chunk(self, subscription: Subscription, chunk: bytes) -> None:
         while self._sender.room < len(chunk):
@@ -227,6 +250,13 @@ class _Transmission:
                 if isinstance(event, RestoreDone):
                     return event.info
             self._room.set()
+            if self._sender.bytes_acknowledged > self._turn_bytes and not self._ending:
+                self._turn.give_back()
+
+
+def _first_frame_bytes(archive: bytes) -> int:
+    """Where the first frame of content ends, as `formats/s2.py` has them: behind a stream identifier of 10 bytes."""
+    return 10 + 4 + int.from_bytes(archive[11:14], "little")
 
 
 def _met_nobody(reply: Message) -> bool:

@@ -5,6 +5,9 @@ Everything is as in a restore on one machine: the same plan, the same check of a
 one that replaces another stream has a task of its own. A stream that fails fails alone. What a task does that is run
 again, because its worker was lost, `engine/part.py` says.
 
+Into a single server tasks go one at a time: restores take turns there (`engine/turns.py`), and executors do not know
+of each other.
+
 A worker that is killed cannot clean up: the streams that it was sending stay half-made, marked as such, and the next
 restore removes them.
 """
@@ -143,9 +146,10 @@ def restore_streams(
             executors.place, executors.repository_id, executors.server, needed, bare, mask_key, again
         )
 
+    at_once = executors.at_once if prepared.target.clustered else 1
     for stage in plan.stages:
         parts = _parts(stage, settings)
-        run_apart(executors.session, "the restore", parts, make, take, at_once=executors.at_once)
+        run_apart(executors.session, "the restore", parts, make, take, at_once=at_once)
     results.sort(key=lambda one: one.name)
     failures.sort(key=lambda one: one.name)
     return RestoreReport(plan, tuple(results), tuple(failures))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.transmit import Make, TransmitLimits, cut_chunks, transmit
+from jsbackup.engine.turns import Turn
 from jsbackup.errors import (
     ApiError,
     FormatError,
@@ -144,11 +145,15 @@ def _wait(event: threading.Event) -> None:
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 30))
-def test_chunks_are_full_but_for_the_last_and_hold_every_byte(pieces: list[bytes], size: int) -> None:
+def test_chunks_hold_every_byte_and_the_last_is_not_too_short(pieces: list[bytes], size: int) -> None:
+    pieces = [piece * 40 for piece in pieces]
+    size *= 100
     chunks = list(cut_chunks(pieces, size))
-    assert b"".join(chunks) == b"".join(pieces)
-    assert all(len(chunk) == size for chunk in chunks[:-1])
-    assert not chunks or 0 < len(chunks[-1]) <= size
+    whole = b"".join(pieces)
+    assert b"".join(chunks) == whole
+    assert all(len(chunk) == size for chunk in chunks[:-2])
+    assert all(0 < len(chunk) <= size for chunk in chunks[-2:])
+    assert not chunks or len(chunks[-1]) >= min(len(whole), size, 1024)
 
 
 NO_PEERS = (10005, "no suitable peers for placement, peer offline")
@@ -262,7 +267,7 @@ def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> Non
 
     async def script(restore: Restore) -> None:
         await restore.accept()
-        taken = await restore.take(len(ARCHIVE) - len(ARCHIVE) % CHUNK - CHUNK)
+        taken = await restore.take(len(ARCHIVE) - len(ARCHIVE) % CHUNK - 2 * CHUNK)
         for _ in range(5):  # of the last chunk that there is
             heard = await restore.chunk()
             assert len(heard.data) == 1
@@ -275,6 +280,126 @@ def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> Non
 
     # What the thread makes before it gets stuck is enough for it to be ahead.
     asyncio.run(play(script, make, replace(PATIENT, ahead_bytes=4 * CHUNK)))
+
+
+# ------------------------------------------------------------------------------------------------------------ turns
+
+
+FRAMED = b"\xff\x06\x00\x00S2sTwO\x01" + (CHUNK - 14).to_bytes(3, "little") + bytes(5 * CHUNK - 14)
+"""What an archive looks like from outside: its first frame ends with its first chunk."""
+
+TurnScript = Callable[[ScriptedPeer, JetStream, Turn], Awaitable[None]]
+
+
+def play_with_turn(script: TurnScript, cluster: str | None = None) -> None:
+    """A script with a turn that is taken, as by another restore of the same run."""
+
+    async def run() -> None:
+        async with ScriptedPeer(cluster=cluster) as peer, jetstream(peer.url) as js:
+            js.timeout_seconds = FAR_SECONDS
+            turn = Turn(needed=True)
+            await turn.take()
+            await script(peer, js, turn)
+
+    asyncio.run(run())
+
+
+async def free(turn: Turn) -> bool:
+    """Whether others get a turn; it is given back at once."""
+    try:
+        async with asyncio.timeout(0.2), turn:
+            return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("cluster", [None, "C"])
+def test_a_restore_waits_for_its_turn_except_in_a_cluster(cluster: str | None) -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        task = asyncio.create_task(transmit(js, new_sender(), lambda _: [ARCHIVE], PATIENT))
+        if cluster is None:
+            await peer.silence(0.2)
+            turn.give_back()
+        restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
+        await restore.accept()
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+        await task
+        turn.give_back()
+        assert await free(turn)
+
+    play_with_turn(script, cluster)
+
+
+def test_the_turn_is_given_back_when_the_server_reads_behind_the_first_frame_and_taken_for_the_end() -> None:
+    whole = threading.Event()
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield FRAMED
+        _wait(whole)
+        yield FRAMED
+
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        turn.give_back()
+        limits = replace(PATIENT, ahead_bytes=2 * CHUNK, keep_alive_seconds=0.5)
+        task = asyncio.create_task(transmit(js, new_sender(max_chunk=CHUNK, window_size=WINDOW), make, limits))
+        restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
+        await restore.accept()
+        taken = await restore.take(CHUNK)
+        second = await restore.chunk()
+        assert not await free(turn)
+        await peer.answer(second)
+        taken += second.data
+        while not await free(turn):
+            pass
+        await turn.take()
+        whole.set()
+        kept_alive = 0
+        while kept_alive < 5:  # the last chunk cannot be on its way while others have the turn
+            heard = await restore.chunk()
+            taken += heard.data
+            kept_alive += len(heard.data) == 1
+            assert heard.data and len(taken) < 2 * len(FRAMED)
+            await peer.answer(heard)
+        turn.give_back()
+        taken += await restore.take(2 * len(FRAMED) - len(taken))
+        end = await restore.end()
+        assert not await free(turn)
+        await restore.done(end)
+        await task
+        assert taken == 2 * FRAMED and await free(turn)
+
+    play_with_turn(script)
+
+
+def test_a_restore_that_fails_gives_its_turn_back() -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        turn.give_back()
+        task = asyncio.create_task(transmit(js, new_sender(), lambda _: [ARCHIVE], PATIENT))
+        await peer.expect("$JS.API.STREAM.RESTORE.ORDERS")
+        peer.drop()
+        with pytest.raises(TransferError):
+            await task
+        assert await free(turn)
+
+    play_with_turn(script)
+
+
+def test_streams_come_and_go_in_turns_with_restores() -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        created = asyncio.create_task(js.create_stream(CONFIG))
+        deleted = asyncio.create_task(js.delete_stream("OLD"))
+        await peer.silence(0.2)
+        turn.give_back()
+        await Restore(peer, heard := await peer.expect("$JS.API.STREAM.CREATE.ORDERS")).done(heard)
+        await peer.answer(
+            await peer.expect("$JS.API.STREAM.DELETE.OLD"), {"type": f"{ANSWER}stream_delete_response", "success": True}
+        )
+        await created
+        await deleted
+        assert await free(turn)
+
+    play_with_turn(script)
 
 
 # ------------------------------------------------------------------------------------------------ peers that go wrong
