@@ -6,22 +6,22 @@ Origins behind an `external` API prefix, in other accounts or domains, are seen 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jsbackup.engine.origins import origins_of, upstreams_of
 from jsbackup.engine.planned import Action, Target
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.engine.subjects import overlaps
 from jsbackup.model import JsonObject
+from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["about_origins", "against_origins"]
+__all__ = ["about_origins", "against_origins", "configs_after"]
 
 Configs = Mapping[str, JsonObject]
 
 
 def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
     """Refusals: what the server would refuse of mirrors and sources when all of the plan is there."""
-    there = _there(actions, target)
+    there = configs_after(actions, target)
     for action in actions:
         if circle := _circle(action.name, action.config, there):
             yield Finding(
@@ -41,10 +41,12 @@ def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Findi
                 )
 
 
-def about_origins(action: Action, actions: Sequence[Action], target: Target) -> Iterator[Finding]:
-    """Warnings: what it copies from and will not find, and who copies from what it replaces."""
+def about_origins(action: Action, brought: Collection[str], there: Configs, target: Target) -> Iterator[Finding]:
+    """Warnings: what it copies from and will not find, and who copies from what it replaces.
+
+    `brought` are the streams of the plan, `there` is what is at the target when all of it is carried out.
+    """
     name = action.entry.name
-    there = _there(actions, target)
     upstreams = upstreams_of(action.config)
     if upstreams:
         yield Finding(name, Rule.COPIES_ON, "goes on copying from its origins as soon as it is restored")
@@ -64,7 +66,6 @@ def about_origins(action: Action, actions: Sequence[Action], target: Target) -> 
                 "Make sure that the target reaches it under the same prefix.",
             )
     if action.replaces:
-        brought = {other.name for other in actions}
         for other, stream in sorted(target.streams.items()):
             if action.name in origins_of(stream.config) and other not in brought:
                 yield Finding(
@@ -75,7 +76,7 @@ def about_origins(action: Action, actions: Sequence[Action], target: Target) -> 
                 )
 
 
-def _there(actions: Sequence[Action], target: Target) -> dict[str, JsonObject]:
+def configs_after(actions: Sequence[Action], target: Target) -> dict[str, JsonObject]:
     """Configurations by name, when all of the plan is carried out."""
     return {name: stream.config for name, stream in target.streams.items()} | {a.name: a.config for a in actions}
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import Glob
-from jsbackup.engine.copying import about_origins, against_origins
+from jsbackup.engine.copying import about_origins, against_origins, configs_after
 from jsbackup.engine.cutting import against_cut, is_imported
 from jsbackup.engine.features import (
     fit_consumer,
@@ -38,7 +38,7 @@ from jsbackup.engine.planned import (
 )
 from jsbackup.engine.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.engine.subjects import first_overlap
+from jsbackup.engine.subjects import SubjectIndex, first_overlap
 from jsbackup.engine.wires import choose_wire, is_kept_in_memory, release_of
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
@@ -103,10 +103,11 @@ def plan_restore(
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
     refusals += _too_large(actions, target)
+    brought, there = {action.name for action in actions}, configs_after(actions, target)
     actions = [
         replace(
             action,
-            warnings=(*action.warnings, *about_origins(action, actions, target)),
+            warnings=(*action.warnings, *about_origins(action, brought, there, target)),
             seconds=estimate_seconds(action, target),
         )
         for action in actions
@@ -337,8 +338,9 @@ def _about_consumers(action: Action) -> Iterable[Finding]:
 def _staged_before(action: Action, target: Target) -> Iterable[Finding]:
     """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
     name = action.entry.name
+    prefix = staging_prefix(action.name)
     for other in target.streams:
-        if re.fullmatch(rf"{re.escape(staging_prefix(action.name))}[0-9a-f]{{8}}", other):
+        if other.startswith(prefix) and re.fullmatch("[0-9a-f]{8}", other.removeprefix(prefix)):
             reason = f"an interrupted replace left its copy {other}; remove that when this one is in place"
             yield Finding(name, Rule.STAGED_BEFORE, reason)
 
@@ -348,21 +350,25 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
 
     Also of those that are to be replaced: they are there until their turn comes.
     """
-    taken = {name: stream.config.get("subjects") or [] for name, stream in target.streams.items()}
+    taken = [(name, stream.config.get("subjects") or []) for name, stream in target.streams.items()]
+    there, planned = SubjectIndex(), SubjectIndex()
+    for at, (_, subjects) in enumerate(taken):
+        there.add(at, subjects)
     for at, action in enumerate(actions):
         ours = action.config.get("subjects") or []
-        for name, subjects in taken.items():
+        for name, subjects in (taken[number] for number in sorted(there.overlapping(ours))):
             pair = first_overlap(ours, subjects)
             if pair is not None and name != action.name:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
                 hint = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
-        for other in actions[:at]:
+        for other in (actions[number] for number in sorted(planned.overlapping(ours))):
             pair = first_overlap(ours, other.config.get("subjects") or [])
             if pair is not None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} in the same backup"
                 hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+        planned.add(at, ours)
 
 
 def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:

@@ -19,7 +19,6 @@ from jsbackup.engine.capture import Advance, Sink, capture_snapshot
 from jsbackup.engine.compare import Comparison, Missing
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.subjects import overlaps
 from jsbackup.errors import (
     DigestMismatch,
     NatsPermissionDenied,
@@ -33,6 +32,7 @@ from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
 from jsbackup.protocol.info import StreamInfo
+from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Expected", "Proof", "excuses", "prove_stream", "read_back"]
 

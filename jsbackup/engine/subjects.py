@@ -1,29 +1,69 @@
-"""NATS subjects with wildcards: which ones can mean the same message.
-
-`*` stands for one token, `>` at the end for one or more (docs.nats.io, "Subject-Based Messaging").
-"""
+"""Subjects of many streams: which of them can mean the same message, found without comparing each with each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-__all__ = ["first_overlap", "overlaps"]
+from jsbackup.transforms.subjects import overlaps
 
-
-def overlaps(one: str, other: str) -> bool:
-    """Whether some literal subject matches both."""
-    left, right = one.split("."), other.split(".")
-    for at in range(max(len(left), len(right))):
-        if at == len(left) or at == len(right):
-            return False
-        if ">" in (left[at], right[at]):
-            return True
-        if left[at] != right[at] and "*" not in (left[at], right[at]):
-            return False
-    return True
+__all__ = ["SubjectIndex", "first_overlap"]
 
 
 def first_overlap(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, str] | None:
     """The first pair, one of each, that can mean the same message."""
     others = list(theirs)
     return next(((one, other) for one in ours for other in others if overlaps(one, other)), None)
+
+
+@dataclass(slots=True)
+class _Node:
+    """What begins with the same tokens; `owners` have just these as a subject."""
+
+    owners: set[int] = field(default_factory=set)
+    following: dict[str, _Node] = field(default_factory=dict)
+
+
+class SubjectIndex:
+    """Streams, by their numbers, and what they take: a tree of tokens.
+
+    10,000 streams of a plan are 50 million pairs.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, owner: int, subjects: Iterable[str]) -> None:
+        for subject in subjects:
+            node = self._root
+            for token in subject.split("."):
+                node = node.following.setdefault(token, _Node())
+            node.owners.add(owner)
+
+    def overlapping(self, subjects: Iterable[str]) -> set[int]:
+        """Whose subjects can mean the same message as one of these."""
+        found: set[int] = set()
+        for subject in subjects:
+            tokens = subject.split(".")
+            todo = [(self._root, 0)]
+            while todo:
+                node, at = todo.pop()
+                rest = node.following
+                if at == len(tokens):
+                    found |= node.owners
+                elif tokens[at] == ">":
+                    found.update(*(one.owners for one in _below(node)))
+                else:
+                    if ">" in rest:
+                        found |= rest[">"].owners
+                    fitting = rest if tokens[at] == "*" else rest.keys() & {tokens[at], "*"}
+                    todo += [(rest[token], at + 1) for token in fitting if token != ">"]
+        return found
+
+
+def _below(node: _Node) -> Iterable[_Node]:
+    todo = list(node.following.values())
+    while todo:
+        one = todo.pop()
+        yield one
+        todo += one.following.values()

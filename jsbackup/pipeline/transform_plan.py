@@ -17,7 +17,7 @@ from jsbackup.engine.planned import Consumers, RestoreOptions, RestorePlan
 from jsbackup.engine.reshaping import Reshaped, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import refuse_if_refused
-from jsbackup.engine.subjects import first_overlap
+from jsbackup.engine.subjects import SubjectIndex, first_overlap
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.pipeline.compact import Group, grouped
 from jsbackup.pipeline.source import choose_streams
@@ -147,11 +147,14 @@ def _against_latest(entry: StreamBackup) -> Iterator[Finding]:
 
 def _new_overlaps(planned: Sequence[PlannedStream]) -> Iterator[Finding]:
     """Streams of which a server would take only one, by the new subjects and not by the old ones."""
+    index = SubjectIndex()
     for at, one in enumerate(planned):
-        for other in planned[:at]:
-            pair = first_overlap(one.reshaped.config.get("subjects") or [], other.reshaped.config.get("subjects") or [])
+        subjects = one.reshaped.config.get("subjects") or []
+        for other in (planned[number] for number in sorted(index.overlapping(subjects))):
+            pair = first_overlap(subjects, other.reshaped.config.get("subjects") or [])
             before = first_overlap(one.entry.config.get("subjects") or [], other.entry.config.get("subjects") or [])
             if pair is not None and before is None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.reshaped.name}"
                 hint = "Map subjects so that they stay apart, or transform one of them alone."
                 yield Finding(one.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+        index.add(at, subjects)
