@@ -2,7 +2,8 @@
 
 Each case is run in pairs, ours and then theirs, since a busy machine drifts: the ratio is taken pair by pair, and its
 median, least and most are shown. Times are of whole processes, start-up included; memory is the operating system's own
-account of the finished process. A ratio of 0.5 is half the time. Jobs on Spark are held against Spark itself, within a
+account of the finished process, and so is the processor time; that of the server is what it took meanwhile. A ratio of
+0.5 is half the time. Jobs on Spark are held against Spark itself, within a
 session that has been started (`bench_spark.py`).
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -54,13 +56,15 @@ began = time.perf_counter()
 process = subprocess.Popen(sys.argv[2:])
 _, status, used = os.wait4(process.pid, 0)
 seconds = time.perf_counter() - began
-open(sys.argv[1], "w").write(f"{seconds} {used.ru_maxrss * 1024} {os.waitstatus_to_exitcode(status)}")
+busy = used.ru_utime + used.ru_stime
+open(sys.argv[1], "w").write(f"{seconds} {used.ru_maxrss * 1024} {busy} {os.waitstatus_to_exitcode(status)}")
 """
 
 
-def run(command: Sequence[str | Path]) -> Run:
-    """Runs a command to its end. RuntimeError with what it said if it fails."""
+def run(command: Sequence[str | Path], server: NatsServer | None = None) -> Run:
+    """Runs a command to its end, beside a server that works for it. RuntimeError with what it said if it fails."""
     words = [str(word) for word in command]
+    before = busy_seconds(server)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as told:
         subprocess.run(
             [sys.executable, "-S", "-c", _LAUNCHER, told.name, *words],
@@ -70,11 +74,19 @@ def run(command: Sequence[str | Path]) -> Run:
             env=environment(XDG_CONFIG_HOME="/nonexistent"),
             check=True,
         )
-        seconds, peak_bytes, code = Path(told.name).read_text().split()
+        seconds, peak_bytes, busy, code = Path(told.name).read_text().split()
         printed, said = (_text(file) for file in (out, err))
     if code != "0":
         raise RuntimeError(f"{' '.join(words)} failed with {code}:\n{printed}{said}")
-    return Run(float(seconds), int(peak_bytes), printed)
+    return Run(float(seconds), int(peak_bytes), printed, float(busy), busy_seconds(server) - before)
+
+
+def busy_seconds(server: NatsServer | None) -> float:
+    """Of processors, since its start."""
+    if server is None:
+        return 0.0
+    user, system = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _text(file: IO[bytes]) -> str:
@@ -82,8 +94,8 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-def ours(*words: str | Path) -> Run:
-    return run([*command_line(*words), "--no-progress"])
+def ours(*words: str | Path, server: NatsServer | None = None) -> Run:
+    return run([*command_line(*words), "--no-progress"], server)
 
 
 def theirs(url: str, *words: str | Path) -> Run:
@@ -147,7 +159,7 @@ class Bench:
                 against_limit = Row(f"backup, messages of {kind}", "only receiving", 1.3)
                 for _ in range(self.sizes.pairs):
                     repository, directory = self.fresh("repo"), self.fresh("dir")
-                    taken = ours("backup", "S", "-s", server.url, "-r", repository)
+                    taken = ours("backup", "S", "-s", server.url, "-r", repository, server=server)
                     against_cli.add(taken, theirs(server.url, "stream", "backup", "S", directory, "--no-progress"))
                     against_limit.add(taken, limit("receive", server.url, "S"))
                     share = size_of(repository) / size_of(directory)
@@ -156,26 +168,36 @@ class Bench:
                 yield against_limit
 
     def restore(self) -> Iterator[Row]:
-        for version, goal in ((NEWEST, 0.35), ("2.14.6", 0.8), ("2.12.8", 0.8)):
+        archive_v1 = self.folder / "v1"
+        for version, goal in (("2.14.6", 0.8), ("2.12.8", 0.8), (NEWEST, 0.35)):
             repository, directory = self.fresh("repo"), self.fresh("dir")
             with NatsServer(version) as server:
                 self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
                 ours("backup", "S", "-s", server.url, "-r", repository)
                 theirs(server.url, "stream", "backup", "S", directory, "--no-progress")
+                if not archive_v1.exists():
+                    shutil.copytree(directory, archive_v1)
                 proved = Row(f"restore into {version}, proved", "nats stream restore", goal)
                 unproved = Row(f"restore into {version}, --no-verify", "nats stream restore", goal)
+                against_limit = Row(f"restore into {version}, --no-verify", "only sending (v1)")
                 for _ in range(self.sizes.pairs):
-                    self._restore_pair(server.url, repository, directory, proved, unproved)
-                yield proved
-                yield unproved
+                    taken = self._restore_pair(server, server.url, repository, directory, proved, unproved)
+                    remove(server.url, ["S"])
+                    against_limit.add(taken, limit("send", server.url, archive_v1))
+                yield from (proved, unproved, against_limit)
 
-    def _restore_pair(self, url: str, repository: Path, directory: Path, proved: Row, unproved: Row) -> None:
+    def _restore_pair(
+        self, server: NatsServer, url: str, repository: Path, directory: Path, proved: Row, unproved: Row
+    ) -> Run:
+        """The run without a proof."""
         remove(url, ["S"])
         other = theirs(url, "stream", "restore", directory, "--no-progress")
         remove(url, ["S"])
-        proved.add(ours("restore", "latest", "-s", url, "-r", repository), other)
+        proved.add(ours("restore", "latest", "-s", url, "-r", repository, server=server), other)
         remove(url, ["S"])
-        unproved.add(ours("restore", "latest", "-s", url, "-r", repository, "--no-verify"), other)
+        taken = ours("restore", "latest", "-s", url, "-r", repository, "--no-verify", server=server)
+        unproved.add(taken, other)
+        return taken
 
     def links(self) -> Iterator[Row]:
         """Over links with a round-trip time."""
@@ -191,9 +213,9 @@ class Bench:
                     restore.bound = unproved.bound
                     for _ in range(min(self.sizes.pairs, 2)):
                         repository, directory = self.fresh("repo"), self.fresh("dir")
-                        taken = ours("backup", "S", "-s", url, "-r", repository)
+                        taken = ours("backup", "S", "-s", url, "-r", repository, server=server)
                         backup.add(taken, theirs(url, "stream", "backup", "S", directory, "--no-progress"))
-                        self._restore_pair(url, repository, directory, restore, unproved)
+                        self._restore_pair(server, url, repository, directory, restore, unproved)
                     yield from (backup, restore, unproved)
 
     def account(self) -> Iterator[Row]:
@@ -203,16 +225,19 @@ class Bench:
                 self.fill_stream(server.url, name, 1024, self.sizes.stream_bytes // len(names))
             backup = Row(f"backup of {len(names)} streams", "nats account backup", 0.6)
             restore = Row(f"restore of {len(names)} streams, proved", "nats account restore", 0.6)
+            unproved = Row(f"restore of {len(names)} streams, --no-verify", "nats account restore", 0.6)
             for _ in range(self.sizes.pairs):
                 repository, directory = self.fresh("repo"), self.fresh("dir")
-                taken = ours("backup", "-s", server.url, "-r", repository)
+                taken = ours("backup", "-s", server.url, "-r", repository, server=server)
                 backup.add(taken, theirs(server.url, "account", "backup", directory, "--force"))
                 remove(server.url, names)
                 other = theirs(server.url, "account", "restore", directory)
                 remove(server.url, names)
-                restore.add(ours("restore", "latest", "-s", server.url, "-r", repository), other)
-            yield backup
-            yield restore
+                command = ("restore", "latest", "-s", server.url, "-r", repository)
+                restore.add(ours(*command, server=server), other)
+                remove(server.url, names)
+                unproved.add(ours(*command, "--no-verify", server=server), other)
+            yield from (backup, restore, unproved)
 
     def increment(self) -> Iterator[Row]:
         row = Row("second backup after 1 % more", "nats stream backup", 0.15)
@@ -223,7 +248,7 @@ class Bench:
             first = json.loads(ours("backup", "S", "-s", server.url, "-r", repository, "--json").out)
             for _ in range(self.sizes.pairs):
                 at = self.fill_stream(server.url, "S", 4096, total // 100, at)
-                taken = ours("backup", "S", "-s", server.url, "-r", repository, "--json")
+                taken = ours("backup", "S", "-s", server.url, "-r", repository, "--json", server=server)
                 row.add(taken, theirs(server.url, "stream", "backup", "S", self.fresh("dir"), "--no-progress"))
                 added = json.loads(taken.out)["streams"][0]["stored_bytes_added"]
                 row.note = f"stores {added / first['streams'][0]['stored_bytes_added']:.1%} of the first"
@@ -239,12 +264,12 @@ class Bench:
             restore = Row(f"restore of {self.sizes.keys:,} keys, proved", "nats stream restore")
             for _ in range(self.sizes.pairs):
                 repository, directory = self.fresh("repo"), self.fresh("dir")
-                taken = ours("backup", "-s", server.url, "-r", repository)
+                taken = ours("backup", "-s", server.url, "-r", repository, server=server)
                 backup.add(taken, theirs(server.url, "stream", "backup", "KV_b", directory, "--no-progress"))
                 remove(server.url, ["KV_b"])
                 other = theirs(server.url, "stream", "restore", directory, "--no-progress")
                 remove(server.url, ["KV_b"])
-                restore.add(ours("restore", "latest", "-s", server.url, "-r", repository), other)
+                restore.add(ours("restore", "latest", "-s", server.url, "-r", repository, server=server), other)
             yield backup
             yield restore
 

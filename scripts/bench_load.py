@@ -173,7 +173,8 @@ def send(url: str, directory: str) -> int:
     folder = Path(directory)
     saved = json.loads((folder / "backup.json").read_text())
     wire = Wire(url)
-    answer = wire.ask(f"$JS.API.STREAM.RESTORE.{saved['config']['name']}", {**saved, "num_consumers": 0})
+    asked = {"config": saved["config"], "state": saved["state"]}
+    answer = wire.ask(f"$JS.API.STREAM.RESTORE.{asked['config']['name']}", asked)
     to = str(answer["deliver_subject"]).encode()
     wire.send(b"SUB _INBOX.acks 1\r\n")
     total, waiting = 0, deque[int]()

@@ -14,6 +14,7 @@ import pytest
 from tests.harness.servers import missing
 
 ROOT = Path(__file__).parents[1]
+HOW = ("proved; nats stream restore", "--no-verify; nats stream restore", "--no-verify; only sending (v1)")
 
 
 def _rows(*arguments: str) -> dict[str, dict[str, Any]]:
@@ -31,13 +32,18 @@ def _rows(*arguments: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.nats
 @pytest.mark.natscli
 def test_cases_give_rows_of_ratios() -> None:
-    rows = _rows("startup", "increment", "account", "--stream-bytes", "2000000")
+    rows = _rows("startup", "increment", "account", "restore", "--stream-bytes", "2000000")
+    for case, row in rows.items():
+        if not case.startswith(("jsbackup --version", "backup of a stream of 1 MiB")):
+            assert row["processor_seconds"] > 0 and row["floor"] > 0
     assert set(rows) == {
+        *(f"restore into {version}, {how}" for version in ("2.15.1", "2.14.6", "2.12.8") for how in HOW),
         "jsbackup --version; 0.15 s",
         "backup of a stream of 1 MiB; nats stream backup",
         "second backup after 1 % more; nats stream backup",
         "backup of 10 streams; nats account backup",
         "restore of 10 streams, proved; nats account restore",
+        "restore of 10 streams, --no-verify; nats account restore",
     }
 
 
