@@ -36,6 +36,7 @@ from jsbackup.cli.manual import EXIT_CODES
 from jsbackup.cli.output import Output, silence
 from jsbackup.cli.usage import no_such_command, usage_error
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
+from jsbackup.heap import keep_one_heap
 
 __all__ = ["COMPLETE_VARIABLE", "EXIT_CODES", "cli", "main"]
 
@@ -248,6 +249,7 @@ def main() -> None:
     """The console script."""
     _prepare_streams()
     gc.set_threshold(_START_THRESHOLD)
+    keep_one_heap()
     signal.signal(signal.SIGTERM, _stop)  # ends a command as cleanly as Ctrl-C does
     code = 1
     # Registered before all others, so run after them. Python would take modules and objects apart: a tenth of a second.

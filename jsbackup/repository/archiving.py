@@ -8,10 +8,10 @@ from dataclasses import replace
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.s2 import S2Encoder
+from jsbackup.heap import give_back
 from jsbackup.model import StreamState
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.room import give_back
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = ["archive_batches", "archive_stream", "read_stream", "state_to_restore"]

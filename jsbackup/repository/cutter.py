@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
+from jsbackup.heap import give_back
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
-from jsbackup.repository.room import give_back
 from jsbackup.repository.sealing import Sealing
 from jsbackup.repository.threads import Aftermath
 

@@ -20,11 +20,11 @@ from typing import Self
 
 import pyarrow as pa
 
-__all__ = ["SHARED_BYTES", "Room", "Share", "give_back"]
+from jsbackup.heap import give_back
+
+__all__ = ["SHARED_BYTES", "Room", "Share"]
 
 SHARED_BYTES = 24 << 20
-
-_WORTH_BYTES = 8 << 20
 
 
 class Room:
@@ -89,15 +89,6 @@ class Room:
             self._first = max(self._waiting, key=lambda one: self._held.get(one, 0))
             self._changed.notify_all()
         return self._first is share
-
-
-def give_back(coded_bytes: int = _WORTH_BYTES) -> None:
-    """Return to the system what was freed: allocators keep some 30 MiB for each thread that codes messages.
-
-    After a segment of so many bytes; small ones leave little, and looking for it takes longer than to code them.
-    """
-    if coded_bytes >= _WORTH_BYTES:
-        pa.system_memory_pool().release_unused()  # of the C library's, which Python uses too
 
 
 class Share:

@@ -1,0 +1,41 @@
+"""What glibc itself says of its heaps."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness.servers import missing
+
+PROGRAM = """
+import ctypes, threading
+from jsbackup import heap
+
+{first}
+barrier = threading.Barrier(3)
+
+def take():
+    some = [bytearray(50_000) for _ in range(100)]
+    barrier.wait()
+
+threads = [threading.Thread(target=take) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+heap.give_back()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.parametrize(("first", "one"), [("heap.keep_one_heap()", True), ("", False)])
+def test_threads_share_a_heap_if_that_was_asked_for(first: str, one: bool) -> None:
+    if not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
+        missing("the C library is not glibc")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(first=first)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stderr.count("Arena") == 1) == one
