@@ -38,7 +38,7 @@ from jsbackup.engine.planned import (
 )
 from jsbackup.engine.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.engine.subjects import SubjectIndex, first_overlap
+from jsbackup.engine.subjects import SubjectIndex
 from jsbackup.engine.wires import choose_wire, is_kept_in_memory, release_of
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
@@ -350,25 +350,24 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
 
     Also of those that are to be replaced: they are there until their turn comes.
     """
-    taken = [(name, stream.config.get("subjects") or []) for name, stream in target.streams.items()]
+    names = list(target.streams)
     there, planned = SubjectIndex(), SubjectIndex()
-    for at, (_, subjects) in enumerate(taken):
-        there.add(at, subjects)
-    for at, action in enumerate(actions):
+    for stream in target.streams.values():
+        there.add(stream.config.get("subjects") or [])
+    for action in actions:
         ours = action.config.get("subjects") or []
-        for name, subjects in (taken[number] for number in sorted(there.overlapping(ours))):
-            pair = first_overlap(ours, subjects)
-            if pair is not None and name != action.name:
+        for number, pair in there.overlaps(ours):
+            name = names[number]
+            if name != action.name:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
                 hint = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
                 yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
-        for other in (actions[number] for number in sorted(planned.overlapping(ours))):
-            pair = first_overlap(ours, other.config.get("subjects") or [])
-            if pair is not None:
-                reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} in the same backup"
-                hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
-                yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
-        planned.add(at, ours)
+        for number, pair in planned.overlaps(ours):
+            other = actions[number].name
+            reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other} in the same backup"
+            hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
+            yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+        planned.add(ours)
 
 
 def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jsbackup.transforms.subjects import overlaps
@@ -25,23 +25,31 @@ class _Node:
 
 
 class SubjectIndex:
-    """Streams, by their numbers, and what they take: a tree of tokens.
+    """Streams, numbered from 0 as they are added, and what they take: a tree of tokens.
 
     10,000 streams of a plan are 50 million pairs.
     """
 
     def __init__(self) -> None:
         self._root = _Node()
+        self._subjects: list[Sequence[str]] = []
 
-    def add(self, owner: int, subjects: Iterable[str]) -> None:
+    def add(self, subjects: Sequence[str]) -> None:
+        owner = len(self._subjects)
+        self._subjects.append(subjects)
         for subject in subjects:
             node = self._root
             for token in subject.split("."):
                 node = node.following.setdefault(token, _Node())
             node.owners.add(owner)
 
-    def overlapping(self, subjects: Iterable[str]) -> set[int]:
-        """Whose subjects can mean the same message as one of these."""
+    def overlaps(self, ours: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+        """The streams that can take the same message, in order, each with the first pair of subjects that says so."""
+        for owner in sorted(self._overlapping(ours)):
+            if pair := first_overlap(ours, self._subjects[owner]):
+                yield owner, pair
+
+    def _overlapping(self, subjects: Iterable[str]) -> set[int]:
         found: set[int] = set()
         for subject in subjects:
             tokens = subject.split(".")

@@ -15,7 +15,7 @@ from jsbackup.engine.limits import against_limits
 from jsbackup.engine.place import Place
 from jsbackup.engine.planned import Action, RestorePlan, Target
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.engine.subjects import first_overlap
+from jsbackup.engine.subjects import SubjectIndex
 
 __all__ = ["Part", "against_each_other"]
 
@@ -44,23 +44,31 @@ def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
         if part.place.account is None
         else ""
     )
+    others = [(number, one) for number, plan in before.items() for one in plan.actions]
+    subjects = SubjectIndex()
+    named: dict[str, set[int]] = {}
+    for at, (_, other) in enumerate(others):
+        subjects.add(other.config.get("subjects") or [])
+        named.setdefault(other.name, set()).add(at)
     for action in part.plan.actions:
         name = action.entry.name
-        for number, plan in before.items():
-            for other in plan.actions:
-                if other.name == action.name:
-                    reason = f"would become stream {action.name}, which restore {number} restores too"
-                    hint = f"Leave one of them out with --exclude, or rename it with --rename.{unknown}"
-                    yield Finding(name, Rule.SAME_STREAM, reason, hint)
-                elif pair := first_overlap(action.config.get("subjects") or (), other.config.get("subjects") or ()):
-                    reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.name} of restore {number}"
-                    hint = f"Leave one of them out with --exclude, or map its subjects with --map-subject.{unknown}"
-                    yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
-    ours = {action.name for action in part.plan.actions}
-    theirs = [action for plan in before.values() for action in plan.actions if action.name not in ours]
+        pairs = dict(subjects.overlaps(action.config.get("subjects") or []))
+        for at in sorted(pairs.keys() | named.get(action.name, set())):
+            number, other = others[at]
+            if other.name == action.name:
+                reason = f"would become stream {action.name}, which restore {number} restores too"
+                hint = f"Leave one of them out with --exclude, or rename it with --rename.{unknown}"
+                yield Finding(name, Rule.SAME_STREAM, reason, hint)
+            else:
+                ours, theirs = pairs[at]
+                reason = f"its subject {ours} overlaps with {theirs} of stream {other.name} of restore {number}"
+                hint = f"Leave one of them out with --exclude, or map its subjects with --map-subject.{unknown}"
+                yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+    names = {action.name for action in part.plan.actions}
+    earlier = [other for _, other in others if other.name not in names]
     # What one of them meets alone is among its own refusals.
-    known = {(one.stream, one.rule) for group in (part.plan.actions, theirs) for one in _of_all(group, part.target)}
-    for one in _of_all([*theirs, *part.plan.actions], part.target):
+    known = {(one.stream, one.rule) for group in (part.plan.actions, earlier) for one in _of_all(group, part.target)}
+    for one in _of_all([*earlier, *part.plan.actions], part.target):
         if (one.stream, one.rule) not in known:
             yield one
 

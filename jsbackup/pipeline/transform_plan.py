@@ -148,13 +148,13 @@ def _against_latest(entry: StreamBackup) -> Iterator[Finding]:
 def _new_overlaps(planned: Sequence[PlannedStream]) -> Iterator[Finding]:
     """Streams of which a server would take only one, by the new subjects and not by the old ones."""
     index = SubjectIndex()
-    for at, one in enumerate(planned):
+    for one in planned:
         subjects = one.reshaped.config.get("subjects") or []
-        for other in (planned[number] for number in sorted(index.overlapping(subjects))):
-            pair = first_overlap(subjects, other.reshaped.config.get("subjects") or [])
+        for number, pair in index.overlaps(subjects):
+            other = planned[number]
             before = first_overlap(one.entry.config.get("subjects") or [], other.entry.config.get("subjects") or [])
-            if pair is not None and before is None:
+            if before is None:
                 reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other.reshaped.name}"
                 hint = "Map subjects so that they stay apart, or transform one of them alone."
                 yield Finding(one.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
-        index.add(at, subjects)
+        index.add(subjects)

@@ -19,18 +19,20 @@ SUBJECTS = st.lists(PATTERNS, max_size=3)
 @given(st.lists(SUBJECTS, max_size=8), SUBJECTS)
 def test_the_index_finds_whose_subjects_overlap(streams: list[list[str]], ours: list[str]) -> None:
     index = SubjectIndex()
-    for number, subjects in enumerate(streams):
-        index.add(number, subjects)
+    for subjects in streams:
+        index.add(subjects)
     expected = {n for n, theirs in enumerate(streams) if any(overlaps(one, other) for one in ours for other in theirs)}
-    assert index.overlapping(ours) == expected
+    found = list(index.overlaps(ours))
+    assert [number for number, _ in found] == sorted(expected)
+    assert all(pair == first_overlap(ours, streams[number]) for number, pair in found)
 
 
 def test_subjects_of_very_many_tokens_are_found() -> None:
     index = SubjectIndex()
-    index.add(0, ["a." * 50_000 + ">"])
-    assert index.overlapping(["*." * 50_000 + "b"]) == {0}
-    assert index.overlapping([">"]) == {0}
-    assert index.overlapping(["b.>"]) == set()
+    index.add([long := "a." * 50_000 + ">"])
+    assert list(index.overlaps(["*." * 50_000 + "b"])) == [(0, ("*." * 50_000 + "b", long))]
+    assert list(index.overlaps([">"])) == [(0, (">", long))]
+    assert list(index.overlaps(["b.>"])) == []
 
 
 def test_the_first_pair_that_overlaps_is_named() -> None:

@@ -42,7 +42,13 @@ def test_sets_are_compared_as_sets(one: str, other: str) -> None:
     assert contains(one, other) == (matching(other) <= matching(one))
     both = intersection(one, other)
     assert (matching(both) if both else frozenset()) == matching(one) & matching(other)
-    assert overlaps(one, other) == bool(both)
+    assert overlaps(one, other) == overlaps(other, one) == bool(both)
+
+
+def test_a_token_that_only_contains_a_wildcard_is_a_literal() -> None:
+    assert not overlaps("a*", "ab")
+    assert not overlaps("a>.b", "ac.b")
+    assert overlaps("a*", "a*")
 
 
 @settings(deadline=None)
