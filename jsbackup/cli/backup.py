@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.leases import lock_timeout_option, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.progress import make_progress
@@ -76,7 +76,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     show_default=True,
     help="Who may end that earlier: users with a special permission, or nobody at all.",
 )
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@jobs_option
 @spread_by_spark
 @lock_timeout_option
 def backup(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup.cli.command import GIVEN, SERVER_OPTIONS, Command, Shared, write_options
+from jsbackup.cli.command import GIVEN, SERVER_OPTIONS, Command, Shared, jobs_option, write_options
 from jsbackup.cli.log import start_log
 from jsbackup.cli.plan import preview_json, tell_preview
-from jsbackup.cli.planning import Asked, live_planning_options
+from jsbackup.cli.planning import Asked, live_planning_options, window_option
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.restore import tell_restored
@@ -71,13 +71,9 @@ class CloneCommand(Command):
 @click.command(cls=CloneCommand)
 @live_planning_options
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and what stands against it; change nothing.")
-@click.option(
-    "--window",
-    metavar="BYTES",
-    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
-)
+@window_option
 @click.option("--no-verify", is_flag=True, help="Do not read back what was cloned.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@jobs_option
 @mask_key_options
 def clone(
     shared: Shared,

@@ -38,6 +38,7 @@ __all__ = [
     "CommandContext",
     "LastOutput",
     "Shared",
+    "jobs_option",
     "merge_shared",
     "write_options",
 ]
@@ -372,6 +373,11 @@ def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work
             stack.enter_context(alone(shared.config, shared.profile, command))
         occasion = Occasion(command, shared.profile, str(shared.config.absolute()) if shared.config else "")
         return run_between(hooks, occasion, work)
+
+
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time."
+)
 
 
 def write_options(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup import __version__, times
-from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.drill_folder import drill_folder
 from jsbackup.cli.leases import lock_timeout_option, reading
@@ -70,7 +70,7 @@ _SPARE_BYTES = 256 << 20
     metavar="FOLDER",
     help="Where the servers store, in a folder that is removed afterwards (default: where temporary files go).",
 )
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@jobs_option
 @lock_timeout_option
 def drill(
     shared: Shared,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.backup import parse_tags
-from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.leases import holder, lock_timeout_option
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
@@ -53,7 +53,7 @@ _LEAST_BYTES = 1 << 20
     help="Make one so often although nothing is new, so that it shows that all is well.",
 )
 @click.option("--for", "duration", metavar="DURATION", help="End after so long, as after Ctrl-C.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@jobs_option
 @lock_timeout_option
 def follow(
     shared: Shared,

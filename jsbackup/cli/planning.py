@@ -32,6 +32,7 @@ __all__ = [
     "planning_options",
     "refuse_beside",
     "runbook_option",
+    "window_option",
 ]
 
 # As `engine/planned.py` has them; of the ways to send only those that one can ask for.
@@ -180,6 +181,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def runbook_option(text: str) -> Callable[[F], F]:
     """`--runbook`, given to the command as `runbook`; `text` is what --help says of it."""
     return click.option("--runbook", type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+window_option = click.option(
+    "--window",
+    metavar="BYTES",
+    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
+)
 
 
 def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:

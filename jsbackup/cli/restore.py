@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option
+from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option, window_option
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import lost_text, problem_json
 from jsbackup.cli.reshaping import mask_key_options
@@ -38,14 +38,10 @@ __all__ = ["COMMANDS", "restored_code", "restored_json", "tell_report", "tell_re
     help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
 )
 @runbook_option("Carry out all restores that this file lists, if all of them can be; in place of BACKUP, like --plan.")
-@click.option(
-    "--window",
-    metavar="BYTES",
-    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
-)
+@window_option
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
-@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time.")
+@jobs_option
 @mask_key_options
 @spread_by_spark
 @lock_timeout_option
