@@ -21,6 +21,7 @@ from jsbackup.engine.handoff import Outlet
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.subscription import Subscription
 from jsbackup.errors import JsBackupError, NatsTimeout
+from jsbackup.formats.s2 import first_block_end
 from jsbackup.protocol.events import Message, RestoreDone
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 from jsbackup.protocol.info import StreamInfo
@@ -119,7 +120,7 @@ class _Transmission:
             async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
                 first = await self._outlet.next()
-                self._turn_bytes = _first_frame_bytes(first or b"")
+                self._turn_bytes = first_block_end(first or b"")
                 if first is not None and len(first) > 1:
                     await self._knock(subscription, first[:1])
                     first = first[1:]
@@ -252,11 +253,6 @@ class _Transmission:
             self._room.set()
             if self._sender.bytes_acknowledged > self._turn_bytes and not self._ending:
                 self._turn.give_back()
-
-
-def _first_frame_bytes(archive: bytes) -> int:
-    """Where the first frame of content ends, as `formats/s2.py` has them: behind a stream identifier of 10 bytes."""
-    return 10 + 4 + int.from_bytes(archive[11:14], "little")
 
 
 def _met_nobody(reply: Message) -> bool:

@@ -29,7 +29,7 @@ from jsbackup.formats import kernels
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BLOCK_BYTES", "MAX_BLOCK_BYTES", "S2Decoder", "S2Encoder"]
+__all__ = ["BLOCK_BYTES", "MAX_BLOCK_BYTES", "S2Decoder", "S2Encoder", "first_block_end"]
 
 MAX_BLOCK_BYTES = 4 << 20
 # What nats-server writes, and what its reader has a buffer for from the start; a larger block makes it allocate again.
@@ -43,6 +43,12 @@ _CHECKSUM_BYTES = 4
 _IDENTIFIER_BYTES = 6
 _MAX_BLOCK_OF = {b"S2sTwO": MAX_BLOCK_BYTES, b"sNaPpY": 64 << 10}
 _STREAM_START = b"\xff\x06\x00\x00S2sTwO"
+
+
+def first_block_end(stream: bytes) -> int:
+    """Where the frame behind the stream identifier ends, from the first bytes of a stream that is taken to be sound."""
+    at = len(_STREAM_START)
+    return at + _HEAD_BYTES + int.from_bytes(stream[at + 1 : at + _HEAD_BYTES], "little")
 
 
 def _is_skipped(kind: int) -> bool:

@@ -141,13 +141,24 @@ def _wait(event: threading.Event) -> None:
     assert event.wait(FAR_SECONDS)
 
 
+def twice(archive: bytes, released: threading.Event) -> Make:
+    """An archive of which only the first half comes until the rest is released."""
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield archive
+        _wait(released)
+        yield archive
+
+    return make
+
+
 # --------------------------------------------------------------------------------------------------- what goes well
 
 
-@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 30))
-def test_chunks_hold_every_byte_and_the_last_is_not_too_short(pieces: list[bytes], size: int) -> None:
-    pieces = [piece * 40 for piece in pieces]
-    size *= 100
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 30), st.sampled_from([1, 60]))
+def test_chunks_hold_every_byte_and_the_last_is_not_too_short(pieces: list[bytes], size: int, scale: int) -> None:
+    pieces = [piece * scale for piece in pieces]
+    size *= scale
     chunks = list(cut_chunks(pieces, size))
     whole = b"".join(pieces)
     assert b"".join(chunks) == whole
@@ -260,11 +271,6 @@ def test_a_first_chunk_that_meets_nobody_is_sent_again() -> None:
 def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> None:
     released = threading.Event()
 
-    def make(_hurried: Hurried) -> Iterator[bytes]:
-        yield ARCHIVE
-        _wait(released)
-        yield ARCHIVE
-
     async def script(restore: Restore) -> None:
         await restore.accept()
         taken = await restore.take(len(ARCHIVE) - len(ARCHIVE) % CHUNK - 2 * CHUNK)
@@ -279,7 +285,7 @@ def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> Non
         await restore.done(await restore.end())
 
     # What the thread makes before it gets stuck is enough for it to be ahead.
-    asyncio.run(play(script, make, replace(PATIENT, ahead_bytes=4 * CHUNK)))
+    asyncio.run(play(script, twice(ARCHIVE, released), replace(PATIENT, ahead_bytes=4 * CHUNK)))
 
 
 # ------------------------------------------------------------------------------------------------------------ turns
@@ -334,15 +340,11 @@ def test_a_restore_waits_for_its_turn_except_in_a_cluster(cluster: str | None) -
 def test_the_turn_is_given_back_when_the_server_reads_behind_the_first_frame_and_taken_for_the_end() -> None:
     whole = threading.Event()
 
-    def make(_hurried: Hurried) -> Iterator[bytes]:
-        yield FRAMED
-        _wait(whole)
-        yield FRAMED
-
     async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
         turn.give_back()
         limits = replace(PATIENT, ahead_bytes=2 * CHUNK, keep_alive_seconds=0.5)
-        task = asyncio.create_task(transmit(js, new_sender(max_chunk=CHUNK, window_size=WINDOW), make, limits))
+        sender = new_sender(max_chunk=CHUNK, window_size=WINDOW)
+        task = asyncio.create_task(transmit(js, sender, twice(FRAMED, whole), limits))
         restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
         await restore.accept()
         taken = await restore.take(CHUNK)
