@@ -3,8 +3,8 @@
 Each case is run in pairs, ours and then theirs, since a busy machine drifts: the ratio is taken pair by pair, and its
 median, least and most are shown. Times are of whole processes, start-up included; memory is the operating system's own
 account of the finished process, and so is the processor time; that of the server is what it took meanwhile. A ratio of
-0.5 is half the time. Jobs on Spark are held against Spark itself, within a
-session that has been started (`bench_spark.py`).
+0.5 is half the time. Jobs on Spark are held against Spark itself, within a session that has been started
+(`bench_spark.py`).
 """
 
 from __future__ import annotations
@@ -168,15 +168,14 @@ class Bench:
                 yield against_limit
 
     def restore(self) -> Iterator[Row]:
-        archive_v1 = self.folder / "v1"
-        for version, goal in (("2.14.6", 0.8), ("2.12.8", 0.8), (NEWEST, 0.35)):
-            repository, directory = self.fresh("repo"), self.fresh("dir")
+        versions = (("2.14.6", 0.8), ("2.12.8", 0.8), (NEWEST, 0.35))
+        archive_v1 = self.folder / f"dir-{versions[0][0]}"
+        for version, goal in versions:
+            repository, directory = self.fresh("repo"), self.fresh(f"dir-{version}")
             with NatsServer(version) as server:
                 self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
                 ours("backup", "S", "-s", server.url, "-r", repository)
                 theirs(server.url, "stream", "backup", "S", directory, "--no-progress")
-                if not archive_v1.exists():
-                    shutil.copytree(directory, archive_v1)
                 proved = Row(f"restore into {version}, proved", "nats stream restore", goal)
                 unproved = Row(f"restore into {version}, --no-verify", "nats stream restore", goal)
                 against_limit = Row(f"restore into {version}, --no-verify", "only sending (v1)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import logging
 import os
 import signal
 import socket
@@ -49,15 +48,6 @@ class Switch:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
-@pytest.fixture(autouse=True)
-def _log_as_pytest_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever command ran before in this process."""
-    ours = logging.getLogger("jsbackup")
-    monkeypatch.setattr(ours, "handlers", [])
-    monkeypatch.setattr(ours, "propagate", True)
-    ours.setLevel(logging.WARNING)
 
 
 @pytest.fixture
