@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import socket
 import sys
 from collections import deque
@@ -61,6 +62,8 @@ class Wire:
         place = urlsplit(url)
         self.socket = socket.create_connection((place.hostname, place.port), timeout=300)
         self._buffer = bytearray()
+        # Of its own: when the server notices that a connection is gone, it forgets what is to be answered to its inbox.
+        self.inbox = f"_INBOX.{secrets.token_hex(8)}".encode()
         self.line()
         self.socket.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
 
@@ -95,8 +98,8 @@ class Wire:
 
     def ask(self, subject: str, body: object) -> dict[str, object]:
         payload = json.dumps(body).encode()
-        self.send(b"SUB _INBOX.ask 9\r\nUNSUB 9 1\r\nPUB %s _INBOX.ask %d\r\n" % (subject.encode(), len(payload)))
-        self.send(payload + b"\r\n")
+        self.send(b"SUB %b.ask 9\r\nUNSUB 9 1\r\n" % self.inbox)
+        self.send(b"PUB %b %b.ask %d\r\n%b\r\n" % (subject.encode(), self.inbox, len(payload), payload))
         answer: dict[str, object] = json.loads(self.message()[1])
         if "error" in answer:
             raise RuntimeError(f"{subject}: {answer['error']}")
@@ -121,7 +124,7 @@ def request(url: str, verb: str, body: object) -> dict[str, object]:
 def fill(url: str, subject: Callable[[int], str], payload: Callable[[int], bytes], numbers: range) -> None:
     """Publishes one message for each number and returns when all have been acknowledged."""
     wire = Wire(url)
-    wire.send(b"SUB _INBOX.acks 1\r\n")
+    wire.send(b"SUB %b.acks 1\r\n" % wire.inbox)
     waiting, tail, mark = 0, b"", b'"seq":'
 
     def collect(most: int) -> None:
@@ -140,7 +143,7 @@ def fill(url: str, subject: Callable[[int], str], payload: Callable[[int], bytes
         lines = []
         for number in batch:
             body = payload(number)
-            lines.append(b"PUB %s _INBOX.acks %d\r\n%s\r\n" % (subject(number).encode(), len(body), body))
+            lines.append(b"PUB %b %b.acks %d\r\n%b\r\n" % (subject(number).encode(), wire.inbox, len(body), body))
         wire.send(b"".join(lines))
         waiting += len(lines)
         collect(_UNACKNOWLEDGED)
@@ -176,12 +179,12 @@ def send(url: str, directory: str) -> int:
     asked = {"config": saved["config"], "state": saved["state"]}
     answer = wire.ask(f"$JS.API.STREAM.RESTORE.{asked['config']['name']}", asked)
     to = str(answer["deliver_subject"]).encode()
-    wire.send(b"SUB _INBOX.acks 1\r\n")
+    wire.send(b"SUB %b.acks 1\r\n" % wire.inbox)
     total, waiting = 0, deque[int]()
     archive = next(path for path in folder.iterdir() if path.name != "backup.json")
     with archive.open("rb") as file:
         while piece := file.read(CHUNK_BYTES):
-            wire.send(b"PUB %s _INBOX.acks %d\r\n%s\r\n" % (to, len(piece), piece))
+            wire.send(b"PUB %b %b.acks %d\r\n%b\r\n" % (to, wire.inbox, len(piece), piece))
             total += len(piece)
             waiting.append(len(piece))
             while sum(waiting) > SEND_WINDOW_BYTES:
@@ -189,7 +192,7 @@ def send(url: str, directory: str) -> int:
                 waiting.popleft()
     for _ in waiting:
         wire.message()
-    wire.send(b"PUB %s _INBOX.acks 0\r\n\r\n" % to)
+    wire.send(b"PUB %b %b.acks 0\r\n\r\n" % (to, wire.inbox))
     answer = json.loads(wire.message()[1])
     if "error" in answer:
         raise RuntimeError(str(answer["error"]))
