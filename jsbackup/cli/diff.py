@@ -18,7 +18,7 @@ from jsbackup.cli.output import format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.cli.spark import Where, on_spark, place_given, settings_of
-from jsbackup.config import Glob, parse_glob
+from jsbackup.config import Glob, is_chosen, parse_glob
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
@@ -152,7 +152,7 @@ class _Choice:
 
     def choose(self, names: Set[str]) -> Set[str]:
         """Of the names on either side. UsageError for a pattern that chooses none, or none that can be compared."""
-        wanted = {name for name in names if _is_chosen(name, self._globs, self._excluded)}
+        wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
         self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
         for glob in self._globs:
             found = sorted(filter(glob.matches, names))
@@ -165,17 +165,11 @@ class _Choice:
     def _reason(self, stream: str) -> str | None:
         for manifest in self._manifests:
             asked = manifest.selection
-            if asked is not None and not _is_chosen(
+            if asked is not None and not is_chosen(
                 stream, [Glob(text) for text in asked.streams], [Glob(text) for text in asked.exclude]
             ):
                 return f"backup {manifest.id} was made without it on purpose"
         return None
-
-
-def _is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
-    from jsbackup.engine.plan import is_chosen
-
-    return is_chosen(name, streams, exclude)
 
 
 # --- what it prints ---

@@ -23,7 +23,7 @@ from jsbackup.cli.output import Output, format_bytes, format_count, format_secon
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.session import open_repository, run_async
 from jsbackup.cli.terminal import hide_logins
-from jsbackup.config import environment, parse_glob
+from jsbackup.config import environment, is_chosen, parse_glob
 from jsbackup.errors import (
     IncompleteError,
     IntegrityError,
@@ -93,7 +93,6 @@ def drill(
     """
     from jsbackup.engine.drill import adapt_streams
     from jsbackup.engine.drill_server import find_program
-    from jsbackup.engine.plan import is_chosen
     from jsbackup.engine.planned import RestoreOptions
     from jsbackup.repository.keys import needed
 

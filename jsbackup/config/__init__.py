@@ -36,7 +36,7 @@ from jsbackup.config.reference import ConnectionReference, connection_reference,
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret, expand_path, resolve_secret
 from jsbackup.config.toml_file import read_toml
-from jsbackup.config.values import Glob, parse_bool, parse_duration, parse_glob, parse_size, parse_time
+from jsbackup.config.values import Glob, is_chosen, parse_bool, parse_duration, parse_glob, parse_size, parse_time
 
 __all__ = [
     "LOGIN_NAMES",
@@ -62,6 +62,7 @@ __all__ = [
     "expand_path",
     "expand_variables",
     "has_login",
+    "is_chosen",
     "key_secrets",
     "mask_secret",
     "nearest",

@@ -10,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from jsbackup.errors import UsageError
 
-__all__ = ["Glob", "parse_bool", "parse_duration", "parse_glob", "parse_size", "parse_time"]
+__all__ = ["Glob", "is_chosen", "parse_bool", "parse_duration", "parse_glob", "parse_size", "parse_time"]
 
 _INT64_MAX = 2**63 - 1
 
@@ -123,6 +124,12 @@ class Glob:
 
     def matches(self, name: str) -> bool:
         return name == self.pattern or fnmatch.fnmatchcase(name, self.pattern)
+
+
+def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
+    """Whether a stream is meant by names or globs; no `streams` means all."""
+    wanted = not streams or any(glob.matches(name) for glob in streams)
+    return wanted and not any(glob.matches(name) for glob in exclude)
 
 
 def parse_glob(text: str) -> Glob:

@@ -16,12 +16,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from jsbackup import __version__
-from jsbackup.config import Connection, Glob
+from jsbackup.config import Connection, Glob, is_chosen
 from jsbackup.engine.capture import CaptureLimits
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.link import Link
-from jsbackup.engine.plan import is_chosen
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import JsBackupError, NatsError, UsageError

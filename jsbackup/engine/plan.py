@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from jsbackup.config import Glob
+from jsbackup.config import is_chosen
 from jsbackup.engine.copying import about_origins, against_origins, configs_after
 from jsbackup.engine.cutting import against_cut, is_imported
 from jsbackup.engine.features import (
@@ -46,7 +46,7 @@ from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
-__all__ = ["check_configs", "is_chosen", "plan_restore", "staging_prefix"]
+__all__ = ["check_configs", "plan_restore", "staging_prefix"]
 
 _SHAPES: Mapping[str, type] = {
     "first_seq": int,
@@ -66,12 +66,6 @@ _SHAPES: Mapping[str, type] = {
 def staging_prefix(name: str) -> str:
     """How copies made beside a stream to replace it are named; eight hex digits follow. Fits a file name."""
     return f"{name.encode()[:200].decode(errors='ignore')}-jsbackup-"
-
-
-def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
-    """Whether a stream is meant by names or globs; no `streams` means all."""
-    wanted = not streams or any(glob.matches(name) for glob in streams)
-    return wanted and not any(glob.matches(name) for glob in exclude)
 
 
 def plan_restore(

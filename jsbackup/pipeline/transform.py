@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from jsbackup import __version__
-from jsbackup.engine.plan import is_chosen
+from jsbackup.config import is_chosen
 from jsbackup.errors import PlanRefused
 from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, find_readable

@@ -60,6 +60,14 @@ def test_completion_is_quick_too(words: str) -> None:
     assert "click" in imported and HEAVY & imported == set()
 
 
+def test_a_backup_does_not_wait_for_what_plans_restores() -> None:
+    program = "import sys, jsbackup.engine.backup; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(done.stdout.split())
+    assert "jsbackup.engine.capture" in imported
+    assert not imported & {"jsbackup.engine.plan", "jsbackup.transforms.mask", "boto3", "pyspark", "urllib.request"}
+
+
 def test_the_version_says_which_kernel_runs(typed: Callable[..., Typed]) -> None:
     done = typed("--version")
     assert (done.code, done.out, done.err) == (0, f"jsbackup {__version__} ({kernels.active()} kernel)\n", "")
