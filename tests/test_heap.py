@@ -39,3 +39,10 @@ def test_threads_share_a_heap_if_that_was_asked_for(first: str, one: bool) -> No
         [sys.executable, "-c", PROGRAM.format(first=first)], capture_output=True, text=True, timeout=60, check=True
     )
     assert (done.stderr.count("Arena") == 1) == one
+
+
+def test_arrow_takes_from_that_heap_too() -> None:
+    program = "from jsbackup import heap; heap.keep_one_heap()\n"
+    program += "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "system\n"
