@@ -31,15 +31,18 @@ from jsbackup.repository.threads import Aftermath
 
 __all__ = ["SegmentCutter", "checked_batches"]
 
-_AHEAD_BYTES = 4 << 20  # M: enough that neither thread waits for the other by chance
+# Two batches: M, with one of 4 MiB the thread that compresses waits for the next a tenth of the time.
+_AHEAD_BYTES = 6 << 20
+# What the next segment may come to, compressed, while one is stored: most of one, unless nothing in it compresses.
+_BESIDE_BYTES = 4 << 20
 
 
 class SegmentCutter:
     """Stores messages below `folder`, and tells `note` of each segment that is stored now.
 
-    Whoever adds messages counts and digests them; a thread behind it compresses and stores, and what that raises is
-    raised by a later call. Holds one compressed segment, some MiB of messages, and what of the next segment comes while
-    one is stored. To be closed.
+    Whoever adds messages counts and digests them; a thread behind it compresses them, and one behind that stores what
+    is whole. What these raise is raised by a later call. Holds some MiB of messages, one segment that is stored, and at
+    most `_BESIDE_BYTES` of the next one meanwhile. To be closed.
     """
 
     def __init__(self, objects: Objects, folder: str, segment_bytes: int, note: Callable[[SegmentRef], None]) -> None:
@@ -49,8 +52,9 @@ class SegmentCutter:
         self._note = note
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
-        self._storing_bytes = 0
+        self._closed: dict[_OpenSegment, int] = {}
         self._after = Aftermath(_AHEAD_BYTES)
+        self._storing = Aftermath(0)
         self._refs: list[SegmentRef] = []
         self.begun = False
         """Whether there has been a message."""
@@ -63,18 +67,19 @@ class SegmentCutter:
     def refs(self) -> list[SegmentRef]:
         """The segments so far, in order. Waits until they are stored."""
         self._after.wait()
+        self._storing.wait()
         return self._refs
 
     @property
     def held_bytes(self) -> int:
         """What it holds of messages that are not stored."""
-        held = self._after.held_bytes + self._storing_bytes
+        held = self._after.held_bytes + sum(list(self._closed.values()))
         return held + (self._open.encoder.held_bytes if self._open else 0)
 
     def keep(self, ref: SegmentRef) -> None:
         """A segment that is stored comes next."""
         self.begun = True
-        self._after.give(lambda: self._is_there(ref))
+        self._after.give(lambda: self._storing.give(lambda: self._is_there(ref)))
 
     def _is_there(self, ref: SegmentRef) -> None:
         self._refs.append(ref)
@@ -104,10 +109,12 @@ class SegmentCutter:
     def close(self) -> None:
         """Done, or given up: nothing more is stored, but for what is being stored now."""
         self._after.close()
+        self._storing.close()
 
     def settle(self) -> None:
         """Given up: waits until nothing is stored any more, so that `stored_bytes` is right."""
         self._after.settle()
+        self._storing.settle()
 
     def _fitting(self, rows: EncodedRows) -> int:
         """How many of the rows the open segment still takes; an empty one takes the first, however large."""
@@ -118,24 +125,32 @@ class SegmentCutter:
         self.begun = True
         segment = self._open = self._open or _OpenSegment()
         segment.count(batch, rows)
-        self._after.give(lambda: segment.encoder.write(batch), batch.nbytes)
+        self._after.give(lambda: self._write(segment, batch), batch.nbytes)
 
     def _end_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            self._storing_bytes = segment.encoder.held_bytes
-            self._after.give(lambda: self._store(segment))
+            self._closed[segment] = segment.encoder.held_bytes
+            self._after.give(lambda: self._finish(segment))
             if len(self._sizes) > 1:
                 self._sizes.popleft()
 
-    def _store(self, segment: _OpenSegment) -> None:
+    def _write(self, segment: _OpenSegment, batch: MessageBatch) -> None:
+        if segment.encoder.held_bytes > _BESIDE_BYTES:
+            self._storing.wait()
+        segment.encoder.write(batch)
+
+    def _finish(self, segment: _OpenSegment) -> None:
         # An Arrow buffer counts its bytes as signed.
-        data = memoryview(self._objects.sealing.seal(memoryview(segment.encoder.finish()).cast("B")))
+        content = memoryview(segment.encoder.finish()).cast("B")
+        self._storing.give(lambda: self._store(segment, content), len(content))
+
+    def _store(self, segment: _OpenSegment, content: memoryview) -> None:
+        data = memoryview(self._objects.sealing.seal(content))
         ref = self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data)
         self._refs.append(ref)
         self._note(ref)
-        self._storing_bytes = 0
-        del data
+        del data, self._closed[segment]
         give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:

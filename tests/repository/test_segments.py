@@ -181,6 +181,63 @@ def test_given_up_while_a_segment_is_stored_it_is_waited_for_and_counted() -> No
     assert there and writer.stored_bytes == sum(there)
 
 
+class HeldUp(MemoryStore):
+    """Its first object is not stored before the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.putting, self.gate = threading.Event(), threading.Event()
+
+    def put(self, key: str, data: Buffer) -> None:
+        self.putting.set()
+        assert self.gate.wait(10)
+        super().put(key, data)
+
+
+def test_the_next_segment_is_made_while_one_is_stored_and_their_order_stays() -> None:
+    store, noted = HeldUp(), list[SegmentRef]()
+    messages = some_messages(30, 100)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE, note=noted.append)
+    for message in messages:
+        writer.add(batch_of([message]))
+    assert store.putting.is_set() and not list(store.list())
+    store.gate.set()
+    refs = writer.finish()
+    assert len(refs) > 1 and noted == refs
+    assert read(store, refs) == messages
+
+
+def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutter, "_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(cutter, "_BESIDE_BYTES", 1000)
+    store = HeldUp()
+    messages = some_messages(60, 100)
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
+    added = list[int]()
+
+    def add() -> None:
+        for message in messages:
+            writer.add(batch_of([message]))
+            added.append(message.sequence)
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    assert store.putting.wait(10)
+    adding.join(0.3)
+    # One segment of 2000 bytes, 1000 of the next, and 1000 that wait.
+    assert adding.is_alive() and 20 < len(added) < 45
+    store.gate.set()
+    adding.join(10)
+    assert read(store, writer.finish()) == messages
+
+
+def test_what_the_store_refuses_of_the_last_segment_is_raised_at_the_end() -> None:
+    writer = SegmentWriter(Objects(FaultStore(MemoryStore(), Fault.FAIL, at=1)), FOLDER, segment_bytes=1 << 20)
+    writer.add(batch_of(some_messages(15, 100)))
+    with pytest.raises(StoreError, match="injected"):
+        writer.finish()
+
+
 def test_reuse_costs_one_small_request() -> None:
     store = MemoryStore()
     messages = some_messages(15, 100)
