@@ -21,7 +21,7 @@ from jsbackup.config import Connection, Server
 from jsbackup.engine.conversation import Conversation
 from jsbackup.engine.greeting import ServerFacts
 from jsbackup.engine.subscription import DEFAULT_LIMIT_BYTES, Subscription
-from jsbackup.errors import NatsError, TransferError
+from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.api import Request
 from jsbackup.protocol.events import Message
@@ -182,6 +182,18 @@ class Peer(ServerFacts):
         Waits while the socket is behind. What belongs to a transfer is sent with `Subscription.publish` instead.
         """
         await self._wire.publish(subject, payload, reply, headers)
+
+    async def denial(self, subject: str, payload: bytes) -> NatsPermissionDenied | None:
+        """Sends a request that nobody's answer is waited for; what the server says if it is not allowed.
+
+        Raises as `request`, but for that.
+        """
+        wire = await self._connected()
+        with wire.conversation.expecting(subject) as (reply, answer):
+            await wire.publish(subject, payload, reply)
+            await wire.flush(self._seconds(None))  # denials come before its answer
+            error = answer.exception() if answer.done() else None
+        return error if isinstance(error, NatsPermissionDenied) else None
 
     @asynccontextmanager
     async def subscribe(self, subject: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> AsyncIterator[Subscription]:

@@ -346,6 +346,23 @@ def test_a_denied_request_fails_at_once_and_names_its_subject(version: str) -> N
 
 
 @pytest.mark.nats
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whether_subjects_are_denied_is_learnt_of_many_at_once(version: str) -> None:
+    async def main(server: NatsServer) -> None:
+        async with await connect(server.url, user="ann", password="p") as link:
+            subjects = [f"{room}.{number}" for number in range(50) for room in ("Secret", "nobody", "Private")]
+            found = await asyncio.gather(*(link.denial(subject, b"{}") for subject in subjects))
+            assert [None if denied is None else denied.message for denied in found] == [
+                f"{server.url} does not allow publishing to {subject}" if subject.startswith("Secret") else None
+                for subject in subjects
+            ]
+            await link.flush()  # and nothing is left over for whoever asks next
+
+    with NatsServer(version, config=DENYING, jetstream=False) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.nats
 def test_a_denied_subscription_fails_its_reader_and_no_other() -> None:
     async def main(server: NatsServer) -> None:
         async with (
