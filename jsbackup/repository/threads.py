@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 __all__ = ["Aftermath", "in_order"]
@@ -84,7 +85,8 @@ class Aftermath:
 
     def _finish_one(self) -> None:
         done, size = self._ahead.popleft()
-        wait([done])
+        with suppress(CancelledError):  # by `close`, of which `wait` of the library would not hear
+            done.exception()
         self._ahead_bytes -= size
 
     def _raise(self) -> None:

@@ -231,6 +231,21 @@ def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pyt
     assert read(store, writer.finish()) == messages
 
 
+def test_given_up_while_the_next_segment_waits_for_the_store_no_thread_stays() -> None:
+    before = set(threading.enumerate())
+    store = HeldUp()
+    writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
+    for message in some_messages(60, 100):
+        writer.add(batch_of([message]))
+    assert store.putting.wait(10)
+    writer.close()
+    store.gate.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(list(store.list())) == 1
+
+
 def test_what_the_store_refuses_of_the_last_segment_is_raised_at_the_end() -> None:
     writer = SegmentWriter(Objects(FaultStore(MemoryStore(), Fault.FAIL, at=1)), FOLDER, segment_bytes=1 << 20)
     writer.add(batch_of(some_messages(15, 100)))

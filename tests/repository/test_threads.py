@@ -100,3 +100,18 @@ def test_settled_it_has_waited_for_the_task_that_had_begun() -> None:
     threading.Timer(0.05, gate.set).start()
     after.settle()
     assert done == [1]
+
+
+def test_closed_it_lets_go_of_whoever_waits_for_what_is_not_done_any_more() -> None:
+    after, gate, done = _under_way()
+    after._ahead.popleft()  # whoever waits is past the first, and the second has not begun
+    waiting = threading.Thread(target=after.wait, daemon=True)
+    waiting.start()
+    while after._ahead:
+        pass
+    after.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    gate.set()
+    after._pool.shutdown()
+    assert done == [1]
