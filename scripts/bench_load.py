@@ -62,7 +62,7 @@ class Wire:
         place = urlsplit(url)
         self.socket = socket.create_connection((place.hostname, place.port), timeout=300)
         self._buffer = bytearray()
-        # Of its own: when the server notices that a connection is gone, it forgets what is to be answered to its inbox.
+        # Of its own, as a client's is: where one connection after the other had the same, an answer once never came.
         self.inbox = f"_INBOX.{secrets.token_hex(8)}".encode()
         self.line()
         self.socket.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')

@@ -186,9 +186,9 @@ class Peer(ServerFacts):
     async def denial(self, subject: str, payload: bytes) -> NatsPermissionDenied | None:
         """Sends a request that nobody's answer is waited for; what the server says if it is not allowed.
 
-        Raises as `request`, but for that.
+        Raises as `publish`, on the connection as it is, and as `flush`.
         """
-        wire = await self._connected()
+        wire = self._wire
         with wire.conversation.expecting(subject) as (reply, answer):
             await wire.publish(subject, payload, reply)
             await wire.flush(self._seconds(None))  # denials come before its answer

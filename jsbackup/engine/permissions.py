@@ -116,11 +116,9 @@ async def check_permissions(js: JetStream, grants: Sequence[Grant]) -> list[Chec
 
 async def _try(js: JetStream, grant: Grant) -> JsBackupError | None:
     try:
-        await js.link.publish(grant.subject, grant.payload, js.link.new_inbox())
-        await js.link.flush()
+        return await js.link.denial(grant.subject, grant.payload)
     except JsBackupError as error:
         return error
-    return None
 
 
 def _check(grant: Grant, error: JsBackupError | None, *, blind: bool) -> Check:

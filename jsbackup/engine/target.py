@@ -17,7 +17,7 @@ from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import staging_prefix
 from jsbackup.engine.planned import Action, RestorePlan, Target, Wire
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
+from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
 from jsbackup.protocol.responses import ErrCode
 
 __all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allowed"]
@@ -88,18 +88,7 @@ async def check_readable(js: JetStream, plan: RestorePlan) -> None:
 
 async def not_allowed(js: JetStream, plan: RestorePlan) -> list[Finding]:
     """All that the user may not send, as refusals, and as warnings what a restore does without."""
-    found = []
-    refused = await _of_all(plan.actions, partial(_denials, js))
-    unproved = await _of_all(plan.actions, partial(_denied, js, "SNAPSHOT"))
-    for action, denials, denied_proof in zip(plan.actions, refused, unproved, strict=True):
-        for denied in denials:
-            hint = denied.hint or "Grant the user this subject."
-            found.append(Finding(action.entry.name, Rule.NOT_ALLOWED, denied.message, hint))
-        if denied_proof is not None:
-            reason = f"cannot be read back and compared: {denied_proof.message}"
-            hint = "Grant the user this subject, or restore with --no-verify."
-            found.append(Finding(action.entry.name, Rule.UNPROVED, reason, hint))
-    return found
+    return list(chain.from_iterable(await _of_all(plan.actions, partial(_findings, js))))
 
 
 async def _of_all(actions: Sequence[Action], ask: Callable[[Action], Awaitable[T]]) -> list[T]:
@@ -113,31 +102,42 @@ async def _of_all(actions: Sequence[Action], ask: Callable[[Action], Awaitable[T
     return await asyncio.gather(*map(gated, actions))
 
 
+async def _findings(js: JetStream, action: Action) -> list[Finding]:
+    name, found = action.entry.name, []
+    for denied in await _denials(js, action):
+        hint = denied.hint or "Grant the user this subject."
+        found.append(Finding(name, Rule.NOT_ALLOWED, denied.message, hint))
+    if (denied_proof := await _denied(js, "SNAPSHOT", action)) is not None:
+        reason = f"cannot be read back and compared: {denied_proof.message}"
+        hint = "Grant the user this subject, or restore with --no-verify."
+        found.append(Finding(name, Rule.UNPROVED, reason, hint))
+    return found
+
+
 async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:
     """What the user may not do of what the action needs."""
-    probes = [_denied_look(js, action.name)]
+    probes = [_denial_of(js.find_stream(action.name))]
     if action.replaces or action.leftover:
         probes.append(_denied_removal(js, action.name))
     if action.wire is Wire.API:
         probes.append(_denied(js, "CREATE", action))
     else:
-        probes += [_denied_chunks(js, action.name), _denied(js, "RESTORE", action)]
+        probes.append(js.link.denial(f"$JS.SNAPSHOT.RESTORE.{action.name}.{_NOWHERE}", b""))
+        probes.append(_denied(js, "RESTORE", action))
     return [denied for denied in await asyncio.gather(*probes) if denied is not None]
 
 
-async def _denied_look(js: JetStream, name: str) -> NatsPermissionDenied | None:
-    try:
-        await js.find_stream(name)
-    except NatsPermissionDenied as denied:
-        return denied
-    return None
-
-
 async def _denied_removal(js: JetStream, name: str) -> NatsPermissionDenied | None:
-    try:
-        await js.delete_stream(f"{staging_prefix(name)}probe")
-    except NatsPermissionDenied as denied:
+    denied = await _denial_of(js.delete_stream(f"{staging_prefix(name)}probe"))
+    if denied is not None:
         denied.hint = f"Grant the user this subject, for stream {name} that is to be removed too."
+    return denied
+
+
+async def _denial_of(asking: Awaitable[object]) -> NatsPermissionDenied | None:
+    try:
+        await asking
+    except NatsPermissionDenied as denied:
         return denied
     return None
 
@@ -149,18 +149,6 @@ async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDen
     for: in a cluster a stream that is not there yet has nobody to answer for it.
     """
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
-
-
-async def _denied_chunks(js: JetStream, stream: str) -> NatsPermissionDenied | None:
-    try:
-        await js.link.request(f"$JS.SNAPSHOT.RESTORE.{stream}.{_NOWHERE}")
-    except NatsPermissionDenied as denied:
-        return denied
-    except TransferError:
-        raise
-    except NatsError:
-        pass  # nobody listens there, which only one hears who may publish
-    return None
 
 
 async def may_update(js: JetStream) -> bool:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from jsbackup.config import environment, parse_bool, parse_glob, s3_settings
+from jsbackup.config import environment, is_chosen, parse_bool, parse_glob, s3_settings
 from jsbackup.errors import UsageError
 from jsbackup.formats.segment import Probe, decode_segment, scan_segment
 from jsbackup.model import S3Settings
@@ -152,7 +152,7 @@ def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBa
                 f"backup {manifest.id} has no stream {glob.pattern}",
                 hint=f"See 'jsbackup show {manifest.id}' for the streams it has.",
             )
-    return [s for s in manifest.streams if not globs or any(glob.matches(s.name) for glob in globs)]
+    return [stream for stream in manifest.streams if is_chosen(stream.name, globs, ())]
 
 
 def _named(options: Mapping[str, str]) -> dict[str, str]:

@@ -31,9 +31,9 @@ from jsbackup.repository.threads import Aftermath
 
 __all__ = ["SegmentCutter", "checked_batches"]
 
-# Two batches: M, with one of 4 MiB the thread that compresses waits for the next a tenth of the time.
+# M: with 4 MiB the thread that compresses waits for the next batch too often (6 % slower); 9 are no faster.
 _AHEAD_BYTES = 6 << 20
-# What the next segment may come to, compressed, while one is stored: most of one, unless nothing in it compresses.
+# What the next segment may come to, compressed, while one is stored. M: 16 MiB are no faster, and 30 more at the peak.
 _BESIDE_BYTES = 4 << 20
 
 
@@ -52,7 +52,7 @@ class SegmentCutter:
         self._note = note
         self._sizes = deque([segment_bytes])
         self._open: _OpenSegment | None = None
-        self._closed: dict[_OpenSegment, int] = {}
+        self._ended: dict[_OpenSegment, int] = {}
         self._after = Aftermath(_AHEAD_BYTES)
         self._storing = Aftermath(0)
         self._refs: list[SegmentRef] = []
@@ -73,7 +73,7 @@ class SegmentCutter:
     @property
     def held_bytes(self) -> int:
         """What it holds of messages that are not stored."""
-        held = self._after.held_bytes + sum(list(self._closed.values()))
+        held = self._after.held_bytes + sum(list(self._ended.values()))  # at once: it shrinks in another thread
         return held + (self._open.encoder.held_bytes if self._open else 0)
 
     def keep(self, ref: SegmentRef) -> None:
@@ -130,7 +130,7 @@ class SegmentCutter:
     def _end_segment(self) -> None:
         segment, self._open = self._open, None
         if segment is not None:
-            self._closed[segment] = segment.encoder.held_bytes
+            self._ended[segment] = segment.encoder.held_bytes
             self._after.give(lambda: self._finish(segment))
             if len(self._sizes) > 1:
                 self._sizes.popleft()
@@ -150,7 +150,7 @@ class SegmentCutter:
         ref = self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data)
         self._refs.append(ref)
         self._note(ref)
-        del data, self._closed[segment]
+        del data, self._ended[segment]
         give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:

@@ -200,7 +200,7 @@ def test_the_next_segment_is_made_while_one_is_stored_and_their_order_stays() ->
     writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE, note=noted.append)
     for message in messages:
         writer.add(batch_of([message]))
-    assert store.putting.is_set() and not list(store.list())
+    assert store.putting.wait(10) and not list(store.list())
     store.gate.set()
     refs = writer.finish()
     assert len(refs) > 1 and noted == refs
@@ -222,7 +222,10 @@ def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pyt
 
     adding = threading.Thread(target=add)
     adding.start()
-    assert store.putting.wait(10)
+    deadline = time.monotonic() + 10
+    while len(added) <= 20 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert store.putting.is_set()
     adding.join(0.3)
     # One segment of 2000 bytes, 1000 of the next, and 1000 that wait.
     assert adding.is_alive() and 20 < len(added) < 45
