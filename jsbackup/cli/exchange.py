@@ -154,7 +154,7 @@ def export(
     For the nats CLI each stream gets a folder in DIR, as `nats account restore DIR` takes them. If the command names
     exactly one stream, and no glob, DIR is that stream's, for `nats stream restore DIR`.
 
-    Tables have a folder for each stream, with files of up to some 64 MiB of messages.
+    Tables have a folder for each stream, with files of up to some 32 MiB of messages.
 
     DIR appears when everything is written, or not at all. In S3 an object _SUCCESS is written last.
     """

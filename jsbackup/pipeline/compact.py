@@ -3,7 +3,7 @@
 Backups that follow each other share segments, so they are cut where that spares storing (`repository/reuse.py`): a
 stream that grows a little each time, or loses messages here and there, comes to many short ones. A backup that is kept
 for long has no use for them. Here runs of neighbours, each shorter than half a segment, are joined into segments of up
-to 64 MiB; all others stay, named again. Nothing but segments changes: messages, digests, consumers, when it was
+to 32 MiB; all others stay, named again. Nothing but segments changes: messages, digests, consumers, when it was
 `created`, tags. So retention takes the compacted backup for what it is, a backup of that moment, and its id is the next
 one after that of the other: `latest` means the same content as before.
 

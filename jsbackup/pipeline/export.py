@@ -2,7 +2,7 @@
 
 Parquet files have the columns of `columns.py`, the stream's name among them, so that they can be added to tables of any
 kind. A Delta table is such files, and a log beside them. JSON lines are described in `json_lines.py`. A file holds some
-64 MiB of messages.
+32 MiB of messages.
 
 One task reads, proves, encodes and writes a few files where it runs: three times as fast as sending the messages
 through Spark to its own writers.

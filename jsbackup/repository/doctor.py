@@ -33,7 +33,7 @@ __all__ = ["Purpose", "check_clock", "examine_repository"]
 # sort wrongly, and stores (S3 after a quarter of an hour) and credentials are refused.
 _CLOCK_SECONDS = 5.0
 _CLOCK_PROBLEM_SECONDS = 300.0
-# Segments in flight: a stream has two of 64 MiB.
+# Segments in flight: four streams have one each.
 _LEAST_FREE_BYTES = 128 << 20
 _FREE_SHARE = 0.05
 

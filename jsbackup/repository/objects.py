@@ -19,7 +19,7 @@ from jsbackup.stores.base import Data, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
 
-# Nothing we store comes near: 64 MiB of raw messages, or one message of at most 96 MiB, that do not compress.
+# Nothing we store comes near: 32 MiB of raw messages, or one message of at most 96 MiB, that do not compress.
 MAX_OBJECT_BYTES = 256 << 20
 
 

@@ -33,8 +33,7 @@ anywhere are helped most and cost most: 20, 3.6 and 2.6 % of the stream with eac
 Other histories of the same kind differ by a quarter.
 
 To prove that a segment is still the same takes 0.6 to 0.9 GB a second of one core, packing included; to store it 0.2 to
-0.5. Memory, four streams at once (`room.py`): no more than for a first backup, 240 to 290 MiB against 290 to 310 if
-nothing can be compressed.
+0.5. Memory, four streams at once (`room.py`): no more than for a first backup, if nothing can be compressed.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ GROWTH = 4
 # What a segment takes in a manifest.
 _ENTRY_BYTES = 512
 # The smallest grain, and the smallest piece at a front, as parts of a segment: 256 KiB and 16 KiB.
-_MIN_GRAIN = 256
-_MIN_FRONT = 4096
+_MIN_GRAIN = 128
+_MIN_FRONT = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Memory for messages on their way to and from segments, shared by all streams of a run.
 
-A segment is whole in memory before it is stored and when it is read, up to 64 MiB of it where nothing compresses. So
+A segment is whole in memory before it is stored and when it is read, up to 32 MiB of it where nothing compresses. So
 many streams at once would take many times that. They share a `Room` instead: each says what it is about to hold, and
 waits while the others hold too much.
 
