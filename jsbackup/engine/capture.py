@@ -34,12 +34,14 @@ from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.events import ChunkReceived, SnapshotStarted
 from jsbackup.protocol.responses import is_unknown_field
 from jsbackup.protocol.snapshot import DEFAULT_WINDOW_BYTES, SnapshotReceiver
+from jsbackup.protocol.window import window_for
 
 __all__ = ["Advance", "Capture", "CaptureLimits", "Sink", "capture_opaque", "capture_snapshot"]
 
 KIB, MIB = 1024, 1024 * 1024
 
 _MIN_CHUNK_BYTES = 16 * KIB
+_LEAST_CHUNKS = 2
 
 Advance = Callable[[int, int], None]
 """Told of each piece that was dealt with: bytes, messages."""
@@ -65,7 +67,7 @@ class CaptureLimits:
     """Sizes in bytes and times in seconds that bound one snapshot."""
 
     chunk_bytes: int = 128 * KIB
-    window_bytes: int = 8 * MIB
+    window_share: float = 1.0  # of the window that suits the link
     queue_bytes: int = 2 * MIB  # admitted at once; above it credit trickles
     queue_limit_bytes: int = 48 * MIB  # where the trickle ends
     trickle_seconds: float = 1.0  # less than the 2 s after which servers before 2.12.5 give up
@@ -77,15 +79,19 @@ class CaptureLimits:
     def beside(self, others: int) -> CaptureLimits:
         """For one of several snapshots at once: together they keep no more on the way than two would."""
         share = 2 / max(2, others + 1)
-        return replace(self, window_bytes=int(self.window_bytes * share), queue_bytes=int(self.queue_bytes * share))
+        return replace(self, window_share=self.window_share * share, queue_bytes=int(self.queue_bytes * share))
 
     def reduced(self) -> CaptureLimits:
         """For another attempt after a broken transfer: slow links and slow stores need little on the way."""
         return replace(
             self,
             chunk_bytes=max(_MIN_CHUNK_BYTES, self.chunk_bytes // 2),
-            window_bytes=max(4 * _MIN_CHUNK_BYTES, self.window_bytes // 4),
+            window_share=self.window_share / 4,
         )
+
+    def window_bytes(self, round_trip_seconds: float) -> int:
+        """What may be on its way over such a link: two chunks at least."""
+        return max(_LEAST_CHUNKS * self.chunk_bytes, int(self.window_share * window_for(round_trip_seconds)))
 
 
 @dataclass(slots=True)
@@ -194,7 +200,7 @@ async def _start(
 ) -> tuple[SnapshotReceiver, SnapshotStarted]:
     """Ask for the snapshot. Chunks that overtake the answer wait in the subscription."""
     seconds = limits.check_seconds if check else max(limits.request_seconds, js.timeout_seconds)
-    for window in (limits.window_bytes, None):
+    for window in (limits.window_bytes(await js.link.round_trip()), None):
         receiver = SnapshotReceiver(
             stream,
             inbox,

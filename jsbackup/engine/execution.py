@@ -33,7 +33,7 @@ from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.progress import Progress
-from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, window_for
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.verify import Problem
 
@@ -246,9 +246,9 @@ class Execution:
     async def _window_bytes(self, js: JetStream, action: Action) -> int:
         if self.settings.window_bytes is not None:
             return self.settings.window_bytes
-        if 0 < action.entry.captured.bytes <= DEFAULT_WINDOW_BYTES:  # all of it is on its way at once
-            return DEFAULT_WINDOW_BYTES
-        return window_for(await js.link.rtt())
+        if 0 < action.entry.captured.bytes <= LEAST_WINDOW_BYTES:  # all of it is on its way at once
+            return LEAST_WINDOW_BYTES
+        return window_for(await js.link.round_trip())
 
     async def _restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         if action.wire is Wire.API:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from jsbackup.engine.planned import Action, PlannedConsumer, Target, Wire
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.model import Fidelity, JsonObject
-from jsbackup.protocol.restore import window_for
+from jsbackup.protocol.window import window_for
 from jsbackup.repository.manifest import StreamBackup
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]

@@ -123,6 +123,7 @@ class _Wire:
         self.client = _Client(self)
         self.info: JsonObject = {}
         self.account: str | None = None
+        self.quickest_seconds: float | None = None
         self.token_on_top: str | None = None
         self._tls_hostname = candidate.tls_hostname
         self._connection = connection
@@ -257,6 +258,8 @@ class _Wire:
     async def request(
         self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
     ) -> Message:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         with self.conversation.expecting(subject) as (reply, answer):
             try:
                 async with asyncio.timeout(timeout):
@@ -264,6 +267,8 @@ class _Wire:
                     message = await answer
             except TimeoutError:
                 raise NatsTimeout(f"no answer to {subject} within {timeout:g} s") from None
+        seconds = loop.time() - began
+        self.quickest_seconds = seconds if self.quickest_seconds is None else min(seconds, self.quickest_seconds)
         status = parse_status(message.headers) if not message.data else None
         if status is not None and status.code == NO_RESPONDERS:
             raise NatsError(

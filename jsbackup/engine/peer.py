@@ -50,6 +50,7 @@ class Wire(Protocol):
     conversation: Conversation
     info: JsonObject
     account: str | None
+    quickest_seconds: float | None  # of the answers so far
 
     async def publish(
         self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
@@ -212,6 +213,11 @@ class Peer(ServerFacts):
     async def rtt(self, timeout: float | None = None) -> float:
         """Seconds that a ping takes."""
         return await self._wire.flush(self._seconds(timeout))
+
+    async def round_trip(self) -> float:
+        """Seconds of the quickest answer on this connection, which a round trip is no longer than; else of a ping."""
+        quickest = self._wire.quickest_seconds
+        return await self.rtt() if quickest is None else quickest
 
     def _seconds(self, timeout: float | None) -> float:
         return self.connection.timeout_seconds if timeout is None else timeout

@@ -22,7 +22,8 @@ from jsbackup.engine.prove import Expected, Proof, prove_stream
 from jsbackup.engine.survey import messages_of
 from jsbackup.engine.transmit import TransmitLimits
 from jsbackup.model import JsonObject, StreamState
-from jsbackup.protocol.restore import DEFAULT_WINDOW_BYTES, RestoreSender, chunk_limit
+from jsbackup.protocol.restore import RestoreSender, chunk_limit
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.objects import Objects
@@ -35,7 +36,7 @@ class Transfer:
     """How a stream is to be sent. `window_bytes` may be on the way unacknowledged."""
 
     connection: Connection
-    window_bytes: int = DEFAULT_WINDOW_BYTES
+    window_bytes: int = LEAST_WINDOW_BYTES
     limits: TransmitLimits = field(default_factory=TransmitLimits)
 
 

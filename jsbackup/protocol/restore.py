@@ -49,15 +49,12 @@ from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_sta
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.names import check_name, check_subject, is_subject
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 
-__all__ = ["RestoreSender", "State", "chunk_limit", "window_for"]
+__all__ = ["RestoreSender", "State", "chunk_limit"]
 
 # M: half of that takes 5-10 % more of both processors, twice as much gains nothing.
 DEFAULT_CHUNK_BYTES = 256 * 1024
-# On the way at once: what a connection holds in memory on both sides, and what hides a round trip (M: 16 chunks).
-DEFAULT_WINDOW_BYTES = 16 * DEFAULT_CHUNK_BYTES
-_LONG_WINDOW_BYTES = 64 * DEFAULT_CHUNK_BYTES
-_LINK_BYTES_PER_SECOND = 420e6
 
 _ACCEPTED_TOKENS = ["$JS", "SNAPSHOT", "RESTORE"]
 _STORAGE_FAILURE = b"-ERR"
@@ -92,11 +89,6 @@ TRANSITIONS: Mapping[tuple[State, type[Event]], State] = {
 }
 
 
-def window_for(round_trip_seconds: float) -> int:
-    """The window for a link: what hides a round trip even where it is fast, so 4 MiB up to 10 ms, 16 MiB from 40 ms."""
-    return min(max(DEFAULT_WINDOW_BYTES, int(round_trip_seconds * _LINK_BYTES_PER_SECOND)), _LONG_WINDOW_BYTES)
-
-
 def chunk_limit(max_payload_bytes: int) -> int:
     """The largest chunk to send to a server with that `max_payload`, from its INFO: no more than the default."""
     return max(1, min(DEFAULT_CHUNK_BYTES, max_payload_bytes))
@@ -114,7 +106,7 @@ class RestoreSender(Dialogue[State]):
         state: StreamState,
         *,
         max_chunk: int = DEFAULT_CHUNK_BYTES,
-        window_size: int = DEFAULT_WINDOW_BYTES,
+        window_size: int = LEAST_WINDOW_BYTES,
     ) -> None:
         name = config.get("name")
         self.stream = check_name("stream", name if isinstance(name, str) else "")

@@ -32,6 +32,7 @@ from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.api import ApiPrefix
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository import layout
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
@@ -46,7 +47,7 @@ CHUNK = 1024
 # Sizes as small as they may be, and no patience: a peer that keeps still is found out in a moment.
 HURRIED = CaptureLimits(
     chunk_bytes=CHUNK,
-    window_bytes=8 * CHUNK,
+    window_share=8 * CHUNK / LEAST_WINDOW_BYTES,
     queue_bytes=4 * CHUNK,
     queue_limit_bytes=12 * CHUNK,
     trickle_seconds=0.02,
@@ -228,9 +229,19 @@ def test_each_full_chunk_is_acknowledged_once_and_nothing_else_is() -> None:
     asyncio.run(play(script, Taken()))
 
 
+def test_the_window_is_what_suits_the_link_and_is_shared_by_all_that_run() -> None:
+    limits = CaptureLimits()
+    far = limits.window_bytes(1.0)
+    assert limits.window_bytes(0.0) == LEAST_WINDOW_BYTES < far == 4 * LEAST_WINDOW_BYTES
+    assert limits.beside(1).window_bytes(1.0) == far
+    assert 7 * limits.beside(6).window_bytes(1.0) <= 2 * far < 7 * (limits.beside(6).window_bytes(1.0) + 1)
+    least = limits.reduced().reduced().reduced().beside(63)
+    assert least.window_bytes(0.0) == 2 * least.chunk_bytes
+
+
 def test_a_server_that_does_not_know_the_window_is_asked_without_it() -> None:
     async def script(snapshot: Snapshot) -> None:
-        assert snapshot.asked.json["window_size"] == HURRIED.window_bytes
+        assert snapshot.asked.json["window_size"] >= 8 * CHUNK
         await snapshot.refuse('invalid JSON: json: unknown field "window_size"', 10025)
         again = Snapshot(snapshot.peer, await snapshot.peer.expect("$JS.API.STREAM.SNAPSHOT.ORDERS"))
         assert "window_size" not in again.asked.json

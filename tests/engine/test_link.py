@@ -22,6 +22,7 @@ from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeo
 from jsbackup.protocol import api
 from jsbackup.protocol.events import Message
 from tests.engine.identities import Operator, creds_text
+from tests.harness.peer import ScriptedPeer
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer, Port, wait_until
 
 # Long enough that a test which waits for it has failed, short enough to see that.
@@ -564,6 +565,34 @@ def test_a_waiting_publisher_can_be_cancelled() -> None:
 
     with NatsServer(NEWEST, jetstream=False) as server:
         asyncio.run(main(server))
+
+
+def test_a_round_trip_is_known_from_the_quickest_answer_and_a_ping_is_sent_only_before_there_is_one() -> None:
+    async def main(peer: ScriptedPeer) -> None:
+        async def answered_after(seconds: float) -> None:
+            asking = asyncio.create_task(link.request("x", timeout=FAR_SECONDS))
+            heard = await peer.expect("x")
+            await asyncio.sleep(seconds)
+            await peer.answer(heard)
+            await asking
+
+        async with await connect(peer.url) as link:
+            assert 0 < await link.round_trip() < FAR_SECONDS
+            await answered_after(0.05)
+            peer.stall()
+            first = await link.round_trip()
+            assert 0.05 <= first < FAR_SECONDS
+            peer.go_on()
+            await answered_after(0.0)
+            quickest = await link.round_trip()
+            await answered_after(quickest + 0.01)
+            assert await link.round_trip() == quickest <= first
+
+    async def with_peer() -> None:
+        async with ScriptedPeer() as peer:
+            await main(peer)
+
+    asyncio.run(with_peer())
 
 
 @pytest.mark.nats

@@ -29,6 +29,7 @@ class PlainWire:
         self.conversation = Conversation(str(candidate.server))
         self.info: JsonObject = {}
         self.account: str | None = None
+        self.quickest_seconds: float | None = None
         self._others = others
 
     async def publish(

@@ -132,6 +132,10 @@ class ScriptedPeer:
         """Hear nothing and answer nothing any more, not even a PING; connections stay open."""
         self._listening.clear()
 
+    def go_on(self) -> None:
+        """Hear and answer again."""
+        self._listening.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         connection = _Connection(reader, writer)

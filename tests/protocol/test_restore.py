@@ -34,7 +34,7 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.restore import TRANSITIONS, RestoreSender, State, chunk_limit, window_for
+from jsbackup.protocol.restore import TRANSITIONS, RestoreSender, State, chunk_limit
 
 SUBJECT = "$JS.SNAPSHOT.RESTORE.ORDERS.Kq3v"
 CREATE = "io.nats.jetstream.api.v1.stream_create_response"
@@ -420,12 +420,6 @@ def test_chunks_go_to_restore_subjects_of_this_stream_only(subject: object) -> N
     machine = sender()
     error = failure(machine, lambda: machine.receive_response(accepted(subject)), FailureKind.PROTOCOL)
     assert error.message.isprintable()
-
-
-def test_the_window_grows_with_the_round_trip_within_bounds() -> None:
-    mib = 1 << 20
-    assert [window_for(seconds) for seconds in (0.0, 0.001, 1.0, 1e9)] == [4 * mib, 4 * mib, 16 * mib, 16 * mib]
-    assert 8 * mib < window_for(0.025) < 16 * mib
 
 
 def test_chunks_fit_into_the_server_s_max_payload() -> None:
