@@ -46,3 +46,24 @@ def test_arrow_takes_from_that_heap_too() -> None:
     program += "import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "system\n"
+
+
+FRAGMENTED = """
+from jsbackup import heap
+
+heap.keep_one_heap()
+some = [bytearray(100_000) for _ in range({blocks})]
+del some[::2], some[::2]
+before = heap._resident_bytes()
+heap.stay_small()
+print(before - heap._resident_bytes())
+"""
+
+
+@pytest.mark.parametrize(("mib", "given_back"), [(400, True), (100, False)])
+def test_what_lies_between_what_is_in_use_is_given_back_by_a_large_process_only(mib: int, given_back: bool) -> None:
+    if not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
+        missing("the C library is not glibc")
+    program = FRAGMENTED.format(blocks=mib * (1 << 20) // 100_000)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert (int(done.stdout) > 200 << 20) == given_back

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
-from jsbackup.heap import give_back
+from jsbackup.heap import give_back, stay_small
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
@@ -139,6 +139,7 @@ class SegmentCutter:
         if segment.encoder.held_bytes > _BESIDE_BYTES:
             self._storing.wait()
         segment.encoder.write(batch)
+        stay_small()
 
     def _finish(self, segment: _OpenSegment) -> None:
         # An Arrow buffer counts its bytes as signed.
