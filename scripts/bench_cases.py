@@ -114,6 +114,11 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def randbytes(_number: int, size: int) -> bytes:
+    """A payload that does not compress."""
+    return os.urandom(size)
+
+
 def remove(url: str, names: Sequence[str]) -> None:
     for name in names:
         request(url, f"STREAM.DELETE.{name}", {})
@@ -129,16 +134,27 @@ class Bench:
 
     # What is measured on.
 
-    def fill_stream(self, url: str, name: str, message_bytes: int, total_bytes: int, first: int = 0) -> int:
-        """Publishes as many messages of that size as there are in `total_bytes`; makes the stream at the first."""
+    def fill_stream(
+        self,
+        url: str,
+        name: str,
+        message_bytes: int,
+        total_bytes: int,
+        first: int = 0,
+        payload: Callable[[int, int], bytes] | None = None,
+    ) -> int:
+        """Publishes as many messages of that size as there are in `total_bytes`; makes the stream at the first.
+
+        `payload` makes one of its number and size.
+        """
         if not first:
             request(url, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "storage": "file"})
-        payload = self._text.record_half_random if message_bytes > 100_000 else self._text.record
+        made = payload or (self._text.record_half_random if message_bytes > 100_000 else self._text.record)
         count = max(1, total_bytes // message_bytes)
         fill(
             url,
             lambda number: f"{name}.{number % 1000}",
-            lambda number: payload(number, message_bytes),
+            lambda number: made(number, message_bytes),
             range(first, first + count),
         )
         return first + count
@@ -218,25 +234,38 @@ class Bench:
                     yield from (backup, restore, unproved)
 
     def account(self) -> Iterator[Row]:
+        names = [f"S{number}" for number in range(self.sizes.account_streams)]
         with NatsServer(NEWEST) as server:
-            names = [f"S{number}" for number in range(self.sizes.account_streams)]
             for name in names:
                 self.fill_stream(server.url, name, 1024, self.sizes.stream_bytes // len(names))
-            backup = Row(f"backup of {len(names)} streams", "nats account backup", 0.6)
-            restore = Row(f"restore of {len(names)} streams, proved", "nats account restore", 0.6)
-            unproved = Row(f"restore of {len(names)} streams, --no-verify", "nats account restore", 0.6)
-            for _ in range(self.sizes.pairs):
-                repository, directory = self.fresh("repo"), self.fresh("dir")
-                taken = ours("backup", "-s", server.url, "-r", repository, server=server)
-                backup.add(taken, theirs(server.url, "account", "backup", directory, "--force"))
-                remove(server.url, names)
-                other = theirs(server.url, "account", "restore", directory)
-                remove(server.url, names)
-                command = ("restore", "latest", "-s", server.url, "-r", repository)
-                restore.add(ours(*command, server=server), other)
-                remove(server.url, names)
-                unproved.add(ours(*command, "--no-verify", server=server), other)
-            yield from (backup, restore, unproved)
+            yield from self._of_account(server, names, f"{len(names)} streams", 0.6)
+
+    def random(self) -> Iterator[Row]:
+        """Nothing compresses, which is what takes most memory."""
+        names = [f"S{number}" for number in range(12)]
+        with NatsServer(NEWEST) as server:
+            for name in names:
+                self.fill_stream(server.url, name, 256 << 10, self.sizes.stream_bytes // len(names), payload=randbytes)
+            yield from self._of_account(server, names, f"{len(names)} random streams")
+
+    def _of_account(
+        self, server: NatsServer, names: Sequence[str], kind: str, goal: float | None = None
+    ) -> Iterator[Row]:
+        backup = Row(f"backup of {kind}", "nats account backup", goal)
+        restore = Row(f"restore of {kind}, proved", "nats account restore", goal)
+        unproved = Row(f"restore of {kind}, --no-verify", "nats account restore", goal)
+        for _ in range(self.sizes.pairs):
+            repository, directory = self.fresh("repo"), self.fresh("dir")
+            taken = ours("backup", "-s", server.url, "-r", repository, server=server)
+            backup.add(taken, theirs(server.url, "account", "backup", directory, "--force"))
+            remove(server.url, names)
+            other = theirs(server.url, "account", "restore", directory)
+            remove(server.url, names)
+            command = ("restore", "latest", "-s", server.url, "-r", repository)
+            restore.add(ours(*command, server=server), other)
+            remove(server.url, names)
+            unproved.add(ours(*command, "--no-verify", server=server), other)
+        yield from (backup, restore, unproved)
 
     def increment(self) -> Iterator[Row]:
         row = Row("second backup after 1 % more", "nats stream backup", 0.15)
@@ -325,6 +354,7 @@ CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "restore": Bench.restore,
     "links": Bench.links,
     "account": Bench.account,
+    "random": Bench.random,
     "increment": Bench.increment,
     "keys": Bench.keys,
     "verify": Bench.verify,
