@@ -24,7 +24,7 @@ from jsbackup.cli.restore import restored_code, restored_json, tell_report
 from jsbackup.cli.runbook_file import Entry, naming, read_runbook
 from jsbackup.cli.session import open_repository, run_async
 from jsbackup.cli.terminal import hide_logins
-from jsbackup.engine.backup import connect_jetstream
+from jsbackup.engine.jetstream import connect_jetstream
 from jsbackup.engine.place import Place, place_of
 from jsbackup.engine.planned import RestorePlan
 from jsbackup.engine.preview import Preview, preview_restore

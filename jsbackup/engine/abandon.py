@@ -17,8 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.restore import RestoreSender, State

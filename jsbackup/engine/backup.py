@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from jsbackup import __version__
 from jsbackup.config import Connection, Glob, is_chosen
 from jsbackup.engine.capture import CaptureLimits
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.increment import Incremental
-from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.link import Link
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import JsBackupError, NatsError, UsageError
 from jsbackup.progress import Progress
-from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout, leases
 from jsbackup.repository.locking import BackupLock, LockRequest, open_lock
@@ -41,11 +40,9 @@ __all__ = [
     "BackupReport",
     "BegunBackup",
     "Chosen",
-    "Failure",
     "back_up_streams",
     "begin_backup",
     "choose_streams",
-    "connect_jetstream",
     "describe_source",
     "finish_backup",
     "run_backup",
@@ -70,14 +67,6 @@ class BackupOptions:
     jobs: int = 4
     lock: LockRequest | None = None
     limits: CaptureLimits = field(default_factory=CaptureLimits)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A stream that is not in the backup (or not restored), and why."""
-
-    name: str
-    error: JsBackupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +96,6 @@ class BegunBackup:
     failures: tuple[Failure, ...]
     receipts: Receipts
     lock: BackupLock | None
-
-
-@asynccontextmanager
-async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
-    """A link of its own with the JetStream API on it."""
-    async with await Link.connect(connection, name=name) as link:
-        yield JetStream(link, ApiPrefix(connection.api_prefix), connection.timeout_seconds)
 
 
 async def run_backup(

@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import Failure, choose_streams, connect_jetstream, describe_source
+from jsbackup.engine.backup import choose_streams, describe_source
 from jsbackup.engine.capture import CaptureLimits
 from jsbackup.engine.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.execution import Execution, RestoreSettings, bytes_to_move
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.failure import Failure
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.kept import Kept
 from jsbackup.engine.live import LiveSupply
 from jsbackup.engine.place import place_of

@@ -13,9 +13,8 @@ from itertools import islice
 from typing import Any
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.features import Version, version_text
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.permissions import check_permissions, grants_for
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
 from jsbackup.model import Check

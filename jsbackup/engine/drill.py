@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import Connection, is_chosen
-from jsbackup.engine.backup import connect_jetstream
+from jsbackup.engine.jetstream import connect_jetstream
 from jsbackup.engine.plan import check_configs
 from jsbackup.engine.planned import RestoreOptions
 from jsbackup.engine.restore import RestoreReport, RestoreSettings, run_restore

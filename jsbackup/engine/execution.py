@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER, remove_stream, with_marker
-from jsbackup.engine.backup import Failure, connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.failure import Failure
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.plan import staging_prefix
 from jsbackup.engine.planned import Action, RestorePlan, Target, Wire
 from jsbackup.engine.prove import Proof

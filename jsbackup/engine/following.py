@@ -23,20 +23,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import (
-    TOOL,
-    BackupOptions,
-    BegunBackup,
-    Chosen,
-    Failure,
-    connect_jetstream,
-    describe_source,
-    finish_backup,
-)
+from jsbackup.engine.backup import TOOL, BackupOptions, BegunBackup, Chosen, describe_source, finish_backup
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.follow_report import FollowReport
 from jsbackup.engine.followed import Followed, Look
 from jsbackup.engine.increment import Incremental
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.lookout import Lookout, some_of
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.engine.tail import Backlog

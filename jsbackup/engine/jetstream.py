@@ -10,15 +10,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from jsbackup.config import Connection
 from jsbackup.engine.features import Version
 from jsbackup.engine.link import Link
 from jsbackup.engine.turns import Turn
 from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
+from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import (
     AccountInfo,
     ConsumerInfo,
@@ -32,7 +35,7 @@ from jsbackup.protocol.info import (
 from jsbackup.protocol.paging import Listing, Page, Pager, consumer_list_page, stream_list_page, stream_names_page
 from jsbackup.protocol.responses import ErrCode, is_temporary, lacks_peers
 
-__all__ = ["JetStream"]
+__all__ = ["JetStream", "connect_jetstream"]
 
 _log = logging.getLogger(__name__)
 
@@ -241,3 +244,10 @@ class JetStream:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None
             raise
+
+
+@asynccontextmanager
+async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
+    """A link of its own with the JetStream API on it."""
+    async with await Link.connect(connection, name=name) as link:
+        yield JetStream(link, ApiPrefix(connection.api_prefix), connection.timeout_seconds)

@@ -20,8 +20,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.increment import (

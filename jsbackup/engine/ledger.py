@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow.compute as pc
-
+from jsbackup import compute as pc
 from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, encode_rows
 
 __all__ = ["Ledger", "Run", "RunDigests"]

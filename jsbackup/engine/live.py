@@ -14,10 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import connect_jetstream
 from jsbackup.engine.capture import Advance, CaptureLimits
 from jsbackup.engine.deliver import PAUSE_SECONDS, did_not_begin
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.live_source import Replan, Source
 from jsbackup.engine.passage import LiveSent, Passage, Read, not_yet
 from jsbackup.engine.planned import Action, Wire

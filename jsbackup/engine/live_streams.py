@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.backup import connect_jetstream, describe_source
+from jsbackup.engine.backup import describe_source
 from jsbackup.engine.breaches import LiveStreams
+from jsbackup.engine.jetstream import connect_jetstream
 from jsbackup.engine.status import Origin
 from jsbackup.repository.retention import named_cluster
 

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
-from jsbackup.engine.backup import BackupOptions, Failure, choose_streams
+from jsbackup.engine.backup import BackupOptions, choose_streams
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.followed import Look
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.errors import NatsError, NatsTimeout, UsageError

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 from jsbackup.config import Connection
 from jsbackup.engine.abandon import is_marked
-from jsbackup.engine.backup import TOOL, BackupOptions, Chosen, Failure, back_up_streams
+from jsbackup.engine.backup import TOOL, BackupOptions, Chosen, back_up_streams
 from jsbackup.engine.execution import Execution, RestoredStream, RestoreSettings
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import staging_prefix
 from jsbackup.engine.planned import Action, RestorePlan, Target, Wire

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
 from jsbackup.engine.rules import Finding, Rule

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.engine.capture import Advance, Sink, capture_snapshot
 from jsbackup.engine.compare import Comparison, Missing
 from jsbackup.engine.consume import read_messages

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from jsbackup.config import Connection
 from jsbackup.engine.abandon import MARKER
-from jsbackup.engine.backup import Failure, connect_jetstream
 from jsbackup.engine.execution import Execution, RestoredStream, RestoreSettings, bytes_to_move
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.failure import Failure
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning

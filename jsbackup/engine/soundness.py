@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from jsbackup.engine.backup import Failure
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.kept import segments_within
 from jsbackup.engine.planned import RestorePlan
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict

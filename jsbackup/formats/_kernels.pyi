@@ -40,6 +40,12 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
 def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -> tuple[int, int]:
     """The offset behind up to `count` subject entries of an `index.db` of this version, and how many are left."""
 
+def extremes(values: Buffer) -> tuple[int, int]:
+    """The least and the greatest of packed int64, of which there is one at least."""
+
+def first_fall(values: Buffer, after: int) -> int:
+    """The index of the first of packed int64 that is not above the one before it, or `after`; -1 if all rise."""
+
 def use_lanes(wanted: bool) -> bool:
     """Whether AVX2 computes HighwayHash from now on, as it does where the processor has it. Both ways for the tests."""
 

@@ -1219,3 +1219,35 @@ def skip_index_subjects(buffer, Py_ssize_t offset, uint64_t count, version):
     if not good:
         raise error_of(fault)
     return at, count
+
+
+# --- packed int64 -------------------------------------------------------------------------------------------------
+
+
+def extremes(values):
+    cdef View view = View(values)
+    cdef int64_t value, least, most, i
+    if view.size == 0 or view.size & 7:
+        raise ValueError("values have 8 bytes each, and there is one at least")
+    with nogil:
+        least = most = <int64_t>load64(view.data)
+        for i in range(1, view.size >> 3):
+            value = <int64_t>load64(view.data + 8 * i)
+            least = min(least, value)
+            most = max(most, value)
+    return least, most
+
+
+def first_fall(values, int64_t after):
+    cdef View view = View(values)
+    cdef int64_t value, i, found = -1
+    if view.size & 7:
+        raise ValueError("values have 8 bytes each")
+    with nogil:
+        for i in range(view.size >> 3):
+            value = <int64_t>load64(view.data + 8 * i)
+            if value <= after:
+                found = i
+                break
+            after = value
+    return found

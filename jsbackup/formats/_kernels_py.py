@@ -55,6 +55,8 @@ __all__ = [
     "decode_records",
     "encode_entries",
     "encode_records",
+    "extremes",
+    "first_fall",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",
@@ -661,3 +663,27 @@ def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -
         offset = cursor
         count -= 1
     return offset, count
+
+
+# --- packed int64 -------------------------------------------------------------------------------------------------
+
+
+def extremes(values: Buffer) -> tuple[int, int]:
+    """The least and the greatest of packed int64, of which there is one at least."""
+    view = _bytes_of(values)
+    if not view or len(view) % 8:
+        raise ValueError("values have 8 bytes each, and there is one at least")
+    numbers = view.cast("q")
+    return min(numbers), max(numbers)
+
+
+def first_fall(values: Buffer, after: int) -> int:
+    """Where packed int64 stop rising: the index of the first that is not above the one before it, or `after`; or -1."""
+    view = _bytes_of(values)
+    if len(view) % 8:
+        raise ValueError("values have 8 bytes each")
+    for index, value in enumerate(view.cast("q")):
+        if value <= after:
+            return index
+        after = value
+    return -1

@@ -12,14 +12,15 @@ from operator import sub
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.formats.sequences import SequenceSet
 
 __all__ = ["GivenSequences", "sequence_set"]
 
 # Later records speak about sequences close to each other, so that a few unpacked runs serve nearly all questions.
 _UNPACKED_RUNS = 4
+_FEW = 10_000  # Python objects; more are put in order by Arrow
 
 
 def _narrowest(value: int) -> Literal["B", "H", "I", "Q"]:
@@ -109,6 +110,8 @@ class GivenSequences:
 
 def sequence_set(sequences: array[int]) -> SequenceSet:
     """The set of many sequences in any order, doubled ones included, without a Python object for each."""
+    if len(sequences) <= _FEW:
+        return SequenceSet(sorted(set(sequences)))
     packed = pa.Array.from_buffers(pa.uint64(), len(sequences), [None, pa.py_buffer(sequences)])
     unique = pc.unique(packed)
     ordered = unique.take(pc.sort_indices(unique))

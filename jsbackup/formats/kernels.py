@@ -35,6 +35,8 @@ __all__ = [
     "decode_records",
     "encode_entries",
     "encode_records",
+    "extremes",
+    "first_fall",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",
@@ -46,6 +48,8 @@ decode_entries = _kernels_py.decode_entries
 decode_records = _kernels_py.decode_records
 encode_entries = _kernels_py.encode_entries
 encode_records = _kernels_py.encode_records
+extremes = _kernels_py.extremes
+first_fall = _kernels_py.first_fall
 s2_decode_block = _kernels_py.s2_decode_block
 skip_index_subjects = _kernels_py.skip_index_subjects
 sum_digest = _kernels_py.sum_digest
@@ -56,6 +60,8 @@ _FUNCTIONS = (
     "decode_records",
     "encode_entries",
     "encode_records",
+    "extremes",
+    "first_fall",
     "s2_decode_block",
     "skip_index_subjects",
     "sum_digest",

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UnsupportedError
+from jsbackup.formats import kernels
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
 from jsbackup.formats.digest import MessageBatch
 from jsbackup.formats.paged import PagedFile
@@ -381,12 +382,11 @@ def _check(batch: MessageBatch, schema: pa.Schema, last: int) -> int:
     if batch.schema.remove_metadata() != schema:
         raise FormatError("segment: wrong columns")
     batch.column("subject").validate(full=True)  # the library takes the string annotation at its word
-    sequence = batch.column("sequence")
     if batch.num_rows == 0:
         return last
-    first = sequence[0].as_py()
-    if first <= last:
-        raise FormatError(f"segment: sequence {first} after {last}")
-    if not pc.all(pc.greater(sequence[1:], sequence[:-1]), min_count=0).as_py():
-        raise FormatError("segment: sequences do not rise")
-    return int(sequence[-1].as_py())
+    sequences = memoryview(columns_from_batch(batch).sequences).cast("B")
+    fall = kernels.first_fall(sequences, last)
+    numbers = sequences.cast("q")
+    if fall >= 0:
+        raise FormatError(f"segment: sequence {numbers[fall]} after {numbers[fall - 1] if fall else last}")
+    return numbers[-1]

@@ -19,16 +19,8 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from jsbackup.config import ConnectionOptions, ConnectionReference, connection_reference, environment, source_connection
-from jsbackup.engine.backup import (
-    TOOL,
-    BackupOptions,
-    BackupReport,
-    BegunBackup,
-    Chosen,
-    Failure,
-    begin_backup,
-    finish_backup,
-)
+from jsbackup.engine.backup import TOOL, BackupOptions, BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.part import StoredPart, back_up_part, complete
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.errors import JsBackupError, StoreError

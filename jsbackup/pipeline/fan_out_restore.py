@@ -31,8 +31,8 @@ from jsbackup.config import (
     source_connection,
 )
 from jsbackup.config.secrets import expand_path
-from jsbackup.engine.backup import Failure
 from jsbackup.engine.execution import RestoredStream, RestoreSettings, bytes_to_move
+from jsbackup.engine.failure import Failure
 from jsbackup.engine.part import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.planned import Action, RestoreOptions
 from jsbackup.engine.restore import Prospect, RestoreReport, begin_restore, make_sure

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-import pyarrow.compute as pc
-
 from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
+from jsbackup.formats import kernels
+from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.heap import give_back, stay_small
@@ -209,8 +209,7 @@ class _OpenSegment:
         sequences = batch.column("sequence")
         self._first_seq = self._first_seq or sequences[0].as_py()
         self._last_seq = sequences[-1].as_py()
-        span = pc.min_max(batch.column("timestamp_ns")).as_py()
-        times = [*self._times, span["min"], span["max"]]
+        times = [*self._times, *kernels.extremes(columns_from_batch(batch).timestamps)]
         self._times = [min(times), max(times)]
 
     def describe(self, folder: str, sealing: Sealing, data: memoryview) -> SegmentRef:

@@ -17,8 +17,8 @@ from enum import StrEnum
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import BATCH_SCHEMA, columns_from_batch
 from jsbackup.formats.digest import MessageBatch

@@ -14,8 +14,8 @@ from collections.abc import Container
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.model import ConsumerState, SequencePair
 from jsbackup.transforms.batches import SEQUENCE, MessageBatch
 

@@ -22,8 +22,8 @@ from functools import reduce
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.config import parse_duration, parse_time
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject, StreamState

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jsbackup import compute as pc
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import (

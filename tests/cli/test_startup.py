@@ -60,12 +60,24 @@ def test_completion_is_quick_too(words: str) -> None:
     assert "click" in imported and HEAVY & imported == set()
 
 
-def test_a_backup_does_not_wait_for_what_plans_restores() -> None:
-    program = "import sys, jsbackup.engine.backup; print(*sys.modules)"
+OTHERS = {"boto3", "pyspark", "pyarrow.compute", "urllib.request"}
+
+
+@pytest.mark.parametrize(
+    ("module", "needed", "others"),
+    [
+        ("backup", "capture", {"jsbackup.engine.plan", "jsbackup.transforms.mask"}),
+        ("restore", "plan", {"jsbackup.engine.stream_backup", "jsbackup.repository.prune"}),
+    ],
+)
+def test_neither_a_backup_nor_a_restore_waits_for_what_only_the_other_needs(
+    module: str, needed: str, others: set[str]
+) -> None:
+    program = f"import sys, jsbackup.engine.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.split())
-    assert "jsbackup.engine.capture" in imported
-    assert not imported & {"jsbackup.engine.plan", "jsbackup.transforms.mask", "boto3", "pyspark", "urllib.request"}
+    assert f"jsbackup.engine.{needed}" in imported
+    assert not imported & (OTHERS | others)
 
 
 def test_the_version_says_which_kernel_runs(typed: Callable[..., Typed]) -> None:

@@ -8,8 +8,7 @@ import contextlib
 import pytest
 
 from jsbackup.engine.abandon import abandon_restore, is_marked, with_marker
-from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.transmit import cut_chunks
 from jsbackup.errors import NatsError, NatsTimeout
 from jsbackup.protocol.restore import RestoreSender

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.tail import Backlog, Tail
 from jsbackup.errors import DigestMismatch, TransferError
 from tests.harness.api import call, connected

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.engine.backup import connect_jetstream
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.transmit import Make, TransmitLimits, cut_chunks, transmit
 from jsbackup.engine.turns import Turn
 from jsbackup.errors import (

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jsbackup.formats import given_sequences
 from jsbackup.formats.given_sequences import GivenSequences, sequence_set
 from jsbackup.formats.sequences import SequenceSet
 
@@ -24,10 +26,10 @@ def runs(draw: st.DrawFn) -> list[list[int]]:
 
 
 def collect(all_runs: list[list[int]]) -> GivenSequences:
-    given_sequences = GivenSequences()
+    found = GivenSequences()
     for run in all_runs:
-        given_sequences.append(memoryview(array("q", run)))
-    return given_sequences
+        found.append(memoryview(array("q", run)))
+    return found
 
 
 @settings(max_examples=200, deadline=None)
@@ -52,6 +54,9 @@ def test_every_run_can_be_asked_for_again() -> None:
     assert list(found.within(0, 2000)) == [sequence for run in all_runs for sequence in run]
 
 
-@given(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 5)))
-def test_sequences_in_any_order_make_a_set(sequences: list[int]) -> None:
-    assert sequence_set(array("Q", sequences)) == SequenceSet(sorted(set(sequences)))
+@pytest.mark.parametrize("few", [-1, given_sequences._FEW])
+@given(sequences=st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 5)))
+def test_sequences_in_any_order_make_a_set(few: int, sequences: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(given_sequences, "_FEW", few)
+        assert sequence_set(array("Q", sequences)) == SequenceSet(sorted(set(sequences)))

@@ -242,6 +242,16 @@ def test_what_is_written_says_exactly_which_messages_live(
     assert (state.last_seq, state.last_ns) == (last, 10**18 + last) if end is None else (end, 7)
 
 
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "ä", "s.1"]), min_size=1, max_size=30))
+def test_subjects_are_counted_alike_however_many_there_are(names: list[str]) -> None:
+    subjects = pa.array(names, pa.string())
+    few = dict(index_db_writer._counted(subjects))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_db_writer, "_FEW_ROWS", -1)
+        assert dict(index_db_writer._counted(subjects)) == few == {name: names.count(name) for name in names}
+
+
 def test_sets_are_balanced_trees() -> None:
     index = write({}, [[*range(1, 2048 * 40, 2)]])
     assert index is not None

@@ -899,3 +899,34 @@ def test_the_compiled_kernel_lets_other_threads_run() -> None:
             other.join()
     finally:
         sys.setswitchinterval(patience)
+
+
+# --- packed int64 -------------------------------------------------------------------------------------------------
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+SMALL = st.integers(-5, 5)
+
+
+@given(numbers=st.lists(INT64, min_size=1, max_size=50))
+def test_extremes_are_the_least_and_the_greatest(numbers: list[int]) -> None:
+    assert both("extremes", array("q", numbers)) == (min(numbers), max(numbers))
+
+
+@given(
+    numbers=st.lists(st.integers(-5, 5) | INT64, max_size=20), after=st.integers(-5, 5) | INT64, rising=st.booleans()
+)
+def test_a_fall_is_found_where_numbers_do_not_rise(numbers: list[int], after: int, rising: bool) -> None:
+    numbers = sorted({number for number in numbers if number > after}) if rising else numbers
+    before = [after, *numbers]
+    falls = [index for index, number in enumerate(numbers) if number <= before[index]]
+    assert both("first_fall", array("q", numbers), after) == (falls[0] if falls else -1)
+    assert not (rising and falls)
+
+
+def test_numbers_are_whole(kernel: ModuleType) -> None:
+    for values in (b"", b"1234567", bytes(9)):
+        with pytest.raises(ValueError, match="8 bytes"):
+            kernel.extremes(values)
+    with pytest.raises(ValueError, match="8 bytes"):
+        kernel.first_fall(bytes(15), 0)
+    assert kernel.first_fall(b"", 0) == -1

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.backup import BackupOptions, BackupReport, connect_jetstream, run_backup
+from jsbackup.engine.backup import BackupOptions, BackupReport, run_backup
 from jsbackup.engine.increment import Incremental, Whole
+from jsbackup.engine.jetstream import connect_jetstream
 from jsbackup.engine.join import Joined, take_increment
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.errors import KeyUnavailable
