@@ -12,6 +12,7 @@ server has read more than the first frame, and keeps its last chunk until it has
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,21 +57,31 @@ class TransmitLimits:
 def cut_chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """The bytes of `pieces` as chunks of exactly `size` bytes, but for the last two: the last one is not too short."""
     tail = min(size, _TAIL_BYTES)
-    pending = bytearray()
+    pending: deque[memoryview] = deque()
+    pending_bytes = 0
+
+    def take(count: int) -> bytes:
+        nonlocal pending_bytes
+        pending_bytes -= count
+        parts = []
+        while count:
+            part = pending.popleft()
+            if len(part) > count:
+                pending.appendleft(part[count:])
+                part = part[:count]
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
     for piece in pieces:
-        pending += piece
-        if len(pending) >= size + tail:
-            view = memoryview(pending)
-            whole = len(pending) - tail - (len(pending) - tail) % size
-            for at in range(0, whole, size):
-                yield bytes(view[at : at + size])
-            view.release()
-            del pending[:whole]
-    if len(pending) > size:
-        yield bytes(pending[:-tail])
-        del pending[:-tail]
-    if pending:
-        yield bytes(pending)
+        pending.append(memoryview(piece))
+        pending_bytes += len(piece)
+        while pending_bytes >= size + tail:
+            yield take(size)
+    if pending_bytes > size:
+        yield take(pending_bytes - tail)
+    if pending_bytes:
+        yield take(pending_bytes)
 
 
 async def transmit(
@@ -178,33 +189,42 @@ class _Transmission:
 
     async def _send(self, subscription: Subscription, worker: asyncio.Future[None], held: bytes | None) -> None:
         while held is not None:
-            awaited: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._outlet.next())]
-            try:
-                held = await self._keep_alive(subscription, held, awaited[0])
-                following = awaited[0].result()
-                if following is None:
-                    # The end tells the server that the archive is whole, so first hear that the thread got there.
-                    await worker
-                    self._ending = True
-                    awaited.append(asyncio.ensure_future(self._turn.take()))
-                    held = await self._keep_alive(subscription, held, awaited[1])
-                if held:
-                    await self._send_chunk(subscription, held)
-                held = following
-            finally:
-                for one in awaited:
-                    one.cancel()
+            held, following = await self._next(subscription, held)
+            if following is None:
+                # The end tells the server that the archive is whole, so first hear that the thread got there.
+                await worker
+                held = await self._wait_for_turn(subscription, held)
+            if held:
+                await self._send_chunk(subscription, held)
+            held = following
         self._sender.finish(self._next_reply())
         self._ended = True
         self._moved_at = asyncio.get_running_loop().time()
         await self._publish(subscription)
 
-    async def _keep_alive(self, subscription: Subscription, held: bytes, awaited: asyncio.Future[Any]) -> bytes:
-        """Send of `held` what keeps the restore alive until `awaited` is done; what is left of it."""
-        while not (await asyncio.wait({awaited}, timeout=self._limits.keep_alive_seconds if held else None))[0]:
-            await self._send_chunk(subscription, held[:1])
-            held = held[1:]
+    async def _next(self, subscription: Subscription, held: bytes) -> tuple[bytes, bytes | None]:
+        """What is left of `held`, of which is sent meanwhile what keeps the restore alive, and the chunk after it."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.keep_alive_seconds if held else None):
+                    return held, await self._outlet.next()
+            except TimeoutError:
+                held = await self._keep_alive(subscription, held)
+
+    async def _wait_for_turn(self, subscription: Subscription, held: bytes) -> bytes:
+        """What is left of `held` when the turn to end has come; sent as by `_next`."""
+        self._ending = True
+        turn = asyncio.ensure_future(self._turn.take())  # which keeps its place while we send
+        try:
+            while not (await asyncio.wait({turn}, timeout=self._limits.keep_alive_seconds if held else None))[0]:
+                held = await self._keep_alive(subscription, held)
+        finally:
+            turn.cancel()
         return held
+
+    async def _keep_alive(self, subscription: Subscription, held: bytes) -> bytes:
+        await self._send_chunk(subscription, held[:1])
+        return held[1:]
 
     async def _send_chunk(self, subscription: Subscription, chunk: bytes) -> None:
         while self._sender.room < len(chunk):

@@ -177,37 +177,52 @@ class S2Encoder:
     restore does with its messages).
     """
 
-    __slots__ = ("_hurried", "_pending", "_started")
+    __slots__ = ("_hurried", "_pending", "_pending_bytes", "_started")
 
     def __init__(self, hurried: Callable[[], bool] = _never) -> None:
         self._hurried = hurried
-        self._pending = bytearray()
+        self._pending: list[bytes | memoryview] = []  # of a block that is not full
+        self._pending_bytes = 0
         self._started = False
 
-    def feed(self, data: Buffer) -> bytes:
-        """Take `data`; give the frames of the blocks that are full by now, often none."""
-        self._pending += data
-        return self._frames(len(self._pending) - len(self._pending) % BLOCK_BYTES)
+    def feed(self, data: Buffer) -> list[bytes]:
+        """Take `data`; give the frames of the blocks that are full by now, often none, in parts."""
+        out = self._start()
+        view = memoryview(data).cast("B")
+        at = 0
+        while len(view) - at >= (missing := BLOCK_BYTES - self._pending_bytes):
+            out += self._frame(view[at : at + missing])
+            at += missing
+        if at < len(view):
+            self._pending.append(bytes(view[at:]))  # the caller may use the buffer again
+            self._pending_bytes += len(view) - at
+        return out
 
-    def finish(self) -> bytes:
+    def finish(self) -> list[bytes]:
         """Give what is left. A stream of no data at all is a stream identifier alone."""
-        return self._frames(len(self._pending))
+        out = self._start()
+        if self._pending:
+            out += self._frame(memoryview(b""))
+        return out
 
-    def _frames(self, end: int) -> bytes:
-        """Frames of the pending bytes before `end`, which are forgotten."""
-        out = [] if self._started else [_STREAM_START]
-        self._started = True
-        for start in range(0, end, BLOCK_BYTES):
-            out += _frame(bytes(self._pending[start : min(start + BLOCK_BYTES, end)]), self._hurried())
-        del self._pending[:end]
-        return b"".join(out)
+    def _start(self) -> list[bytes]:
+        started, self._started = self._started, True
+        return [] if started else [_STREAM_START]
+
+    def _frame(self, rest: memoryview) -> tuple[bytes, bytes]:
+        """The frame of the pending bytes and `rest`. Copied once: this is as much work as all else here."""
+        block = b"".join((*self._pending, rest))
+        self._pending.clear()
+        self._pending_bytes = 0
+        return _frame(block, self._hurried())
 
 
-def _frame(block: bytes, hurried: bool) -> tuple[bytes, bytes, bytes]:
+def _frame(block: bytes, hurried: bool) -> tuple[bytes, bytes]:
+    """Head and checksum, and the content."""
     kind, content = _UNCOMPRESSED, block
     if not hurried:
         compressed = bytes(cramjam.snappy.compress_raw(block))
         if len(compressed) < len(block):
             kind, content = _COMPRESSED, compressed
     size = _CHECKSUM_BYTES + len(content)
-    return bytes((kind, *size.to_bytes(3, "little"))), _checksum(block), content
+    return bytes((kind, *size.to_bytes(3, "little"))) + _checksum(block), content

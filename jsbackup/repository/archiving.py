@@ -77,11 +77,11 @@ def archive_batches(
     """
     encoder = encoder or S2Encoder()
     for piece in writer.begin():
-        yield encoder.feed(piece)
+        yield from encoder.feed(piece)
     for batch in batches:
         for piece in writer.write(batch):
-            yield encoder.feed(piece)
+            yield from encoder.feed(piece)
         advance(batch.nbytes, batch.num_rows)
     for piece in writer.finish():
-        yield encoder.feed(piece)
-    yield encoder.finish()
+        yield from encoder.feed(piece)
+    yield from encoder.finish()

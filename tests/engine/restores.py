@@ -28,15 +28,15 @@ def archive(wire: str, config: JsonObject, pause: Callable[[], None] = lambda: N
         writer = ArchiveV2Writer(state_of(MESSAGES))
     encoder = S2Encoder()
     for piece in writer.begin():
-        yield encoder.feed(piece)
+        yield from encoder.feed(piece)
     for at in range(0, len(MESSAGES), 100):
         for piece in writer.write(batch_of(MESSAGES[at : at + 100])):
-            yield encoder.feed(piece)
+            yield from encoder.feed(piece)
         if at == 1000:
             pause()
     for piece in writer.finish():
-        yield encoder.feed(piece)
-    yield encoder.finish()
+        yield from encoder.feed(piece)
+    yield from encoder.finish()
 
 
 def connection_to(url: str) -> Connection:

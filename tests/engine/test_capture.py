@@ -77,7 +77,7 @@ class Taken:
 
 def encoded(pieces: Iterable[bytes]) -> bytes:
     encoder = S2Encoder()
-    return b"".join([*(encoder.feed(piece) for piece in pieces), encoder.finish()])
+    return b"".join([*(part for piece in pieces for part in encoder.feed(piece)), *encoder.finish()])
 
 
 def state_of(messages: list[Message]) -> StreamState:

@@ -79,7 +79,7 @@ def written(writer: ArchiveV1Writer | ArchiveV2Writer, batches: Iterable[pa.Reco
 
 def in_s2(archive: bytes) -> bytes:
     encoder = S2Encoder()
-    return encoder.feed(archive) + encoder.finish()
+    return b"".join([*encoder.feed(archive), *encoder.finish()])
 
 
 def read(reader: ArchiveV1Reader | ArchiveV2Reader | ArchiveDecoder, pieces: Iterable[bytes]) -> Content:
