@@ -184,7 +184,7 @@ def _carried_out(one: _Chosen, ready: Prepared, settings: RestoreSettings) -> Re
         async with connect_jetstream(entry.connection) as js, advisories(js.link):
             await refuse_if_stale(js, one.repository, entry.options, ready, time.time_ns)
             return await carry_out(
-                entry.connection, one.repository, ready, settings, progress, os.urandom, time.time_ns
+                js, entry.connection, one.repository, ready, settings, progress, os.urandom, time.time_ns
             )
 
     with naming(entry.number):

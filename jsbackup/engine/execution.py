@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
@@ -99,7 +100,10 @@ class RestoredStream:
 
 
 class Execution:
-    """One restore or clone: what its streams have in common. `label` names it in the streams that it makes."""
+    """One restore or clone: what its streams have in common. `label` names it in the streams that it makes.
+
+    `idle` is a connection to the target that has nothing else to do: one less has to be made.
+    """
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class Execution:
         target: Target,
         marking: bool,
         lost: Mapping[str, tuple[Problem, ...]],
+        idle: JetStream | None = None,
     ) -> None:
         self.connection = connection
         self.origin = origin
@@ -124,6 +129,7 @@ class Execution:
         self.target = target
         self.marking = marking
         self.lost = lost
+        self._idle = [] if idle is None else [idle]
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         """Stage by stage; a failed stream does not stop the others."""
@@ -151,7 +157,7 @@ class Execution:
                 """Until nothing waits, or no connection can be had: then the others do what is left, or nobody can."""
                 try:
                     while waiting:
-                        async with connect_jetstream(self.connection) as js, self.origin() as supply:
+                        async with self._connected() as js, self.origin() as supply:
                             while waiting:
                                 if await one(js, supply, waiting.pop()):
                                     continue
@@ -165,6 +171,19 @@ class Execution:
                     group.create_task(work())
             failures += [Failure(action.name, unreachable[-1]) for action in waiting]
         return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[JetStream]:
+        """A connection for one worker: the one that is there, or one of its own."""
+        if self._idle and self._idle[0].link.connected:
+            js = self._idle.pop()
+            try:
+                yield js
+            finally:
+                self._idle.append(js)
+            return
+        async with connect_jetstream(self.connection) as js:
+            yield js
 
     async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         if action.leftover:

@@ -93,7 +93,7 @@ async def run_restore(
     """
     async with connect_jetstream(connection) as js, advisories(js.link):
         prepared = await prepare_restore(js, repository, manifest, options, settings, now_ns, saved)
-        return await carry_out(connection, repository, prepared, settings, progress, random, now_ns)
+        return await carry_out(js, connection, repository, prepared, settings, progress, random, now_ns)
 
 
 async def prepare_restore(
@@ -138,8 +138,8 @@ async def _look_and_plan(
     if saved is not None:
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
-    await check_allowed(js, plan)
-    return Prospect(planning, plan, await may_update(js))
+    _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
+    return Prospect(planning, plan, marking)
 
 
 def make_sure(
@@ -176,6 +176,7 @@ async def refuse_if_stale(
 
 
 async def carry_out(
+    js: JetStream,
     connection: Connection,
     repository: Repository,
     prepared: Prepared,
@@ -184,7 +185,7 @@ async def carry_out(
     random: Callable[[int], bytes],
     now_ns: Callable[[], int],
 ) -> RestoreReport:
-    """Restore what was prepared, and prove it."""
+    """Restore what was prepared, and prove it. `js` is on the same `connection`, and idle."""
     plan, sound = prepared.plan, prepared.sound
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
 
@@ -203,6 +204,7 @@ async def carry_out(
         prepared.target,
         prepared.marking,
         sound.lost,
+        idle=js,
     )
     results, failures = await run.all(plan)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jsbackup.engine.jetstream import JetStream
@@ -64,8 +64,7 @@ async def settle(
     wanted = {one.consumer.name: one for one in planned}
     began = time.monotonic()
     while True:
-        info = await js.find_stream(name)
-        found = await _find_consumers(js, name) if wanted else {}
+        info, found = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
         if found is None:  # not allowed to look: all of them, or who knows
             missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
             behind = False
@@ -93,7 +92,10 @@ async def settle(
     return Settled(info, tuple(restored), tuple(notes), behind or lost > 0)
 
 
-async def _find_consumers(js: JetStream, name: str) -> Mapping[str, ConsumerInfo] | None:
+async def _find_consumers(js: JetStream, name: str, wanted: Collection[str]) -> Mapping[str, ConsumerInfo] | None:
+    """The stream's consumers, if any are wanted; None if the user may not see them."""
+    if not wanted:
+        return {}
     try:
         listing = await js.consumers(name)
     except NatsPermissionDenied:

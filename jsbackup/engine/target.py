@@ -30,8 +30,7 @@ _AT_ONCE = 32
 
 async def look_at(js: JetStream, now_ns: int) -> Target:
     """The target as it is now, which is `now_ns`. Raises ApiError where the account has no JetStream."""
-    account = await js.account()
-    listing = await js.streams()
+    account, listing = await asyncio.gather(js.account(), js.streams())
     streams = dict(listing.entries)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
     unborn: set[str] = set()

@@ -58,3 +58,18 @@ def test_behind_a_domain_streams_are_saved_and_restored(tmp_path: Path) -> None:
         restored = restore(leaf.url, tmp_path / "repo", "--js-domain", "hub")
         after = seen(hub.url, prefix="$JS.hub.API")
         assert compare(before, after, ignore=announced(restored)) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_restore_makes_as_many_connections_as_streams_go_at_once(
+    jobs: int, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    """Over a slow link each of them takes as long as a small stream."""
+    source = nats_server("2.15.1")
+    before = filled(source.url, "2.15.1", only=SOME)
+    back_up(source.url, tmp_path / "repo")
+    target = nats_server("2.15.1")
+    made = target.monitor("/varz")["total_connections"]
+    restored = restore(target.url, tmp_path / "repo", "--jobs", str(jobs))
+    assert target.monitor("/varz")["total_connections"] - made == jobs
+    assert compare(before, seen(target.url), ignore=announced(restored)) == []
