@@ -25,7 +25,7 @@ from jsbackup.repository.checks import DrillOutcome, VerifyOutcome, read_drills,
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
-from jsbackup.repository.prune import Marks, read_marks
+from jsbackup.repository.marks import Marks, read_marks
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping, TagRule, group_of, named_cluster
 from jsbackup.repository.summary import BackupSummary

@@ -9,6 +9,8 @@ Rules of this file:
   the second checks against the sizes of the first, so that a buffer which another thread changes meanwhile is an error
   and never a write past an end.
 - What is wrong is noted in a `Fault` and raised where the GIL is held, in the twin's words.
+
+One file, however long: what it inlines (hash, numbers, rows) has to be in the same C file.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

@@ -1,6 +1,7 @@
 """The readable twin of the compiled kernel `_kernels.pyx`: same names, same results, same errors in the same words.
 
-It runs where the kernel could not be compiled, and it is the specification the kernel is tested against. The formats:
+It runs where the kernel could not be compiled, and it is the specification the kernel is tested against. As long as the
+kernel has to be one file, so is its twin. The formats:
 
 S2 block (github.com/klauspost/compress/s2, a superset of Snappy's): uvarint decoded length, then operations. The two
 low bits of an operation's first byte are its kind, the six high bits its argument `m`.

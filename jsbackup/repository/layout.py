@@ -12,7 +12,7 @@
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
     holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
-    pruning/<id>.json           what `prune` found unused, and when
+    pruning/<id>.json           what `prune` found unused, and when, see `marks.py`
     receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
     receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `checks.py`
     verified/<id>.json          what was verified, and when, see `verified.py`

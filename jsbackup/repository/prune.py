@@ -1,7 +1,8 @@
 """Prune: remove what no manifest names, in two phases.
 
 1. *Mark*, under a shared lease, beside backups and restores: read every manifest, and put a list of the unused objects
-   and since when each is known to be unused. That list replaces the one of the run before, and takes its times over.
+   and since when each is known to be unused (`marks.py`). It replaces the list of the run before, and takes its times
+   over.
 2. *Delete*, under an exclusive lease, which nobody else holds one beside: the manifests that have come since are read
    too, and what is still unused, and was marked as long ago as the grace period says, goes.
 
@@ -25,28 +26,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jsbackup.errors import FormatError, IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
-from jsbackup.model import JsonObject
+from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
 from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.layout import Kind
 from jsbackup.repository.leases import Lease, Mode, list_leases
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.marks import delete_marks, put_marks, read_marks
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
-from jsbackup.times import format_time
 
 __all__ = [
     "GRACE_SECONDS",
     "LeaseTaker",
-    "Marks",
     "PruneReport",
     "objects_named",
     "preview_prune",
     "prune",
-    "read_marks",
 ]
 
 LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
@@ -55,11 +52,8 @@ LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 GRACE_SECONDS = 24 * 3600.0
 
 _CONTENT = frozenset({Kind.SEGMENT, Kind.PENDING, Kind.OPAQUE})
-_FORMAT_VERSION = 1
 # Requests are short and mostly wait. Each thread holds one manifest.
 _THREADS = 8
-# About 100 MB of JSON; what is beyond is marked when these are gone.
-_MOST_MARKED = 500_000
 # What nobody should be working on any more: probes of an `init`, uploads.
 _LEFTOVER_SECONDS = 24 * 3600.0
 
@@ -138,7 +132,7 @@ def prune(
         holds = list(store.list(layout.HOLDS))  # before the backups: what is held was there first
         marks = read_marks(store)
         survey = _look(repository, lease, marks.seen_ns, frozenset(), threads)
-        marks = _put_marks(store, marks, survey.unused, tool, random)
+        marks = put_marks(store, marks, {one.info.key: one.seen_ns for one in survey.unused}, tool, random)
         leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
     if not survey.due(grace_seconds, survey.now_seconds):
         return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
@@ -146,7 +140,7 @@ def prune(
     with take(Mode.EXCLUSIVE) as lease:
         deleted = _delete_due(repository, lease, survey, grace_seconds, threads)
         if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
-            _delete_marks(store, marks)
+            delete_marks(store, marks)
     report = PruneReport(
         deleted_objects=len(deleted.deleted),
         freed_bytes=sum(info.size for info in deleted.deleted),
@@ -260,66 +254,6 @@ def _refuse_gaps(repository: Repository) -> None:
                 hint="Nothing was deleted. Bring its manifest back from a copy, or give it up with "
                 f"'jsbackup forget {gap.backup}'.",
             )
-
-
-# --- marking ---
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The lists that were put, and since when each object in them is known to be unused (Unix time)."""
-
-    keys: tuple[str, ...]
-    seen_ns: Mapping[str, int]
-
-
-def read_marks(store: Store) -> Marks:
-    """Raises `UnsupportedError` if a newer tool has been at work. What is damaged only makes objects wait again."""
-    keys: list[str] = []
-    seen: dict[str, int] = {}
-    for info in list(store.list(layout.MARKS)):
-        if layout.kind_of(info.key) is not Kind.MARKS:
-            continue
-        keys.append(info.key)
-        try:
-            found = _decode_marks(store.get_range(info.key, 0, MAX_DOCUMENT_BYTES + 1), info.key)
-        except (FormatError, ObjectNotFound):  # another prune has replaced it
-            continue
-        for key, seen_ns in found.items():
-            # Of several, where one was killed or two run at once, the later time: it waits longer.
-            seen[key] = max(seen_ns, seen.get(key, seen_ns))
-    return Marks(tuple(keys), seen)
-
-
-def _put_marks(
-    store: Store, before: Marks, unused: Sequence[_Unused], tool: str, random: Callable[[int], bytes]
-) -> Marks:
-    seen_ns = {one.info.key: one.seen_ns for one in unused[:_MOST_MARKED]}
-    if seen_ns == before.seen_ns and len(before.keys) <= 1:
-        return before
-    after: tuple[str, ...] = ()
-    if seen_ns:
-        after = (layout.mark_key(random(8).hex()),)
-        store.put(after[0], _encode_marks(seen_ns, tool, after[0]))
-    _delete_marks(store, before)
-    return Marks(after, seen_ns)
-
-
-def _delete_marks(store: Store, marks: Marks) -> None:
-    for key in marks.keys:
-        _is_deleted(store, key)
-
-
-def _encode_marks(seen_ns: Mapping[str, int], tool: str, what: str) -> bytes:
-    unused: list[JsonObject] = [{"key": key, "seen": format_time(seen)} for key, seen in sorted(seen_ns.items())]
-    document: JsonObject = {"format": _FORMAT_VERSION, "required_features": [], "tool": tool, "unused": unused}
-    return encode_document(document, what)
-
-
-def _decode_marks(data: bytes, what: str) -> dict[str, int]:
-    fields = decode_document(data, what)
-    fields.version(_FORMAT_VERSION, frozenset())
-    return {one.text("key"): one.time_ns("seen") for one in fields.each("unused")}
 
 
 # --- deleting ---
