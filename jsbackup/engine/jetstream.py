@@ -21,7 +21,6 @@ from jsbackup.engine.turns import Turn
 from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
-from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.info import (
     AccountInfo,
     ConsumerInfo,
@@ -250,4 +249,4 @@ class JetStream:
 async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
     """A link of its own with the JetStream API on it."""
     async with await Link.connect(connection, name=name) as link:
-        yield JetStream(link, ApiPrefix(connection.api_prefix), connection.timeout_seconds)
+        yield JetStream(link, api.ApiPrefix(connection.api_prefix), connection.timeout_seconds)

@@ -181,7 +181,7 @@ class S2Encoder:
 
     def __init__(self, hurried: Callable[[], bool] = _never) -> None:
         self._hurried = hurried
-        self._pending: list[bytes | memoryview] = []  # of a block that is not full
+        self._pending: list[bytes] = []  # of a block that is not full
         self._pending_bytes = 0
         self._started = False
 
@@ -191,7 +191,7 @@ class S2Encoder:
         view = memoryview(data).cast("B")
         at = 0
         while len(view) - at >= (missing := BLOCK_BYTES - self._pending_bytes):
-            out += self._frame(view[at : at + missing])
+            out += self._end_block(view[at : at + missing])
             at += missing
         if at < len(view):
             self._pending.append(bytes(view[at:]))  # the caller may use the buffer again
@@ -202,15 +202,15 @@ class S2Encoder:
         """Give what is left. A stream of no data at all is a stream identifier alone."""
         out = self._start()
         if self._pending:
-            out += self._frame(memoryview(b""))
+            out += self._end_block(memoryview(b""))
         return out
 
     def _start(self) -> list[bytes]:
         started, self._started = self._started, True
         return [] if started else [_STREAM_START]
 
-    def _frame(self, rest: memoryview) -> tuple[bytes, bytes]:
-        """The frame of the pending bytes and `rest`. Copied once: this is as much work as all else here."""
+    def _end_block(self, rest: memoryview) -> tuple[bytes, bytes]:
+        """The frame of the pending bytes and `rest`, which are copied only here."""
         block = b"".join((*self._pending, rest))
         self._pending.clear()
         self._pending_bytes = 0

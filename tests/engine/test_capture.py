@@ -240,8 +240,11 @@ def test_the_window_is_what_suits_the_link_and_is_shared_by_all_that_run() -> No
 
 
 def test_a_server_that_does_not_know_the_window_is_asked_without_it() -> None:
+    # Two chunks, over whatever link.
+    limits = replace(HURRIED, window_share=0.0)
+
     async def script(snapshot: Snapshot) -> None:
-        assert snapshot.asked.json["window_size"] >= 8 * CHUNK
+        assert snapshot.asked.json["window_size"] == 2 * CHUNK
         await snapshot.refuse('invalid JSON: json: unknown field "window_size"', 10025)
         again = Snapshot(snapshot.peer, await snapshot.peer.expect("$JS.API.STREAM.SNAPSHOT.ORDERS"))
         assert "window_size" not in again.asked.json
@@ -250,7 +253,7 @@ def test_a_server_that_does_not_know_the_window_is_asked_without_it() -> None:
         await again.end()
 
     sink = Taken()
-    asyncio.run(play(script, sink))
+    asyncio.run(play(script, sink, limits))
     assert sink.messages == MESSAGES
 
 

@@ -912,9 +912,7 @@ def test_extremes_are_the_least_and_the_greatest(numbers: list[int]) -> None:
     assert both("extremes", array("q", numbers)) == (min(numbers), max(numbers))
 
 
-@given(
-    numbers=st.lists(st.integers(-5, 5) | INT64, max_size=20), after=st.integers(-5, 5) | INT64, rising=st.booleans()
-)
+@given(numbers=st.lists(SMALL | INT64, max_size=20), after=SMALL | INT64, rising=st.booleans())
 def test_a_fall_is_found_where_numbers_do_not_rise(numbers: list[int], after: int, rising: bool) -> None:
     numbers = sorted({number for number in numbers if number > after}) if rising else numbers
     before = [after, *numbers]
