@@ -26,10 +26,11 @@ from scripts.bench_load import Text, fill, request
 from scripts.bench_rows import HEAD, Row, Run, line
 from tests.harness.commands import command_line, environment
 from tests.harness.natscli import CACHE
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.servers import BUNDLED, NatsServer
 
 GIB = 1 << 30
 CLI = str(CACHE / "nats")
+RESTORE_STREAM = "nats backup restore stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +170,14 @@ class Bench:
 
     def backup(self) -> Iterator[Row]:
         for kind, size in (("256 B", 256), ("4 KiB", 4096), ("256 KiB", 256 << 10)):
-            with NatsServer(NEWEST) as server:
+            with NatsServer(BUNDLED) as server:
                 self.fill_stream(server.url, "S", size, self.sizes.stream_bytes)
-                against_cli = Row(f"backup, messages of {kind}", "nats stream backup", 1.0 if size < 100_000 else None)
+                against_cli = Row(f"backup, messages of {kind}", "nats backup stream", 1.0 if size < 100_000 else None)
                 against_limit = Row(f"backup, messages of {kind}", "only receiving", 1.3)
                 for _ in range(self.sizes.pairs):
                     repository, directory = self.fresh("repo"), self.fresh("dir")
                     taken = ours("backup", "S", "-s", server.url, "-r", repository, server=server)
-                    against_cli.add(taken, theirs(server.url, "stream", "backup", "S", directory, "--no-progress"))
+                    against_cli.add(taken, theirs(server.url, "backup", "stream", "S", directory, "--no-progress"))
                     against_limit.add(taken, limit("receive", server.url, "S"))
                     share = size_of(repository) / size_of(directory)
                     against_cli.note = f"stores {share:.2f} of its bytes"
@@ -184,16 +185,16 @@ class Bench:
                 yield against_limit
 
     def restore(self) -> Iterator[Row]:
-        versions = (("2.14.6", 0.8), ("2.12.8", 0.8), (NEWEST, 0.35))
+        versions = (("2.14.6", 0.8), ("2.12.8", 0.8), (BUNDLED, 0.35))
         archive_v1 = self.folder / f"dir-{versions[0][0]}"
         for version, goal in versions:
             repository, directory = self.fresh("repo"), self.fresh(f"dir-{version}")
             with NatsServer(version) as server:
                 self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
                 ours("backup", "S", "-s", server.url, "-r", repository)
-                theirs(server.url, "stream", "backup", "S", directory, "--no-progress")
-                proved = Row(f"restore into {version}, proved", "nats stream restore", goal)
-                unproved = Row(f"restore into {version}, --no-verify", "nats stream restore", goal)
+                theirs(server.url, "backup", "stream", "S", directory, "--no-progress")
+                proved = Row(f"restore into {version}, proved", RESTORE_STREAM, goal)
+                unproved = Row(f"restore into {version}, --no-verify", RESTORE_STREAM, goal)
                 against_limit = Row(f"restore into {version}, --no-verify", "only sending (v1)")
                 for _ in range(self.sizes.pairs):
                     taken = self._restore_pair(server, server.url, repository, directory, proved, unproved)
@@ -206,7 +207,7 @@ class Bench:
     ) -> Run:
         """The run without a proof."""
         remove(url, ["S"])
-        other = theirs(url, "stream", "restore", directory, "--no-progress")
+        other = theirs(url, "backup", "restore", "stream", directory, "--no-progress")
         remove(url, ["S"])
         proved.add(ours("restore", "latest", "-s", url, "-r", repository, server=server), other)
         remove(url, ["S"])
@@ -217,25 +218,25 @@ class Bench:
     def links(self) -> Iterator[Row]:
         """Over links with a round-trip time."""
         repository, directory = self.fresh("repo"), self.fresh("dir")
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             self.fill_stream(server.url, "S", 4096, self.sizes.slow_link_bytes)
             for milliseconds in self.sizes.round_trips_ms:
                 with delayed(server.port, milliseconds) as url:
-                    backup = Row(f"backup at {milliseconds} ms round trip", "nats stream backup")
-                    restore = Row(f"restore at {milliseconds} ms round trip, proved", "nats stream restore")
-                    unproved = Row(f"restore at {milliseconds} ms round trip, --no-verify", "nats stream restore")
+                    backup = Row(f"backup at {milliseconds} ms round trip", "nats backup stream")
+                    restore = Row(f"restore at {milliseconds} ms round trip, proved", RESTORE_STREAM)
+                    unproved = Row(f"restore at {milliseconds} ms round trip, --no-verify", RESTORE_STREAM)
                     unproved.bound = 0.05 if milliseconds == 50 else None
                     restore.bound = unproved.bound
                     for _ in range(min(self.sizes.pairs, 2)):
                         repository, directory = self.fresh("repo"), self.fresh("dir")
                         taken = ours("backup", "S", "-s", url, "-r", repository, server=server)
-                        backup.add(taken, theirs(url, "stream", "backup", "S", directory, "--no-progress"))
+                        backup.add(taken, theirs(url, "backup", "stream", "S", directory, "--no-progress"))
                         self._restore_pair(server, url, repository, directory, restore, unproved)
                     yield from (backup, restore, unproved)
 
     def account(self) -> Iterator[Row]:
         names = [f"S{number}" for number in range(self.sizes.account_streams)]
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             for name in names:
                 self.fill_stream(server.url, name, 1024, self.sizes.stream_bytes // len(names))
             yield from self._of_account(server, names, f"{len(names)} streams", 0.6)
@@ -243,7 +244,7 @@ class Bench:
     def random(self) -> Iterator[Row]:
         """Nothing compresses, which is what takes most memory."""
         names = [f"S{number}" for number in range(12)]
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             for name in names:
                 self.fill_stream(server.url, name, 256 << 10, self.sizes.stream_bytes // len(names), payload=randbytes)
             yield from self._of_account(server, names, f"{len(names)} random streams")
@@ -251,15 +252,15 @@ class Bench:
     def _of_account(
         self, server: NatsServer, names: Sequence[str], kind: str, goal: float | None = None
     ) -> Iterator[Row]:
-        backup = Row(f"backup of {kind}", "nats account backup", goal)
-        restore = Row(f"restore of {kind}, proved", "nats account restore", goal)
-        unproved = Row(f"restore of {kind}, --no-verify", "nats account restore", goal)
+        backup = Row(f"backup of {kind}", "nats backup account", goal)
+        restore = Row(f"restore of {kind}, proved", "nats backup restore account", goal)
+        unproved = Row(f"restore of {kind}, --no-verify", "nats backup restore account", goal)
         for _ in range(self.sizes.pairs):
             repository, directory = self.fresh("repo"), self.fresh("dir")
             taken = ours("backup", "-s", server.url, "-r", repository, server=server)
-            backup.add(taken, theirs(server.url, "account", "backup", directory, "--force"))
+            backup.add(taken, theirs(server.url, "backup", "account", directory, "--force"))
             remove(server.url, names)
-            other = theirs(server.url, "account", "restore", directory)
+            other = theirs(server.url, "backup", "restore", "account", directory)
             remove(server.url, names)
             command = ("restore", "latest", "-s", server.url, "-r", repository)
             restore.add(ours(*command, server=server), other)
@@ -268,34 +269,34 @@ class Bench:
         yield from (backup, restore, unproved)
 
     def increment(self) -> Iterator[Row]:
-        row = Row("second backup after 1 % more", "nats stream backup", 0.15)
+        row = Row("second backup after 1 % more", "nats backup stream", 0.15)
         total = 2 * self.sizes.stream_bytes
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             repository = self.fresh("repo")
             at = self.fill_stream(server.url, "S", 4096, total)
             first = json.loads(ours("backup", "S", "-s", server.url, "-r", repository, "--json").out)
             for _ in range(self.sizes.pairs):
                 at = self.fill_stream(server.url, "S", 4096, total // 100, at)
                 taken = ours("backup", "S", "-s", server.url, "-r", repository, "--json", server=server)
-                row.add(taken, theirs(server.url, "stream", "backup", "S", self.fresh("dir"), "--no-progress"))
+                row.add(taken, theirs(server.url, "backup", "stream", "S", self.fresh("dir"), "--no-progress"))
                 added = json.loads(taken.out)["streams"][0]["stored_bytes_added"]
                 row.note = f"stores {added / first['streams'][0]['stored_bytes_added']:.1%} of the first"
         yield row
 
     def keys(self) -> Iterator[Row]:
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             config = {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_direct": True}
             config |= {"discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "storage": "file"}
             request(server.url, "STREAM.CREATE.KV_b", config)
             fill(server.url, lambda n: f"$KV.b.key.{n}", lambda n: self._text.record(n, 128), range(self.sizes.keys))
-            backup = Row(f"backup of {self.sizes.keys:,} keys", "nats stream backup", 1.0)
-            restore = Row(f"restore of {self.sizes.keys:,} keys, proved", "nats stream restore")
+            backup = Row(f"backup of {self.sizes.keys:,} keys", "nats backup stream", 1.0)
+            restore = Row(f"restore of {self.sizes.keys:,} keys, proved", RESTORE_STREAM)
             for _ in range(self.sizes.pairs):
                 repository, directory = self.fresh("repo"), self.fresh("dir")
                 taken = ours("backup", "-s", server.url, "-r", repository, server=server)
-                backup.add(taken, theirs(server.url, "stream", "backup", "KV_b", directory, "--no-progress"))
+                backup.add(taken, theirs(server.url, "backup", "stream", "KV_b", directory, "--no-progress"))
                 remove(server.url, ["KV_b"])
-                other = theirs(server.url, "stream", "restore", directory, "--no-progress")
+                other = theirs(server.url, "backup", "restore", "stream", directory, "--no-progress")
                 remove(server.url, ["KV_b"])
                 restore.add(ours("restore", "latest", "-s", server.url, "-r", repository, server=server), other)
             yield backup
@@ -304,7 +305,7 @@ class Bench:
     def verify(self) -> Iterator[Row]:
         row = Row("verify --level objects", "a GB read in a second", 1.0)
         repository = self.fresh("repo")
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             self.fill_stream(server.url, "S", 4096, self.sizes.stream_bytes)
             ours("backup", "S", "-s", server.url, "-r", repository)
         size = size_of(repository)
@@ -318,7 +319,7 @@ class Bench:
     def spark(self) -> Iterator[Row]:
         """Jobs on two cores beside Spark alone reading the same Parquet, and beside themselves on one core."""
         repository = self.fresh("repo")
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             self.fill_stream(server.url, "S", 1024, self.sizes.spark_bytes)
             ours("backup", "S", "-s", server.url, "-r", repository)
         told = json.loads(on_spark(repository, self.fresh("tables"), self.sizes.pairs).out)
@@ -339,12 +340,12 @@ class Bench:
         for _ in range(3 * self.sizes.pairs):
             row.add(run(command_line("--version")), Run(0.15, 0, ""))
         yield row
-        with NatsServer(NEWEST) as server:
+        with NatsServer(BUNDLED) as server:
             self.fill_stream(server.url, "S", 1024, 1 << 20)
-            small = Row("backup of a stream of 1 MiB", "nats stream backup")
+            small = Row("backup of a stream of 1 MiB", "nats backup stream")
             for _ in range(self.sizes.pairs):
                 taken = ours("backup", "S", "-s", server.url, "-r", self.fresh("repo"))
-                small.add(taken, theirs(server.url, "stream", "backup", "S", self.fresh("dir"), "--no-progress"))
+                small.add(taken, theirs(server.url, "backup", "stream", "S", self.fresh("dir"), "--no-progress"))
             yield small
 
 

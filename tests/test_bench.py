@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.harness.servers import missing
+from tests.harness.servers import BUNDLED, missing
 
 ROOT = Path(__file__).parents[1]
-HOW = ("proved; nats stream restore", "--no-verify; nats stream restore", "--no-verify; only sending (v1)")
+HOW = (
+    "proved; nats backup restore stream",
+    "--no-verify; nats backup restore stream",
+    "--no-verify; only sending (v1)",
+)
 
 
 def _rows(*arguments: str) -> dict[str, dict[str, Any]]:
@@ -37,13 +41,13 @@ def test_cases_give_rows_of_ratios() -> None:
         if not case.startswith(("jsbackup --version", "backup of a stream of 1 MiB")):
             assert row["processor_seconds"] > 0 and row["floor"] > 0
     assert set(rows) == {
-        *(f"restore into {version}, {how}" for version in ("2.15.1", "2.14.6", "2.12.8") for how in HOW),
+        *(f"restore into {version}, {how}" for version in (BUNDLED, "2.14.6", "2.12.8") for how in HOW),
         "jsbackup --version; 0.15 s",
-        "backup of a stream of 1 MiB; nats stream backup",
-        "second backup after 1 % more; nats stream backup",
-        "backup of 10 streams; nats account backup",
-        "restore of 10 streams, proved; nats account restore",
-        "restore of 10 streams, --no-verify; nats account restore",
+        "backup of a stream of 1 MiB; nats backup stream",
+        "second backup after 1 % more; nats backup stream",
+        "backup of 10 streams; nats backup account",
+        "restore of 10 streams, proved; nats backup restore account",
+        "restore of 10 streams, --no-verify; nats backup restore account",
     }
 
 

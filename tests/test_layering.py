@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "stores": ({"errors", "model"}, set()),
     "repository": (
-        {"errors", "model", "times", "heap", "compute", "progress", "formats", "stores"},
+        BASE | {"heap", "compute", "formats", "stores"},
         {"pyarrow", "zstandard"},
     ),
     "transforms": ({"errors", "model", "times", "compute", "config"}, {"pyarrow"}),

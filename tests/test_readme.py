@@ -33,7 +33,7 @@ from jsbackup.repository import age
 from jsbackup.repository.layout import is_backup_id
 from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
-from tests.harness.servers import NEWEST, VERSIONS, NatsServer
+from tests.harness.servers import BUNDLED, NEWEST, VERSIONS, NatsServer
 
 # The first of the session pays for all of its commands, so one process runs them all.
 pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("readme")]
@@ -178,7 +178,7 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_serve
     (folder / "operator.key").write_text(f"{operator.text}\n")
     (profiles,) = (text for text in blocks("toml") if "[profiles." in text)
     shell = Shell(folder)
-    with NatsServer(NEWEST) as source, NatsServer(NEWEST) as target:
+    with NatsServer(BUNDLED) as source, NatsServer(BUNDLED) as target:
         asyncio.run(demo.fill(source.url))
         (folder / "config.toml").write_text(profiles.replace(SOURCE, source.url))
         results: list[tuple[int, list[str]]] = []

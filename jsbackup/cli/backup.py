@@ -12,7 +12,7 @@ from jsbackup.cli.leases import lock_timeout_option, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
-from jsbackup.cli.session import connection_of, open_or_make_repository, run_async
+from jsbackup.cli.session import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.spark import Where, spread_by_spark
 from jsbackup.config import parse_duration, parse_glob, parse_time
 from jsbackup.errors import UsageError
@@ -76,6 +76,10 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     show_default=True,
     help="Who may end that earlier: users with a special permission, or nobody at all.",
 )
+@click.option(
+    "--allow-empty", is_flag=True, help="That nothing is left of what earlier backups have is as it should be."
+)
+@no_init_option
 @jobs_option
 @spread_by_spark
 @lock_timeout_option
@@ -90,15 +94,19 @@ def backup(
     incremental: str,
     lock_until: str | None,
     lock_mode: str,
+    allow_empty: bool,
+    no_init: bool,
     jobs: int,
     where: Where,
     lock_timeout: str,
 ) -> int:
     """Back streams up: all of the account, or those named (globs are allowed).
 
-    Makes the repository where the location is empty. A stream that fails does not stop the others: the exit code is 3
-    then, and the output names it. With --spark-master executors of Spark read and store the streams, as many at the
-    same time as Spark can, or as --jobs says.
+    Where the location is empty, the repository is made when there is something to store, unless with --no-init. A
+    stream that fails does not stop the others: the exit code is 3 then, and the output names it. It is 3, too, if
+    nothing is left of what earlier backups of the same server and account have, unless with --allow-empty. With
+    --spark-master executors of Spark read and store the streams, as many at the same time as Spark can, or as --jobs
+    says.
     """
     from jsbackup.engine.backup import BackupOptions, run_backup
     from jsbackup.engine.increment import Incremental
@@ -108,6 +116,8 @@ def backup(
         streams=tuple(map(parse_glob, streams)),
         exclude=tuple(map(parse_glob, exclude)),
         tags=parse_tags(tags),
+        profile=shared.profile,
+        allow_empty=allow_empty,
         consumers=not no_consumers,
         config_only=config_only,
         check=check,
@@ -118,15 +128,15 @@ def backup(
     if where.given:
         from jsbackup.cli.fan_out import spread_backup
 
-        return spread_backup(shared, options, where, lock_timeout)
+        return spread_backup(shared, options, where, lock_timeout, may_make=not no_init)
     connection = connection_of(shared)
-    repository = open_or_make_repository(shared)
+    repository = open_or_make_repository(shared, may_make=not no_init)
     with (
         writing(shared, repository, "backup", lock_timeout) as lease,
         make_progress("backup", wanted=shared.progress) as progress,
     ):
         report = run_async(run_backup(connection, repository, options, progress, lease=lease, random=os.urandom))
-    return tell_backup(shared.output, report.manifest, report.streams, report.failures)
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures, report.note)
 
 
 COMMANDS = {"backup": backup}

@@ -266,8 +266,16 @@ class Command(click.Command):
         assert ctx.config_path is not None
         return read_config(ctx.config_path), names
 
-    def read_profile(self, ctx: CommandContext, file: ConfigFile, name: str, *, every_command: bool = False) -> Profile:
-        """A profile, as far as it concerns this command, or all of it."""
+    def read_profile(
+        self,
+        ctx: CommandContext,
+        file: ConfigFile,
+        name: str,
+        *,
+        table: Sequence[str] = (),
+        every_command: bool = False,
+    ) -> Profile:
+        """A profile, as far as it concerns this command, or the one whose `table` is named, or all of it."""
         from jsbackup.cli.profiles import read_profile
 
         root = ctx.find_root()
@@ -277,7 +285,7 @@ class Command(click.Command):
             name,
             commands=root.command.list_commands(root),
             find=partial(root.command.get_command, root),
-            only=None if every_command else ctx.table.split("."),
+            only=None if every_command else (table or ctx.table.split(".")),
             environ=environment(),
         )
 

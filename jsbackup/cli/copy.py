@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsbackup import __version__
 from jsbackup.cli.command import GIVEN, GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, Command, Shared, write_options
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import find_ids
 from jsbackup.cli.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.session import keys_of, make_repository, new_repository_id, open_with_keys, store_at
+from jsbackup.cli.session import (
+    TOOL,
+    keys_of,
+    make_repository,
+    new_repository_id,
+    no_init_option,
+    not_made,
+    open_with_keys,
+    store_at,
+)
 from jsbackup.errors import IncompleteError, RepositoryNotFound, UsageError
 from jsbackup.times import format_time
 
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.copying import CopyReport
     from jsbackup.repository.keys import GivenKeys
     from jsbackup.repository.repository import Repository
+    from jsbackup.stores.base import Store
 
 __all__ = ["COMMANDS"]
 
@@ -89,6 +99,7 @@ class CopyCommand(Command):
     help="The repository to copy into.",
 )
 @click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
+@no_init_option
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Objects at the same time.")
 @lock_timeout_option
 def copy(
@@ -97,15 +108,16 @@ def copy(
     backups: tuple[str, ...],
     to_repo: str,
     decrypt: bool,
+    no_init: bool,
     jobs: int,
     lock_timeout: str,
 ) -> int:
     """Copy backups into another repository: all of them, or those named (ids, their starts, or `latest`).
 
     Only what is missing there travels, checked on its way, so the command may be repeated and interrupted. An empty
-    location becomes a plain repository, or, if the first one is encrypted or signed, a replica: it has the same keys,
-    and no key that reads messages is needed to copy. Into other repositories encrypted backups are copied with
-    --identity, and encrypted again.
+    location becomes a plain repository when there is something to store, or, if the first one is encrypted or signed, a
+    replica: it has the same keys, and no key that reads messages is needed to copy. With --no-init it stays empty. Into
+    other repositories encrypted backups are copied with --identity, and encrypted again.
 
     A backup that cannot be copied does not stop the others: the exit code is 3 then, and the output names it.
     """
@@ -115,9 +127,9 @@ def copy(
     start_log(shared)
     source, keys = open_with_keys(shared)
     known = source.backups()
-    chosen = [layout.resolve_backup(source.resolve(text), known) for text in backups] or known
+    chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
     to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
-    target = _open_target(to, source, keys, decrypt=decrypt)
+    target = _open_target(to, source, keys, decrypt=decrypt, may_make=not no_init)
     with (
         reading(shared, source, "copy", lock_timeout),
         writing(to, target, "copy", lock_timeout) as lease,
@@ -127,8 +139,9 @@ def copy(
     return _tell(shared, target, report)
 
 
-def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool) -> Repository:
-    """The second repository, made where the location is empty; `keys` are those of the first one."""
+def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool) -> Repository:
+    """The second repository; where the location is empty, it is made when the first thing is stored in it. `keys` are
+    those of the first one."""
     from jsbackup.repository.copying import is_replica
     from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.repository import Repository
@@ -142,17 +155,9 @@ def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bo
     except RepositoryNotFound as missing:
         if own_keys != NO_KEYS:  # whoever has keys expects a repository there
             raise
-        to.output.note(f"{missing.message}: making one")
-        if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):
-            return make_repository(to, new_repository_id())
-        return Repository.create_replica(
-            store,
-            source,
-            probe_id=os.urandom(8).hex(),
-            created=format_time(time.time_ns()),
-            tool=f"jsbackup {__version__}",
-            keys=keys,
-        )
+        if not may_make:
+            raise not_made(missing) from None
+        return _late_target(to, store, source, keys, missing, decrypt=decrypt)
     if source.descriptor.recipient is not None and target.descriptor.recipient is None and not decrypt:
         raise UsageError(
             f"{source.store.location} is encrypted, and {store.location} is not",
@@ -161,6 +166,43 @@ def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bo
     if own_keys == NO_KEYS and is_replica(source, target):
         own_keys = keys
     return Repository.open(store, own_keys)
+
+
+def _late_target(
+    to: Shared,
+    store: Store,
+    source: Repository,
+    keys: GivenKeys,
+    missing: RepositoryNotFound,
+    *,
+    decrypt: bool,
+) -> Repository:
+    """One that is going to be made at `store`: a plain one, or a replica."""
+    from jsbackup.repository.access import open_access
+    from jsbackup.repository.descriptor import Descriptor
+    from jsbackup.repository.late import make_late
+    from jsbackup.repository.repository import Repository
+
+    created = format_time(time.time_ns())
+    if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):
+        repository_id = new_repository_id()
+
+        def make_plain() -> Repository:
+            to.output.announce(f"{missing.message}: making one")
+            return make_repository(to, repository_id)
+
+        return make_late(store, Descriptor(repository_id, created, TOOL), make_plain, clock=time.time)
+
+    def make_replica() -> Repository:
+        to.output.announce(f"{missing.message}: making one, a replica")
+        return Repository.create_replica(
+            store, source, probe_id=os.urandom(8).hex(), created=created, tool=TOOL, keys=keys
+        )
+
+    # Its keys are those of the first one, where they are still to be found.
+    access = open_access(source.store, source.descriptor, keys)
+    descriptor = replace(source.descriptor, created=created, tool=TOOL)
+    return make_late(store, descriptor, make_replica, access=access, clock=time.time)
 
 
 def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import LATEST, choosing_options, make_finder, parse_choosing
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_count
@@ -56,6 +57,7 @@ def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) 
     metavar="N",
     help="Name so many added, removed and changed messages of each stream.",
 )
+@choosing_options
 @on_spark
 @lock_timeout_option
 def diff(
@@ -65,13 +67,16 @@ def diff(
     streams: tuple[str, ...],
     exclude: tuple[str, ...],
     named: int,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
     where: Where,
     lock_timeout: str,
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
-    A and B are ids of backups, their starts, or `latest`; one of them may be `live`. Streams of equal digests are
-    equal; of others only those segments are read that differ. A live stream is read whole, up to where it ends then.
+    A and B are ids of backups, their starts, or `latest`; one of them may be `live`: then `latest` is the newest backup
+    of the source that is connected to, if there is any. Streams of equal digests are equal; of others only those
+    segments are read that differ. A live stream is read whole, up to where it ends then.
 
     With --spark-master two backups are compared by Spark, on as many cores and machines as it has.
     """
@@ -85,6 +90,7 @@ def diff(
         raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
     if LIVE in (a, b) and where.given:
         raise UsageError("options of Spark make sense between two backups only", hint="Leave them out.")
+    choosing = parse_choosing(LATEST if LATEST in (a, b) else a, origins, tags)
     connection = connection_of(shared) if LIVE in (a, b) else None
     repository = open_repository(shared)
     with (
@@ -92,7 +98,27 @@ def diff(
         make_progress("diff", wanted=shared.progress) as progress,
         _comparer(shared, where, progress) as compare,
     ):
-        sides = [None if text == LIVE else repository.find(text) for text in (a, b)]
+        source = None
+        if connection is not None and LATEST in (a, b):
+            from jsbackup.engine.source import read_source
+
+            source = run_async(read_source(connection))
+        finders = [
+            make_finder(
+                shared,
+                repository,
+                text,
+                choosing,
+                streams=globs,
+                exclude=excluded,
+                silent=True,
+                all_needed=False,
+            )
+            for text in (a, b)
+            if text != LIVE
+        ]
+        found = iter([finder(source) for finder in finders])
+        sides = [None if text == LIVE else next(found) for text in (a, b)]
         manifests = [manifest for manifest in sides if manifest is not None]
         choice = _Choice(globs, excluded, manifests)
         consumers = all(m.selection is None or m.selection.consumers for m in manifests)

@@ -17,6 +17,7 @@ from jsbackup import __version__, times
 from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.completion import complete_backup
 from jsbackup.cli.drill_folder import drill_folder
+from jsbackup.cli.latest import LATEST, choosing_options, find_backup, parse_choosing
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
@@ -70,6 +71,7 @@ _SPARE_BYTES = 256 << 20
     metavar="FOLDER",
     help="Where the servers store, in a folder that is removed afterwards (default: where temporary files go).",
 )
+@choosing_options
 @jobs_option
 @lock_timeout_option
 def drill(
@@ -80,16 +82,19 @@ def drill(
     program: Path | None,
     nodes: int,
     work_dir: Path | None,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
     jobs: int,
     lock_timeout: str,
 ) -> int:
     """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
 
-    BACKUP is an id, its start, or `latest`; without one it is the newest complete one of a server with its messages.
+    BACKUP is an id, its start, or `latest`, which it is where it is left out.
 
     The server is started for this, on 127.0.0.1 and with a password of its own, and ended with all that it has stored.
     It gets what a restore would bring, and is read back and compared. What it came to is recorded in the repository, so
-    that 'jsbackup status --max-drill-age' can ask for it; a drill of some streams only does not count there.
+    that 'jsbackup status --max-drill-age' can ask for it. A drill of some streams only does not count there, nor one of
+    a backup that leaves out what others of the same server and account have.
     """
     from jsbackup.engine.drill import adapt_streams
     from jsbackup.engine.drill_server import find_program
@@ -98,21 +103,34 @@ def drill(
 
     start_log(shared)
     options = RestoreOptions(tuple(map(parse_glob, streams)), tuple(map(parse_glob, exclude)))
+    choosing = parse_choosing(backup, origins, tags)
     server = find_program(program, environment().get("PATH"), Path(sys.executable).parent / "nats-server")
     repository = open_repository(shared)
     if repository.descriptor.recipient is not None:
         needed(repository.secret)
     with reading(shared, repository, "drill", lock_timeout):
-        manifest = repository.find(backup) if backup is not None else _newest(repository)
+        manifest = find_backup(
+            shared,
+            repository,
+            backup or LATEST,
+            choosing,
+            streams=options.streams,
+            exclude=options.exclude,
+            silent=shared.output.as_json,
+        )
+        uncounted = _why_uncounted(repository, manifest, options)
         adapted, notes = adapt_streams(manifest, options, nodes, server.version)
         chosen = [one for one in adapted.streams if is_chosen(one.name, options.streams, options.exclude)]
-        run = _Drill(shared, repository, server, nodes, jobs, options, adapted, chosen, notes)
+        run = _Drill(shared, repository, server, nodes, jobs, options, adapted, chosen, notes, uncounted)
         return run.carry_out(work_dir)
 
 
 @dataclass(frozen=True, slots=True)
 class _Drill:
-    """One drill: of `chosen` streams of `manifest`, which are adapted as `notes` say."""
+    """One drill: of `chosen` streams of `manifest`, which are adapted as `notes` say.
+
+    `uncounted` is why it is none of everything that there is; "" if it is.
+    """
 
     shared: Shared
     repository: Repository
@@ -123,6 +141,7 @@ class _Drill:
     manifest: Manifest
     chosen: Sequence[StreamBackup]
     notes: Mapping[str, Sequence[str]]
+    uncounted: str
 
     def carry_out(self, work_dir: Path | None) -> int:
         begun_ns, clock = time.time_ns(), time.monotonic()
@@ -196,9 +215,9 @@ class _Drill:
     ) -> DrillOutcome:
         from jsbackup.engine.drill import newest_message_ns
         from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream
-        from jsbackup.repository.summary import summary_of
+        from jsbackup.repository.origin import origin_of
 
-        with_messages = not summary_of(self.manifest).selection.config_only
+        source = self.manifest.source
         newest = newest_message_ns(self.chosen)
         outcome = DrillOutcome(
             begun=times.format_time(begun_ns),
@@ -211,7 +230,8 @@ class _Drill:
             newest_message=None if newest is None else times.format_time(newest),
             server=self.server.version,
             nodes=self.nodes,
-            everything=len(self.chosen) == len(self.manifest.streams) and with_messages,
+            everything=not self.uncounted,
+            origin=None if "imported" in source.extra else origin_of(source),
         )
         if report is None:
             return outcome
@@ -238,6 +258,7 @@ class _Drill:
             "seconds": round(seconds, 3),
             "server": {"version": self.server.version, "nodes": self.nodes},
             "everything": outcome.everything,
+            "uncounted": self.uncounted or None,
             "recovery_point": {
                 "backup_age_seconds": round(_seconds_before(outcome.begun, outcome.backup_created), 3),
                 "newest_message": outcome.newest_message,
@@ -298,19 +319,32 @@ class _Drill:
         last = "" if newest is None else f", its newest message {span(_seconds_before(outcome.begun, newest))}"
         output.line(f"recovery point: the backup is {age} old{last}")
         where = f"nats-server {self.server.version}" + (f", {self.nodes} of them" if self.nodes > 1 else "")
+        if self.uncounted:
+            output.line(f"note: it does not count as a drill of everything: {self.uncounted}")
         came = "all restored and proved" if outcome.ok else "NOT all restored and proved"
+        if outcome.ok and not report.streams:
+            came = "nothing restored, nothing proved: the backup has no stream"
         output.line(f"drilled backup {outcome.backup} in {format_seconds(seconds)} ({where}): {came}")
 
 
-def _newest(repository: Repository) -> Manifest:
-    from jsbackup.engine.status import is_in_a_line
-    from jsbackup.repository.layout import LATEST
-    from jsbackup.repository.manifest import Result
+def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreOptions) -> str:
+    """Why a drill of this backup is none of all that its server has; "" if it is one."""
+    from jsbackup.repository.latest import find_unselected
+    from jsbackup.repository.summary import summary_of
 
-    complete = [
-        one.id for one in repository.inventory().summaries if one.result is Result.COMPLETE and is_in_a_line(one)
-    ]
-    return repository.find(complete[-1] if complete else LATEST)
+    if not all(is_chosen(stream.name, options.streams, options.exclude) for stream in manifest.streams):
+        return "some streams are left out"
+    if not manifest.streams:
+        return f"backup {manifest.id} has no stream"
+    if summary_of(manifest).selection.config_only:
+        return f"backup {manifest.id} has configurations only"
+    if manifest.skipped:
+        return f"backup {manifest.id} lacks {manifest.skipped[0].name}"
+    others = find_unselected(repository, manifest)
+    if not others:
+        return ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return f"backup {manifest.id} is without {others[0].stream}{more}, which {others[0].backup} has"
 
 
 def _code(report: RestoreReport) -> int:

@@ -17,12 +17,13 @@ from jsbackup import __version__
 from jsbackup.cli.backup import parse_tags
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.reports import tell_backup
-from jsbackup.cli.session import open_or_make_repository, open_repository
+from jsbackup.cli.session import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.spark import Where, on_spark
 from jsbackup.cli.tables import READ_FORMATS, WRITTEN_FORMATS, read_tables, write_tables
 from jsbackup.config import Glob, parse_glob
@@ -37,6 +38,8 @@ __all__ = ["COMMANDS"]
 
 # Messages are nobody else's business; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
+
+_NAMES = 3  # of streams that are listed before a note
 
 
 @click.command("import", cls=Command)
@@ -56,6 +59,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
     help="Configuration of a table's stream: the JSON of `nats stream info --json` or `jsbackup show --json`.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the backup.")
+@no_init_option
 @on_spark
 @lock_timeout_option
 def import_(
@@ -65,14 +69,15 @@ def import_(
     stream: str | None,
     configs: tuple[str, ...],
     tags: tuple[str, ...],
+    no_init: bool,
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Take in DIR as a backup: what `nats stream backup` or `nats account backup` wrote, or config files.
+    """Take in DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files.
 
-    Archives of servers of any version are taken, under any name, and proved first. Makes the repository where the
-    location is empty. A stream that is damaged does not stop the others: the exit code is 3 then, and the output names
-    it.
+    Archives of servers of any version are taken, under any name, and proved first. Where the location is empty, the
+    repository is made when there is something to store, unless with --no-init. A stream that is damaged does not stop
+    the others: the exit code is 3 then, and the output names it.
 
     With --format take in a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
     makes them, says which streams there are; else --stream does. Columns: sequence, timestamp_ns (in JSON lines: time),
@@ -83,7 +88,15 @@ def import_(
     chosen_tags = parse_tags(tags)
     if kind is not None:
         written = read_tables(
-            shared, directory, kind, stream, [Path(path) for path in configs], chosen_tags, where, lock_timeout
+            shared,
+            directory,
+            kind,
+            stream,
+            [Path(path) for path in configs],
+            chosen_tags,
+            where,
+            lock_timeout,
+            may_make=not no_init,
         )
         return tell_backup(shared.output, *written, ())
     if stream is not None or configs or where.given:
@@ -95,7 +108,7 @@ def import_(
     from jsbackup.exchange.source import Source
 
     with Source.open(Path(directory)) as source:
-        repository = open_or_make_repository(shared)
+        repository = open_or_make_repository(shared, may_make=not no_init)
         with (
             writing(shared, repository, "import", lock_timeout) as lease,
             make_progress("import", wanted=shared.progress) as progress,
@@ -121,7 +134,7 @@ def import_(
     "kind",
     type=click.Choice(["nats-cli", "config", *WRITTEN_FORMATS]),
     required=True,
-    help="nats-cli: what `nats stream restore` and `nats account restore` take; config: JSON files without messages; "
+    help="nats-cli: what `nats backup restore stream` and `… account` take; config: JSON files without messages; "
     "parquet, jsonl, delta: the messages as tables, by Spark.",
 )
 @click.option(
@@ -134,9 +147,10 @@ def import_(
 @click.option(
     "--archive",
     type=click.Choice(["v1", "v2"]),
-    help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer. Default: v1, for streams kept in "
-    "memory v2.",
+    help="Archive format for nats-cli: v1 is for every server, v2 for 2.15 and newer, and for `nats backup info`, "
+    "`validate` and `edit`. Default: v1, for streams kept in memory v2.",
 )
+@choosing_options
 @on_spark
 @lock_timeout_option
 def export(
@@ -146,13 +160,15 @@ def export(
     kind: str,
     directory: str,
     archive: str | None,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
     where: Where,
     lock_timeout: str,
 ) -> int:
     """Write BACKUP (an id, its start, or `latest`) out as files: all streams, or those named (globs are allowed).
 
-    For the nats CLI each stream gets a folder in DIR, as `nats account restore DIR` takes them. If the command names
-    exactly one stream, and no glob, DIR is that stream's, for `nats stream restore DIR`.
+    For the nats CLI each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If the command
+    names exactly one stream, and no glob, DIR is that stream's, for `nats backup restore stream DIR`.
 
     Tables have a folder for each stream, with files of up to some 32 MiB of messages.
 
@@ -162,17 +178,17 @@ def export(
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
-    wanted = None if archive is None else Archive(archive)
+    wanted, choosing = None if archive is None else Archive(archive), parse_choosing(backup, origins, tags)
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
     if kind in WRITTEN_FORMATS:
-        tables = write_tables(shared, backup, streams, kind, directory, where, lock_timeout)
+        tables = write_tables(shared, backup, choosing, streams, kind, directory, where, lock_timeout)
         return _tell(shared, tables.files, tables.bytes, tables.streams, directory)
     if where.given:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
-        manifest = repository.find(backup)
+        manifest = find_backup(shared, repository, backup, choosing, streams=patterns)
         chosen = _choose(manifest, patterns)
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
@@ -207,9 +223,8 @@ def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStre
         output.table(
             ["STREAM", ">MESSAGES", "WRITTEN AS"], [(s.name, format_count(s.messages), s.archive) for s in exported]
         )
-        for stream in exported:
-            for note in stream.notes:
-                output.line(f"note: {stream.name}: {note}")
+        for note, names in _by_note(exported).items():
+            output.line(f"note: {_in_short(names)}: {note}")
         output.line(
             f"wrote {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
             f"{format_count(files, 'file')}, {format_bytes(size)}"
@@ -225,6 +240,20 @@ def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStre
     }
     output.result(document, text)
     return IncompleteError.exit_code if any(stream.incomplete for stream in exported) else 0
+
+
+def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:
+    """The streams that a note is about: many share theirs, and each is printed once."""
+    found: dict[str, list[str]] = {}
+    for stream in exported:
+        for note in stream.notes:
+            found.setdefault(note, []).append(stream.name)
+    return found
+
+
+def _in_short(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES])
+    return shown if len(names) <= _NAMES else f"{shown} and {format_count(len(names) - _NAMES)} more"
 
 
 COMMANDS = {"import": import_, "export": export}

@@ -12,7 +12,7 @@ from jsbackup.cli.command import Command, Shared, jobs_option
 from jsbackup.cli.leases import holder, lock_timeout_option
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
-from jsbackup.cli.session import connection_of, open_or_make_repository
+from jsbackup.cli.session import connection_of, no_init_option, open_or_make_repository
 from jsbackup.config import parse_duration, parse_glob, parse_size
 from jsbackup.errors import IncompleteError, UsageError
 from jsbackup.model import JsonObject
@@ -53,6 +53,7 @@ _LEAST_BYTES = 1 << 20
     help="Make one so often although nothing is new, so that it shows that all is well.",
 )
 @click.option("--for", "duration", metavar="DURATION", help="End after so long, as after Ctrl-C.")
+@no_init_option
 @jobs_option
 @lock_timeout_option
 def follow(
@@ -65,6 +66,7 @@ def follow(
     every_bytes: str,
     at_least_every: str,
     duration: str | None,
+    no_init: bool,
     jobs: int,
     lock_timeout: str,
 ) -> int:
@@ -88,6 +90,7 @@ def follow(
             streams=tuple(map(parse_glob, streams)),
             exclude=tuple(map(parse_glob, exclude)),
             tags=parse_tags(tags),
+            profile=shared.profile,
             consumers=not no_consumers,
             jobs=jobs,
         ),
@@ -99,7 +102,7 @@ def follow(
     if seconds == 0:
         raise UsageError("--for 0 would follow nothing", hint="Leave it out to follow until Ctrl-C.")
     connection = connection_of(shared)
-    repository = open_or_make_repository(shared)
+    repository = open_or_make_repository(shared, may_make=not no_init)
     hold = holder(shared, repository, "follow", lock_timeout)
     stopping = asyncio.Event()
 

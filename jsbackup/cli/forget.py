@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from jsbackup import __version__
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import find_ids, parse_tag_rule
 from jsbackup.cli.leases import holder, lock_timeout_option
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_count
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from jsbackup.repository.forget import ForgetPlan
     from jsbackup.repository.prune import PruneReport
     from jsbackup.repository.repository import Repository
-    from jsbackup.repository.retention import Decisions, TagRule
+    from jsbackup.repository.retention import Decisions
 
-__all__ = ["COMMANDS", "GROUPINGS", "parse_tag_rule"]
+__all__ = ["COMMANDS", "GROUPINGS"]
 
 GROUPINGS = ("selection", "source", "none")  # as `repository/retention.py` has them
 
@@ -120,7 +121,7 @@ def forget(
     repository = open_repository(shared)
     take = holder(shared, repository, "prune", lock_timeout)
     if backups:
-        plan = plan_by_ids(repository, [repository.resolve(text) for text in backups])
+        plan = plan_by_ids(repository, find_ids(shared, repository, backups, newest=True))
     else:
         plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=time.time_ns())
     for warning in plan.warnings:
@@ -141,16 +142,6 @@ def forget(
 def _typed_to_keep(ctx: click.Context) -> bool:
     names = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
     return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
-
-
-def parse_tag_rule(text: str) -> TagRule:
-    """`KEY` or `KEY=VALUE` as a rule. UsageError for anything else."""
-    from jsbackup.repository.retention import TagRule
-
-    key, equals, value = text.partition("=")
-    if not key:
-        raise UsageError(f"not a tag: {text!r}", hint="Write it as KEY or as KEY=VALUE.")
-    return TagRule(key, value if equals else None)
 
 
 def _tell(
@@ -213,7 +204,7 @@ def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: 
     if release and reason is not None:
         raise UsageError("--reason makes no sense with --release", hint="Leave it out.")
     repository = open_repository(shared)
-    chosen = list(dict.fromkeys(repository.resolve(text) for text in backups))
+    chosen = list(dict.fromkeys(find_ids(shared, repository, backups)))
     rows = [_release(repository, one) if release else _hold(repository, one, reason or "") for one in chosen]
     output = shared.output
 

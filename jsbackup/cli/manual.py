@@ -41,6 +41,7 @@ _NATS = {20}
 _TARGET = _NATS | {15, 16}
 _OTHERS_AT_WORK = "another command has the repository for itself, and --lock-timeout is over"
 _RUNS_ALREADY = f"{_OTHERS_AT_WORK}; or the same run of the profile is not over"
+_LACKS = "the plan can be carried out, but the backup lacks something that was asked for"
 _SEVERAL = "failed, or several streams did for different reasons"
 _NO_SPARK = "format or feature not supported; Spark or Java is not there"
 
@@ -78,13 +79,14 @@ MANUAL: Mapping[str, Page] = {
             "jsbackup backup 'KV_*' ORDERS --exclude KV_tmp --tag why=release -r ./repo": "some of them",
             "jsbackup backup --profile shop --profile reports": "as two profiles say, one after the other",
             "jsbackup backup --incremental never -r ./repo": "reading everything again",
+            "jsbackup backup --no-init -q -r /mnt/backups/repo": "for cron: none is made where no disk is mounted",
         },
         _WRITES | _NATS,
         {
             0: "complete, and every message was checked",
             1: _SEVERAL,
-            3: "partial: the streams that are missing are named",
-            10: "there is something else in the location",
+            3: "partial: the streams that are missing are named, or all that are gone since earlier backups",
+            10: "there is something else in the location, or nothing, and --no-init",
             11: _RUNS_ALREADY,
         },
         ("follow", "verify", "status", "schedule", "restore"),
@@ -107,6 +109,7 @@ MANUAL: Mapping[str, Page] = {
         {
             "jsbackup list -r ./repo": "all backups, oldest first",
             "jsbackup list --tag why=release --last 10 --json -r ./repo": "the newest ten with a tag, for a program",
+            "jsbackup list --origin C1/SHOP -r ./repo": "those of one cluster and account",
         },
         _READS,
         {0: "listed", 14: "a manifest is damaged; the others are listed"},
@@ -114,7 +117,7 @@ MANUAL: Mapping[str, Page] = {
     ),
     "show": Page(
         {
-            "jsbackup show latest -r ./repo": "streams and consumers of the newest backup",
+            "jsbackup show latest -r ./repo": "streams and consumers of the backup that a restore of all means",
             "jsbackup show 20261121T0942 --json -r ./repo": "all that is known of another one",
         },
         _READS,
@@ -147,7 +150,8 @@ MANUAL: Mapping[str, Page] = {
     ),
     "drill": Page(
         {
-            "jsbackup drill -r ./repo": "the newest backup, into a single server",
+            "jsbackup drill -r ./repo": "the latest backup, into a single server",
+            "jsbackup drill --origin SHOP -r ./repo": "that of one account, where several share the repository",
             "jsbackup drill latest 'KV_*' --nodes 3 -r ./repo": "some streams, into a cluster of three",
         },
         _WRITES | _TARGET,
@@ -233,12 +237,15 @@ MANUAL: Mapping[str, Page] = {
             "jsbackup plan latest ORDERS --until 2h --if-exists replace -o plan.json -r ./repo": "kept for later",
         },
         _WRITES | _TARGET,
-        {0: "the plan can be carried out", 11: _OTHERS_AT_WORK},
+        {0: "the plan can be carried out", 3: _LACKS, 11: _OTHERS_AT_WORK},
         ("restore", "diff"),
     ),
     "restore": Page(
         {
             "jsbackup restore latest -s nats://target.internal:4222 -r ./repo": "everything",
+            "jsbackup restore latest --origin C1/SHOP -s nats://new.internal:4222 -r ./repo": (
+                "of one of several sources, into another cluster"
+            ),
             "jsbackup restore latest ORDERS --until 2026-11-20T14:02:00Z --rename ORDERS=ORDERS_before -r ./repo": (
                 "one stream as it was then, under another name"
             ),
@@ -248,7 +255,7 @@ MANUAL: Mapping[str, Page] = {
         {
             0: "restored, read back, and equal to the backup",
             1: _SEVERAL,
-            3: "some streams were restored, or lost messages are missing (--partial)",
+            3: "some streams were restored, or lost messages are missing (--partial), or the backup lacks streams",
             11: _OTHERS_AT_WORK,
             15: "nothing was changed: the plan is refused, or the target has changed since",
             16: "nothing was changed: names, limits or subjects are in the way",
@@ -273,7 +280,7 @@ MANUAL: Mapping[str, Page] = {
     ),
     "import": Page(
         {
-            "jsbackup import ./nats-backup -r ./repo": "what nats account backup wrote",
+            "jsbackup import ./nats-backup -r ./repo": "what nats backup account wrote",
             "jsbackup import ./configs -r ./repo": "config files of an export",
             "jsbackup import ./kafka.parquet --format parquet --stream ORDERS -r ./repo": "a table",
         },
@@ -283,7 +290,7 @@ MANUAL: Mapping[str, Page] = {
     ),
     "export": Page(
         {
-            "jsbackup export latest --format nats-cli --output ./for-nats -r ./repo": "for nats account restore",
+            "jsbackup export latest --format nats-cli --output ./for-nats -r ./repo": "for nats backup restore account",
             "jsbackup export latest --format config --output ./configs -r ./repo": "files for version control",
             "jsbackup export latest ORDERS --format parquet --output s3://lake/orders -r ./repo": "a table",
         },

@@ -91,7 +91,7 @@ def status_metrics(status: Status, breaches: Sequence[Breach], live: LiveStreams
     text.one("backups_unreadable", "Backups whose manifest cannot be read.", len(status.unreadable))
     text.one("backups_from_the_future", "Backups that a wrong clock has dated.", len(status.ahead))
     _verifies(text, status)
-    _drills(text, status.drills)
+    _drills(text, status.drills_of(None))
     stored = status.stored
     text.one("stored_objects", "Stored objects of streams.", stored.objects)
     text.one("stored_bytes", "Their bytes.", stored.bytes)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
+from jsbackup.cli.progress import write_above_bars
 from jsbackup.cli.terminal import display_width, hide_logins, pad, printable, to_json
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
@@ -142,6 +143,10 @@ class Output:
         """A remark for people on stderr, held back by --quiet."""
         self._remark("info", text)
 
+    def announce(self, text: str) -> None:
+        """A remark on stderr that --quiet does not hold back, for what nobody may overlook."""
+        self._aside("warning" if self.quiet else "info", text, {})
+
     def warning(self, text: str) -> None:
         """The same where something may be wrong."""
         self._remark("warning", text if self.log_json else f"warning: {text}")
@@ -166,7 +171,8 @@ class Output:
     def _aside(self, level: str, text: str, more: JsonObject) -> None:
         encoding = _encoding(sys.stderr)
         line = log_line(level, text, {**self.labels, **more}, encoding) if self.log_json else printable(text, encoding)
-        _write(sys.stderr, line)
+        if not write_above_bars(line):
+            _write(sys.stderr, line)
 
     def _json(self, document: JsonObject) -> None:
         _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))

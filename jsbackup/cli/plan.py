@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,25 @@ import click
 
 from jsbackup import __version__
 from jsbackup.cli.command import Command, Shared
+from jsbackup.cli.latest import make_finder, notes_json, with_elsewhere
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
+from jsbackup.errors import IncompleteError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
+    from jsbackup.cli.latest import Finder
     from jsbackup.engine.planned import Action, PlannedConsumer, RestorePlan, Target
     from jsbackup.engine.preview import Preview
     from jsbackup.engine.rules import Finding
-    from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.manifest import StreamBackup
 
-__all__ = ["COMMANDS", "plan_json", "preview_json", "tell_plan", "tell_preview"]
+__all__ = ["COMMANDS", "plan_code", "plan_json", "preview_json", "tell_plan", "tell_preview"]
 
 
 @click.command(cls=Command, needs_server=True)
@@ -53,7 +57,10 @@ def plan(
 ) -> int:
     """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
 
-    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, else that of the refusals.
+    Which backup `latest` is, and what of it is in others, is said as by a restore.
+
+    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
+    something that was asked for, else that of the refusals.
     """
     from jsbackup.engine.plan_file import encode_plan, write_plan
     from jsbackup.engine.preview import preview_restore
@@ -70,8 +77,17 @@ def plan(
     connection = connection_of(shared)
     repository = open_repository(shared)
     with reading(shared, repository, "plan", lock_timeout):
-        manifest = repository.find(asked.backup)
-        preview = run_async(preview_restore(connection, repository, manifest, options, now_ns=time.time_ns))
+        finder = make_finder(
+            shared,
+            repository,
+            asked.backup,
+            asked.choosing(),
+            streams=options.streams,
+            exclude=options.exclude,
+            silent=True,
+        )
+        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
+    manifest, preview = finder.found, replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
     saved = None
     if output_file is not None and not preview.plan.refusals:
         created = format_time(time.time_ns())
@@ -80,18 +96,29 @@ def plan(
         )
         write_plan(output_file, data)
         saved = str(output_file)
-    document = plan_json(asked.backup, manifest, preview, saved)
+    document = plan_json(finder, preview, saved)
     shared.output.result(document, lambda: tell_plan(shared.output, document))
     if output_file is not None and saved is None:
         shared.output.note("the plan was not saved, since it is refused")
-    return preview.plan.code
+    return plan_code(preview.plan)
 
 
-def plan_json(asked: str, manifest: Manifest, preview: Preview, saved: str | None) -> JsonObject:
-    """The document of `plan --json`, for the backup that was `asked` for."""
-    chosen = "the latest" if asked == "latest" else f"the one that {asked} names"
+def plan_code(plan: RestorePlan) -> int:
+    """The exit code: that of the restore, which is incomplete if the backup lacks what was asked for."""
+    return plan.code or (IncompleteError.exit_code if plan.missing else 0)
+
+
+def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject:
+    """The document of `plan --json`, for the backup that `finder` has found."""
+    from jsbackup.repository.origin import origin_of
+
+    manifest = finder.found
+    chosen = "the latest" if finder.is_latest else f"the one that {finder.text} names"
     chosen = f"{chosen}, {manifest.result}, made {_second(manifest.created)}"
-    return {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview) | {"saved": saved}
+    if finder.is_latest and "imported" not in manifest.source.extra:
+        chosen += f", of {origin_of(manifest.source).words}"
+    document: JsonObject = {"backup": preview.plan.backup, "chosen": chosen} | preview_json(preview)
+    return document | notes_json(finder) | {"saved": saved}
 
 
 def tell_plan(output: Output, document: JsonObject) -> None:

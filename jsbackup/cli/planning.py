@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from jsbackup.cli.command import GIVEN
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import Choosing, choosing_options, parse_choosing
 from jsbackup.cli.reshaping import RESHAPING, rename_options, reshape_options
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
@@ -44,6 +45,7 @@ _BACKUP = (
     # Not required by click: a saved plan stands in for it.
     click.argument("backup", required=False, shell_complete=complete_backup),
     click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]..."),
+    choosing_options,
 )
 _LIVE = (click.argument("streams", nargs=-1, required=True, metavar="STREAM_OR_GLOB..."),)
 _OPTIONS = (
@@ -82,6 +84,12 @@ _OPTIONS = (
         show_default=True,
         help="Archive format to send; auto takes the faster one that the target can take.",
     ),
+    click.option(
+        "--resume-sources",
+        is_flag=True,
+        help="Let streams with sources go on where they had got to, although what they copied is gone from them. This "
+        "sets opt_start_seq of those sources.",
+    ),
     *RESHAPING,
 )
 
@@ -101,6 +109,7 @@ class Asked:
     fields: tuple[str, ...]
     consumers: str
     wire: str
+    resume_sources: bool
     rename: tuple[str, ...]
     rename_prefix: str | None
     map_subject: tuple[str, ...]
@@ -109,6 +118,12 @@ class Asked:
     subject: tuple[str, ...]
     mask: tuple[str, ...]
     unmaskable: str
+    origins: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    def choosing(self) -> Choosing:
+        """What says which backup `latest` is. Raises UsageError."""
+        return parse_choosing(self.backup or None, self.origins or (), self.tags or ())
 
     def options(self) -> RestoreOptions:
         """What they come to. Raises UsageError, and click's own error if a backup has to be named and is not."""
@@ -123,6 +138,7 @@ class Asked:
             exclude=tuple(map(parse_glob, self.exclude)),
             if_exists=IfExists(self.if_exists),
             wire=Wire(self.wire),
+            resume_sources=self.resume_sources,
             consumers=Consumers(self.consumers),
             replicas=self.replicas,
             storage=self.storage,

@@ -20,8 +20,8 @@ import click
 
 from jsbackup.cli.backup import parse_lock_end, parse_tags
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.hooks import HOOK_OPTIONS, HOOK_PREFIX
+from jsbackup.cli.latest import parse_origin, parse_tag_rule
 from jsbackup.cli.option_keys import check_kind, option_keys
 from jsbackup.cli.pings import check_url
 from jsbackup.cli.terminal import hide_logins
@@ -72,6 +72,7 @@ _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
     "BYTES": parse_size,
     "SIZE": parse_size,
     "GLOB": parse_glob,
+    "ORIGIN": parse_origin,
     "[STREAM_OR_GLOB]...": parse_glob,
     "COMMAND": _check_program,
     "DURATION|TIME": parse_lock_end,

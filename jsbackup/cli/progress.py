@@ -32,10 +32,16 @@ def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
         bars.close()
 
 
+def write_above_bars(line: str) -> bool:
+    """A line on stderr above the bars; False, and nothing is done, if none are drawn."""
+    if _write_above is None:
+        return False
+    _write_above(line)
+    return True
+
+
 def write_beside_bars(line: str) -> None:
     """A line on stderr that does not tear the bars, if there are any."""
-    if _write_above is not None:
-        _write_above(line)
-    else:
+    if not write_above_bars(line):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

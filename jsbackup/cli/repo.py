@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,16 @@ import click
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
-from jsbackup.cli.forget import parse_tag_rule
 from jsbackup.cli.key_file import new_key_file
 from jsbackup.cli.keys import encryption_options, founding_of, writer_key_file
+from jsbackup.cli.latest import choosing_options, find_backup, parse_choosing, parse_origin, parse_tag_rule
 from jsbackup.cli.log import start_log
-from jsbackup.cli.output import format_bytes, format_count
+from jsbackup.cli.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.reports import created_text, read_as, stream_json, unreadable_code
 from jsbackup.cli.session import make_repository, new_repository_id, open_repository
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
+from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.manifest import OpaqueRef, SegmentRef, Source, StreamBackup
@@ -85,53 +87,109 @@ _PROBED = {
 }
 
 
-def _summary_json(summary: BackupSummary) -> JsonObject:
+def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
+    """A backup in `list --json`; so in `show --json`, which has more of the source."""
+    selection = summary.selection
     return {
         "backup": summary.id,
         "created": summary.created,
+        "age_seconds": round((now_ns - parse_time(summary.created)) / 1e9, 3),
+        "seconds": None if summary.seconds is None else round(summary.seconds, 3),
         "result": summary.result,
         "streams": summary.streams,
         "messages": summary.messages,
         "bytes": summary.bytes,
+        "stored_bytes_added": summary.stored_bytes,
         "tags": dict(summary.tags),
+        "source": {
+            "cluster": summary.cluster,
+            "account": summary.account,
+            "account_name": summary.account_name,
+            "domain": summary.domain,
+            "api_prefix": summary.api_prefix,
+            "profile": summary.profile,
+            "imported": summary.imported,
+            "transformed": summary.transformed,
+        },
+        "selection": {
+            "streams": list(selection.streams),
+            "exclude": list(selection.exclude),
+            "consumers": selection.consumers,
+            "config_only": selection.config_only,
+        },
     }
+
+
+def _source_column(summary: BackupSummary) -> str:
+    from jsbackup.repository.origin import origin_of
+
+    if summary.imported is not None:
+        return "import"
+    return ("transform of " if summary.transformed is not None else "") + origin_of(summary).short
+
+
+def _selection_column(summary: BackupSummary) -> str:
+    asked = summary.selection
+    words = [" ".join(asked.streams) or "all"] if summary.imported is None else ["-"]
+    words += [f"but {' '.join(asked.exclude)}"] if asked.exclude else []
+    words += [] if asked.consumers else ["without consumers"]
+    words += ["configs only"] if asked.config_only else []
+    return ", ".join(words)
 
 
 @click.command("list", cls=Command)
 @click.option("--tag", "tags", multiple=True, metavar="K[=V]", help="Only backups with this tag; with all of several.")
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Only backups of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
+)
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N of them.")
-def list_backups(shared: Shared, tags: tuple[str, ...], last: int | None) -> int:
-    """List the backups of a repository, oldest first.
+def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...], last: int | None) -> int:
+    """List the backups of a repository, oldest first: how old each is, how long it took and what it added, of which
+    server and account it is, and what was asked for.
 
     One that cannot be read is named, whatever was asked for: what it holds is not known.
     """
+    from jsbackup.engine.breaches import span
     from jsbackup.repository.holds import held_backups
+    from jsbackup.repository.sources import counts
 
     start_log(shared)
-    rules = [parse_tag_rule(text) for text in tags]
+    rules, globs = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    now_ns = time.time_ns()
     repository = open_repository(shared)
     inventory, held = repository.inventory(), held_backups(repository)
     for warning in inventory.warnings:
         shared.output.note(warning)
-    wanted = [summary for summary in inventory.summaries if all(rule.matches(summary) for rule in rules)]
-    rows = [_summary_json(summary) | {"held": summary.id in held} for summary in wanted[-(last or 0) :]]
+    wanted = [one for one in inventory.summaries if counts(one, rules, globs)][-(last or 0) :]
+    rows = [_summary_json(summary, now_ns) | {"held": summary.id in held} for summary in wanted]
     damaged = [one.error for one in inventory.unreadable]
     output = shared.output
 
     def text() -> None:
         output.table(
-            ["BACKUP", "CREATED", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", "TAGS"],
+            [
+                *("BACKUP", ">AGE", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", ">TIME"),
+                *("SOURCE", "SELECTION", "TAGS"),
+            ],
             [
                 (
                     row["backup"],
-                    row["created"][:19] + "Z",
+                    span(row["age_seconds"]),
                     f"{row['result']}, held" if row["held"] else row["result"],
                     str(row["streams"]),
                     format_count(row["messages"]),
                     format_bytes(row["bytes"]),
+                    "-" if row["stored_bytes_added"] is None else format_bytes(row["stored_bytes_added"]),
+                    "-" if row["seconds"] is None else format_seconds(row["seconds"]),
+                    _source_column(summary),
+                    _selection_column(summary),
                     ",".join(f"{key}={value}" for key, value in sorted(row["tags"].items())),
                 )
-                for row in rows
+                for summary, row in zip(wanted, rows, strict=True)
             ],
         )
         for error in damaged:
@@ -143,14 +201,19 @@ def list_backups(shared: Shared, tags: tuple[str, ...], last: int | None) -> int
 
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
-def show(shared: Shared, backup: str) -> None:
-    """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`."""
+@choosing_options
+def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...]) -> None:
+    """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
+
+    `latest` is what a restore of everything means.
+    """
     from jsbackup.repository.holds import find_hold
     from jsbackup.repository.summary import summary_of
 
     start_log(shared)
+    choosing = parse_choosing(backup, origins, tags)
     repository = open_repository(shared)
-    manifest = repository.find(backup)
+    manifest = find_backup(shared, repository, backup, choosing, silent=True)
     hold = find_hold(repository, manifest.id)
     output = shared.output
     streams = [
@@ -169,7 +232,7 @@ def show(shared: Shared, backup: str) -> None:
         for stream in manifest.streams
     ]
     document = {
-        **_summary_json(summary_of(manifest)),
+        **_summary_json(summary_of(manifest), time.time_ns()),
         "held": None if hold is None else {"since": hold.created, "reason": hold.reason},
         "tool": manifest.tool,
         "previous": manifest.previous,
@@ -177,7 +240,10 @@ def show(shared: Shared, backup: str) -> None:
             "server_version": manifest.source.server_version,
             "cluster": manifest.source.cluster,
             "account": manifest.source.account,
+            "account_name": manifest.source.account_name,
             "domain": manifest.source.domain,
+            "api_prefix": manifest.source.api_prefix,
+            "profile": manifest.source.profile,
             "context": manifest.source.context,
             "imported": manifest.source.extra.get("imported"),
             "transformed": manifest.source.extra.get("transformed"),
@@ -244,7 +310,9 @@ def _source_text(source: Source) -> str:
         before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
         return f"transform of {transformed.get('backup')} ({before})"
     if not isinstance(imported, dict):
-        return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}"
+        named = f" ({source.account_name})" if source.account_name else ""
+        by = f", profile {source.profile}" if source.profile else ""
+        return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}{named}{by}"
     written = f", written {imported['written']}" if imported.get("written") else ""
     return f"import of {imported.get('from')}{written}"
 

@@ -49,8 +49,13 @@ class Failed(Protocol):
     def error(self) -> JsBackupError: ...
 
 
-def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stored], failures: Sequence[Failed]) -> int:
-    """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed."""
+def tell_backup(
+    output: Output, manifest: Manifest | None, stored: Sequence[Stored], failures: Sequence[Failed], note: str = ""
+) -> int:
+    """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed.
+
+    `note` is a sentence about all of it.
+    """
     if manifest is None:
         raise all_failed([failure.error for failure in failures])
     results = [stored_json(one) for one in stored]
@@ -60,6 +65,8 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
         print_stream_table(output, results)
         for failure in failures:
             output.line(f"failed: {failure.name}: {failure.error.message}")
+        if note:
+            output.line(f"warning: {note}")
         messages = sum(s["messages"] for s in results)
         added = sum(s["stored_bytes_added"] for s in results)
         output.line(
@@ -69,7 +76,7 @@ def tell_backup(output: Output, manifest: Manifest | None, stored: Sequence[Stor
 
     if not results and not skipped:
         output.warning("no stream was backed up: there are none, or all are left out")
-    output.result(backup_json(manifest, results, skipped), text)
+    output.result(backup_json(manifest, results, skipped) | {"notes": [note] if note else []}, text)
     return 0 if manifest.result == "complete" else IncompleteError.exit_code
 
 

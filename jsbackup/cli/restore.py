@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from jsbackup.cli.command import Command, Shared, jobs_option
+from jsbackup.cli.latest import make_finder, notes_json, with_elsewhere
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
@@ -23,6 +25,7 @@ from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
+    from jsbackup.cli.latest import Finder
     from jsbackup.engine.restore import RestoredStream, RestoreReport
 
 __all__ = ["COMMANDS", "restored_code", "restored_json", "tell_report", "tell_restored"]
@@ -60,6 +63,10 @@ def restore(
 ) -> int:
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
+    `latest` is the newest complete backup of the cluster and account that is connected to that has the streams which
+    are named, or all. If there is none of that source, it is of the only other one there is; of several --origin or
+    --tag chooses one. What the backup lacks is named, with the one that has it, and the exit code is 3.
+
     Nothing is changed unless everything asked for can be restored; 'jsbackup plan' tells before. With --partial
     messages that are lost are missing from a stream as if they had been deleted; the output says which, and the exit
     code is 3. With --spark-master executors of Spark send and compare the streams, as many at the same time as Spark
@@ -91,20 +98,29 @@ def restore(
     if where.given:
         from jsbackup.cli.fan_out import spread_restore
 
-        return spread_restore(shared, asked.backup, saved, options, settings, where, lock_timeout)
+        return spread_restore(shared, asked, saved, options, settings, where, lock_timeout)
     connection = connection_of(shared)
     repository = open_repository(shared)
     with (
         reading(shared, repository, "restore", lock_timeout),
         make_progress("restore", wanted=shared.progress) as progress,
     ):
-        manifest = repository.find(asked.backup) if saved is None else repository.manifest(saved.backup)
-        if saved is not None:
-            saved.refuse_other(manifest)
-        report = run_async(
-            run_restore(connection, repository, manifest, options, settings, progress, random=os.urandom, saved=saved)
+        finder = make_finder(
+            shared,
+            repository,
+            asked.backup if saved is None else saved.backup,
+            asked.choosing(),
+            streams=options.streams,
+            exclude=options.exclude,
+            silent=shared.output.as_json,
         )
-    return tell_restored(shared, report, "restored")
+        backup = finder.early()
+        if saved is not None:
+            saved.refuse_other(finder.found)
+        report = run_async(
+            run_restore(connection, repository, backup, options, settings, progress, random=os.urandom, saved=saved)
+        )
+    return tell_restored(shared, report, "restored", finder)
 
 
 def _stream_json(stream: RestoredStream) -> JsonObject:
@@ -119,16 +135,25 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
         "wire": stream.wire,
         "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in stream.consumers],
         "notes": list(stream.notes),
+        "copying": None
+        if stream.copying is None
+        else {
+            "settled": stream.copying.settled,
+            "new_messages": stream.copying.new_messages,
+            "waiting_for": list(stream.copying.waiting),
+        },
         "lost": [problem_json(problem) for problem in stream.lost],
     }
 
 
-def restored_json(report: RestoreReport) -> JsonObject:
-    """The document of `restore --json` and `clone --json`."""
+def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonObject:
+    """The document of `restore --json` and, without a `finder`, of `clone --json`."""
     return {
         "streams": [_stream_json(stream) for stream in report.streams],
         "failed": [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures],
         "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped],
+        "missing": [{"name": one.stream, "reason": one.reason} for one in report.plan.missing],
+        **({} if finder is None else {"backup": report.plan.backup, **notes_json(finder)}),
     }
 
 
@@ -137,14 +162,16 @@ def restored_code(report: RestoreReport) -> int:
     if report.failures and not report.streams:
         codes = {failure.error.exit_code for failure in report.failures}
         return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
-    if report.failures or any(stream.incomplete for stream in report.streams):
+    if report.failures or report.plan.missing or any(stream.incomplete for stream in report.streams):
         return IncompleteError.exit_code
     return 0
 
 
-def tell_restored(shared: Shared, report: RestoreReport, done: str) -> int:
-    """Print what came of it, which `done` names; the exit code."""
-    shared.output.result(restored_json(report), lambda: tell_report(shared.output, report, done))
+def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None) -> int:
+    """Print what came of it, which `done` names; the exit code. `finder` has found the backup."""
+    if finder is not None:
+        report = replace(report, plan=with_elsewhere(report.plan, finder.choice))
+    shared.output.result(restored_json(report, finder), lambda: tell_report(shared.output, report, done))
     return restored_code(report)
 
 
@@ -173,6 +200,9 @@ def tell_report(output: Output, report: RestoreReport, done: str) -> None:
                 output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
         for problem in s.lost:
             output.line(f"lost: {s.as_name}: {problem.problem}{lost_text(problem)}")
+    for missing in report.plan.missing:
+        output.line(f"missing: {missing.stream}: {missing.reason}")
+        output.line(f"hint: {missing.hint}")
     for refusal in report.plan.skipped:
         output.line(f"skipped: {refusal.stream}: {refusal.reason}")
     for failure in report.failures:

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.command import Shared
+from jsbackup.cli.latest import Finder, make_finder, with_elsewhere
 from jsbackup.cli.leases import reading
-from jsbackup.cli.output import Output
-from jsbackup.cli.plan import plan_json, tell_plan
+from jsbackup.cli.output import Output, error_json
+from jsbackup.cli.plan import plan_code, plan_json, tell_plan
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.restore import restored_code, restored_json, tell_report
 from jsbackup.cli.runbook_file import Entry, naming, read_runbook
 from jsbackup.cli.session import open_repository, run_async
-from jsbackup.cli.terminal import hide_logins
 from jsbackup.engine.jetstream import connect_jetstream
 from jsbackup.engine.place import Place, place_of
 from jsbackup.engine.planned import RestorePlan
@@ -36,7 +36,9 @@ from jsbackup.engine.restore import (
     prepare_restore,
     refuse_if_stale,
 )
+from jsbackup.engine.rules import Finding
 from jsbackup.engine.soundness import refuse_if_refused
+from jsbackup.engine.source import read_source
 from jsbackup.engine.together import Part, against_each_other
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError
@@ -56,7 +58,11 @@ class _Chosen:
 
     entry: Entry
     repository: Repository
-    manifest: Manifest
+    finder: Finder
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.finder.found
 
 
 def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: str) -> int:
@@ -68,12 +74,10 @@ def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: s
         previews = [_previewed(one) for one in chosen]
     found = against_each_other([Part(preview.plan, preview.target, place) for preview, place in previews])
     together = [
-        replace(preview, plan=replace(preview.plan, refusals=(*preview.plan.refusals, *more)))
-        for (preview, _), more in zip(previews, found, strict=True)
+        replace(preview, plan=with_elsewhere(_refused(preview.plan, more), one.finder.choice))
+        for one, (preview, _), more in zip(chosen, previews, found, strict=True)
     ]
-    documents = [
-        plan_json(one.entry.backup, one.manifest, preview, None) for one, preview in zip(chosen, together, strict=True)
-    ]
+    documents = [plan_json(one.finder, preview, None) for one, preview in zip(chosen, together, strict=True)]
 
     def text() -> None:
         for one, document in zip(chosen, documents, strict=True):
@@ -87,7 +91,18 @@ def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: s
         )
 
     shared.output.result({"runbook": str(path), "restores": documents}, text)
-    return RestorePlan("", (), tuple(refusal for preview in together for refusal in preview.plan.refusals)).code
+    plans = [preview.plan for preview in together]
+    all_of_them = RestorePlan(
+        "",
+        (),
+        tuple(refusal for plan in plans for refusal in plan.refusals),
+        warnings=tuple(warning for plan in plans for warning in plan.warnings),
+    )
+    return plan_code(all_of_them)
+
+
+def _refused(plan: RestorePlan, more: Sequence[Finding]) -> RestorePlan:
+    return replace(plan, refusals=(*plan.refusals, *more))
 
 
 def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings, lock_timeout: str) -> int:
@@ -117,7 +132,8 @@ def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings, lock_
         for one in left:
             shared.output.line(f"not begun: restore {one['restore']}: backup {one['backup']}")
 
-    document = {"runbook": str(path), "restores": [_outcome_json(one) for one in done], "not_begun": left}
+    outcomes = [_outcome_json(outcome, one.finder) for one, outcome in zip(chosen, done, strict=False)]
+    document = {"runbook": str(path), "restores": outcomes, "not_begun": left}
     shared.output.result(document, text)
     return _code(done)
 
@@ -141,8 +157,23 @@ def _opened(entries: Sequence[Entry], purpose: str, lock_timeout: str) -> Iterat
                     repository = open_repository(entry.shared)
                     leases.enter_context(reading(entry.shared, repository, purpose, lock_timeout))
                     opened.append((entry.shared, repository))
-                chosen.append(_Chosen(entry, repository, repository.find(entry.backup)))
+                chosen.append(_Chosen(entry, repository, _found(entry, repository)))
         yield chosen
+
+
+def _found(entry: Entry, repository: Repository) -> Finder:
+    options = entry.options
+    finder = make_finder(
+        entry.shared,
+        repository,
+        entry.backup,
+        entry.choosing,
+        streams=options.streams,
+        exclude=options.exclude,
+        silent=True,
+    )
+    finder(run_async(read_source(entry.connection)) if finder.is_latest else None)
+    return finder
 
 
 def _same_repository(one: Shared, other: Shared) -> bool:
@@ -190,7 +221,8 @@ def _carried_out(one: _Chosen, ready: Prepared, settings: RestoreSettings) -> Re
     with naming(entry.number):
         try:
             with make_progress("restore", wanted=entry.shared.progress) as progress:
-                return run_async(restore(progress))
+                report = run_async(restore(progress))
+            return replace(report, plan=with_elsewhere(report.plan, one.finder.choice))
         except Interrupted:
             raise
         except JsBackupError as error:
@@ -216,14 +248,11 @@ def _tell_outcome(output: Output, outcome: RestoreReport | JsBackupError) -> Non
     if isinstance(outcome, RestoreReport):
         tell_report(output, outcome, "restored")
         return
-    error = _outcome_json(outcome)["error"]
+    error = error_json(outcome)["error"]
     output.line(f"failed: {error['message']}")
     if error["hint"]:
         output.line(f"hint: {error['hint']}")
 
 
-def _outcome_json(outcome: RestoreReport | JsBackupError) -> JsonObject:
-    if isinstance(outcome, RestoreReport):
-        return restored_json(outcome)
-    hint = hide_logins(outcome.hint) if outcome.hint else None
-    return {"error": {"code": outcome.exit_code, "message": hide_logins(outcome.message), "hint": hint}}
+def _outcome_json(outcome: RestoreReport | JsBackupError, finder: Finder) -> JsonObject:
+    return restored_json(outcome, finder) if isinstance(outcome, RestoreReport) else error_json(outcome)

@@ -31,6 +31,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.command import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS, Shared
+from jsbackup.cli.latest import Choosing
 from jsbackup.cli.option_keys import check_kind, option_keys, refuse_unknown
 from jsbackup.cli.planning import Asked, planning_options
 from jsbackup.cli.session import connection_of, target_connection_of
@@ -62,6 +63,7 @@ class Entry:
     shared: Shared
     connection: Connection
     options: RestoreOptions
+    choosing: Choosing
 
 
 class _EntryCommand(click.Command):
@@ -142,7 +144,7 @@ def _read(number: int, table: Mapping[str, Any], shared: Shared) -> Entry:
         keys={**shared.keys, **given["keys"]},
     )
     own, connection = _connected(own, given["server"])
-    return Entry(number, asked.backup, own, connection, chosen)
+    return Entry(number, asked.backup, own, connection, chosen, asked.choosing())
 
 
 def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connection]:

@@ -79,8 +79,9 @@ def schedule(
     They have the least rights that the work takes, and no secret is in them: those are files and variables that the
     profile names, and what it holds itself is left out and named. Runs that overlap with the one before leave it alone.
 
-    What is not in the profile is chosen: status wants a backup that is no older than three intervals, verify reads 4 %
-    a day. forget is left out where the profile has no keep- option for it. Times are local, in Kubernetes UTC.
+    What is not in the profile is chosen: backup makes no repository (--no-init), so that none comes to lie where a disk
+    is not mounted; status wants a backup that is no older than three intervals, verify reads 4 % a day. forget is left
+    out where the profile has no keep- option for it. Times are local, in Kubernetes UTC.
     """
     from jsbackup.cli.schedules.planning import plan_schedule
 

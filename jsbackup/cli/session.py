@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from jsbackup import __version__
 from jsbackup.cli.command import Shared
@@ -38,11 +40,14 @@ if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
 
 __all__ = [
+    "TOOL",
     "connection_of",
     "connection_reference_of",
     "keys_of",
     "make_repository",
     "new_repository_id",
+    "no_init_option",
+    "not_made",
     "open_or_make_repository",
     "open_repository",
     "open_with_keys",
@@ -52,6 +57,18 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+TOOL = f"jsbackup {__version__}"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def no_init_option(command: F) -> F:
+    """`--no-init`, given to the command as `no_init`."""
+    return click.option(
+        "--no-init", is_flag=True, help="Make no repository where there is none: a disk may not be mounted."
+    )(command)
 
 
 def connection_of(shared: Shared) -> Connection:
@@ -132,14 +149,19 @@ def make_repository(shared: Shared, repository_id: str, founding: Founding | Non
         _store(shared),
         repository_id=repository_id,
         created=format_time(time.time_ns()),
-        tool=f"jsbackup {__version__}",
+        tool=TOOL,
         founding=founding,
     )
 
 
-def open_or_make_repository(shared: Shared) -> Repository:
-    """The repository, to write to; made where the location is empty. KeyUnavailable without the key for writing."""
+def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Repository:
+    """The repository, to write to. Where the location is empty it is made when the first thing is stored in it.
+
+    Raises KeyUnavailable without the key for writing, and RepositoryNotFound if there is none and none may be made.
+    """
+    from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.keys import NO_KEYS
+    from jsbackup.repository.late import make_late
     from jsbackup.repository.repository import Repository
 
     store, keys = _store(shared), keys_of(shared)
@@ -149,10 +171,25 @@ def open_or_make_repository(shared: Shared) -> Repository:
         # Whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
         if keys != NO_KEYS or next(iter(store.list()), None) is not None:
             raise
-        shared.output.note(f"{missing.message}: making one")
-        return make_repository(shared, new_repository_id())
+        if not may_make:
+            raise not_made(missing) from None
+        repository_id, created, said = new_repository_id(), format_time(time.time_ns()), missing.message
+
+        def make() -> Repository:
+            shared.output.announce(f"{said}: making one")
+            return make_repository(shared, repository_id)
+
+        return make_late(store, Descriptor(repository_id, created, TOOL), make, clock=time.time)
     repository.documents.ensure_writable()
     return repository
+
+
+def not_made(missing: RepositoryNotFound) -> RepositoryNotFound:
+    """That there is no repository, to somebody who does not want one to be made."""
+    return RepositoryNotFound(
+        f"{missing.message}, and none is made (no-init)",
+        hint="See whether a disk or share is not mounted there. A new repository is made by 'jsbackup init'.",
+    )
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from jsbackup.cli.command import Shared
+from jsbackup.cli.latest import Choosing, find_backup
 from jsbackup.cli.leases import reading
-from jsbackup.config import environment, s3_settings
+from jsbackup.config import environment, parse_glob, s3_settings
 from jsbackup.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def open_with_spark(
     shared: Shared,
     purpose: str,
     backup: str,
+    choosing: Choosing,
     streams: Sequence[str],
     where: Where,
     lock_timeout: str,
@@ -134,14 +136,17 @@ def open_with_spark(
     """A backup to be read with Spark, under a lease. Whatever is wrong with the command is said before Spark starts."""
     settings = settings_of(where)
     from jsbackup.pipeline.backup_frames import open_backup
-    from jsbackup.pipeline.place import find_readable
+    from jsbackup.pipeline.place import check_readable
     from jsbackup.pipeline.session import open_session
     from jsbackup.pipeline.source import choose_streams
 
-    place = place_given(shared)
+    place, patterns = place_given(shared), tuple(map(parse_glob, streams))
     repository = place.open()
     with reading(shared, repository, purpose, lock_timeout):
-        manifest = find_readable(repository, backup)
+        # Of the documents that of `stats` says which backup it is of.
+        silent = purpose == "stats" and shared.output.as_json
+        manifest = find_backup(shared, repository, backup, choosing, streams=patterns, silent=silent)
+        check_readable(repository)
         choose_streams(manifest, streams)
         with open_session(settings) as session:
             yield open_backup(session, place, manifest.id)

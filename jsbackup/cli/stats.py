@@ -16,6 +16,7 @@ import click
 
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import choosing_options, parse_choosing
 from jsbackup.cli.leases import lock_timeout_option
 from jsbackup.cli.log import start_log
 from jsbackup.cli.new_file import check_new_file, write_new_file
@@ -52,6 +53,7 @@ __all__ = ["COMMANDS"]
     help="Make a page with charts too: one HTML file, which loads nothing and runs no script.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@choosing_options
 @on_spark
 @lock_timeout_option
 def stats(
@@ -62,6 +64,8 @@ def stats(
     duplicates: bool,
     page: Path | None,
     force: bool,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
     where: Where,
     lock_timeout: str,
 ) -> int:
@@ -75,6 +79,7 @@ def stats(
     """
     start_log(shared)
     require_spark()
+    choosing = parse_choosing(backup, origins, tags)
     if force and page is None:
         raise UsageError("--force makes sense with --html only", hint="Leave it out.")
     if page is not None:
@@ -82,7 +87,7 @@ def stats(
     from jsbackup.pipeline.stats import collect_stats
 
     with (
-        open_with_spark(shared, "stats", backup, streams, where, lock_timeout) as opened,
+        open_with_spark(shared, "stats", backup, choosing, streams, where, lock_timeout) as opened,
         make_progress("stats", wanted=shared.progress) as progress,
     ):
         note_left_out(shared, opened, streams)
@@ -109,9 +114,19 @@ def stats(
     metavar="N",
     help="How many rows to print at most.",
 )
+@choosing_options
 @on_spark
 @lock_timeout_option
-def query(shared: Shared, backup: str, sql: str, limit: int, where: Where, lock_timeout: str) -> int:
+def query(
+    shared: Shared,
+    backup: str,
+    sql: str,
+    limit: int,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
     """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
 
     Each stream is a view of its name (`orders` for ORDERS; in backquotes if it is no SQL name), `messages` is all of
@@ -120,10 +135,11 @@ def query(shared: Shared, backup: str, sql: str, limit: int, where: Where, lock_
     """
     start_log(shared)
     require_spark()
+    choosing = parse_choosing(backup, origins, tags)
     from jsbackup.pipeline.query import run_query
 
     with (
-        open_with_spark(shared, "query", backup, (), where, lock_timeout) as opened,
+        open_with_spark(shared, "query", backup, choosing, (), where, lock_timeout) as opened,
         make_progress("query", wanted=shared.progress) as progress,
     ):
         answer = run_query(opened, sql, most_rows=limit, progress=progress)

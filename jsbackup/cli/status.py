@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.command import Command, Shared
-from jsbackup.cli.forget import parse_tag_rule
+from jsbackup.cli.latest import parse_origin, parse_tag_rule
 from jsbackup.cli.log import start_log
 from jsbackup.cli.new_file import check_new_file, write_new_file
 from jsbackup.cli.push import PushTarget, parse_push_url, push_metrics
@@ -54,7 +54,11 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/verify.py` has them
 @click.option("--exclude", multiple=True, metavar="GLOB", help="With --live: these need no backup.")
 @click.option("--tag", "tags", multiple=True, metavar="K[=V]", help="Only backups with this tag count.")
 @click.option(
-    "--origin", "origins", multiple=True, metavar="GLOB", help="Only backups of this cluster, account or domain count."
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Only backups of this cluster, account or domain count (a name, a pattern, or CLUSTER/ACCOUNT).",
 )
 @click.option("--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus there.")
 @click.option(
@@ -86,7 +90,7 @@ def status(
     Always: there is a complete backup, the newest one is complete and has streams if earlier ones have, all can be
     read, the last verify found nothing that was not mended since, the last drill went well. The options ask for more.
     Of backups that were asked for in other words (other streams, other servers) each has to be new enough, unless
-    another one has all of its streams.
+    another one has all of its streams. Drills count for the server and account that their backup is of.
 
     --metrics and --html replace the files as a whole, also when something is wrong; --metrics and --push tell of a
     repository that cannot be reached, too.
@@ -110,7 +114,7 @@ def status(
         min_history_seconds=_seconds(min_history),
         max_unused_bytes=None if max_unused is None else parse_size(max_unused),
     )
-    tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_glob(text) for text in origins]
+    tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
     left_out = [parse_glob(text) for text in exclude]
     outlet = _Outlet(shared, metrics, None if push is None else parse_push_url(push))
     for file in (metrics, page):

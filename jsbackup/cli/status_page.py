@@ -196,7 +196,7 @@ def _stored(report: Report) -> Iterable[Markup]:
 
 
 def _drills(report: Report) -> Iterable[Markup]:
-    drills = report.status.drills[:_MOST_CHECKS]
+    drills = report.status.drills_of(None)[:_MOST_CHECKS]
     if not drills:
         yield element("p", "No drill is known.", class_="quiet")
         return

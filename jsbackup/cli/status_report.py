@@ -85,7 +85,7 @@ def status_json(report: Report, location: str) -> JsonObject:
         "newest_backup": None if newest is None else _backup_json(report, newest),
         "newest_verify": _verify_json(report, next(iter(status.verifies), None)),
         "last_good_verify": _verify_json(report, last_good_verify(status, Level.MANIFEST)),
-        "newest_drill": _drill_json(report, next(iter(status.drills), None)),
+        "newest_drill": _drill_json(report, next(iter(status.drills_of(None)), None)),
         "last_good_drill": _drill_json(report, last_good_drill(status)),
         "breaches": [
             {"rule": one.rule, "about": one.about, "reason": one.reason, "hint": one.hint} for one in report.breaches
@@ -246,7 +246,7 @@ def _verify_text(report: Report) -> str:
 
 
 def _drill_text(report: Report) -> str:
-    newest = next(iter(report.status.drills), None)
+    newest = next(iter(report.status.drills_of(None)), None)
     if newest is None:
         return "never"
     came = "restored and proved" if newest.ok else "FAILED"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.command import Shared
+from jsbackup.cli.latest import Choosing
 from jsbackup.cli.leases import writing
 from jsbackup.cli.progress import make_progress
 from jsbackup.cli.session import open_or_make_repository
@@ -32,7 +33,14 @@ WRITTEN_FORMATS = (*READ_FORMATS, "delta")
 
 
 def write_tables(
-    shared: Shared, backup: str, streams: Sequence[str], kind: str, output: str, where: Where, lock_timeout: str
+    shared: Shared,
+    backup: str,
+    choosing: Choosing,
+    streams: Sequence[str],
+    kind: str,
+    output: str,
+    where: Where,
+    lock_timeout: str,
 ) -> Exported:
     """Write streams of a backup at `output`, a folder or a URL. Errors as of `export_tables` and `new_target`."""
     require_spark()
@@ -47,7 +55,7 @@ def write_tables(
     # The target is looked at first: Spark takes a while to start.
     with (
         new_target(place, os.urandom(4).hex()) as target,
-        open_with_spark(shared, "export", backup, streams, where, lock_timeout) as opened,
+        open_with_spark(shared, "export", backup, choosing, streams, where, lock_timeout) as opened,
         make_progress("export", wanted=shared.progress) as progress,
     ):
         note_left_out(shared, opened, streams)
@@ -66,6 +74,8 @@ def read_tables(
     tags: Mapping[str, str],
     where: Where,
     lock_timeout: str,
+    *,
+    may_make: bool,
 ) -> tuple[Manifest, list[WrittenStream]]:
     """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_told_configs` and `write_streams`."""
     settings = settings_of(where)
@@ -78,7 +88,7 @@ def read_tables(
     found = find_tables(Path(table), TableFormat(kind), stream)
     told = _configs(configs, [one.stream for one in found])
     place = place_given(shared)
-    repository = open_or_make_repository(shared)
+    repository = open_or_make_repository(shared, may_make=may_make)
     with (
         writing(shared, repository, "import", lock_timeout) as lease,
         open_session(settings) as session,

@@ -14,6 +14,7 @@ import click
 from jsbackup.cli.backup import parse_tags
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.leases import lock_timeout_option, writing
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count
@@ -47,6 +48,7 @@ __all__ = ["COMMANDS"]
     help="all: with their state, as far as their messages are there; none: without.",
 )
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="Tag the new backup.")
+@origin_option
 @mask_key_names
 @on_spark
 @lock_timeout_option
@@ -58,6 +60,7 @@ def transform(
     latest_per_subject: bool,
     consumers: str,
     tags: tuple[str, ...],
+    origins: tuple[str, ...],
     mask_key: tuple[tuple[str, str], ...],
     where: Where,
     lock_timeout: str,
@@ -65,13 +68,13 @@ def transform(
     """Make a new backup of BACKUP (an id, its start, or `latest`), reshaped: all of its streams, or those named.
 
     Options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them (but for
-    --latest-per-subject, which no restore has). Name it by its id: `latest` is the newest that was not transformed.
+    --latest-per-subject, which no restore has). Name it by its id: `latest` is never one that was transformed.
     Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)
     from jsbackup.engine.planned import Consumers
-    from jsbackup.pipeline.place import find_readable
+    from jsbackup.pipeline.place import check_readable
     from jsbackup.pipeline.reshape_task import MaskKey
     from jsbackup.pipeline.session import open_session
     from jsbackup.pipeline.transform import transform_backup
@@ -84,7 +87,7 @@ def transform(
         latest_per_subject=latest_per_subject,
         consumers=Consumers(consumers),
     )
-    key, chosen_tags = MaskKey(mask_key), parse_tags(tags)
+    key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())
     place = place_given(shared)
     repository = place.open()
@@ -93,7 +96,10 @@ def transform(
         writing(shared, repository, "transform", lock_timeout) as lease,
         make_progress("transform", wanted=shared.progress) as progress,
     ):
-        manifest = find_readable(repository, backup)
+        manifest = find_backup(
+            shared, repository, backup, choosing, streams=options.streams, silent=shared.output.as_json
+        )
+        check_readable(repository)
         plan = plan_transform(manifest, options)
         before = manifest.source.extra.get("transformed")
         if isinstance(before, dict):
@@ -116,9 +122,12 @@ def transform(
 
 @click.command(cls=Command)
 @click.argument("backup", shell_complete=complete_backup)
+@choosing_options
 @on_spark
 @lock_timeout_option
-def compact(shared: Shared, backup: str, where: Where, lock_timeout: str) -> int:
+def compact(
+    shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...], where: Where, lock_timeout: str
+) -> int:
     """Make BACKUP (an id, its start, or `latest`) anew in fewer segments, so that the old one can be forgotten.
 
     Runs of short segments are joined. Content, time and tags stay, and the new backup stands right after the old one.
@@ -127,9 +136,10 @@ def compact(shared: Shared, backup: str, where: Where, lock_timeout: str) -> int
     start_log(shared)
     settings = settings_of(where)
     from jsbackup.pipeline.compact import compact_backup, count_after
-    from jsbackup.pipeline.place import find_readable
+    from jsbackup.pipeline.place import check_readable
     from jsbackup.pipeline.session import open_session
 
+    choosing = parse_choosing(backup, origins, tags)
     place = place_given(shared)
     repository = place.open()
     repository.documents.ensure_writable()
@@ -137,7 +147,8 @@ def compact(shared: Shared, backup: str, where: Where, lock_timeout: str) -> int
         writing(shared, repository, "compact", lock_timeout) as lease,
         make_progress("compact", wanted=shared.progress) as progress,
     ):
-        manifest = find_readable(repository, backup)
+        manifest = find_backup(shared, repository, backup, choosing, silent=shared.output.as_json)
+        check_readable(repository)
         before, after = count_after(manifest)
         made = None
         if after < before:

@@ -19,6 +19,7 @@ import click
 from jsbackup import __version__, times
 from jsbackup.cli.command import Command, Shared
 from jsbackup.cli.completion import complete_backup
+from jsbackup.cli.latest import find_ids
 from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import format_bytes, format_count, format_time
@@ -99,7 +100,7 @@ def verify(
     if signed and keys == NO_KEYS:
         shared.output.note("signatures are held against a key that the repository itself names; see --expect-signer")
     with reading(shared, repository, "verify", lock_timeout):
-        chosen = [repository.resolve(text) for text in backups] or repository.backups()
+        chosen = find_ids(shared, repository, backups) or repository.backups()
         gaps: list[Gap] = []
         if signed or expect or not backups:
             # Only signatures link manifests: elsewhere those that the catalog covers need not be read for it.

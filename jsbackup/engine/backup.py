@@ -14,13 +14,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from jsbackup import __version__
 from jsbackup.config import Connection, Glob, is_chosen
 from jsbackup.engine.capture import CaptureLimits
+from jsbackup.engine.copy_reach import ask_copied, with_copied
+from jsbackup.engine.downstream import CaptureOrder, order_of
+from jsbackup.engine.emptied import find_lost
 from jsbackup.engine.failure import Failure
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.source import named_source
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import JsBackupError, NatsError, UsageError
@@ -43,7 +48,6 @@ __all__ = [
     "back_up_streams",
     "begin_backup",
     "choose_streams",
-    "describe_source",
     "finish_backup",
     "run_backup",
 ]
@@ -55,11 +59,16 @@ TOOL = f"jsbackup {__version__}"
 
 @dataclass(frozen=True, slots=True)
 class BackupOptions:
-    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
+    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all.
+
+    `allow_empty`: that nothing is left of what there was before is as it should be. `profile` is that of the command.
+    """
 
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    profile: str = ""
+    allow_empty: bool = False
     consumers: bool = True
     config_only: bool = False
     check: bool = False
@@ -71,11 +80,15 @@ class BackupOptions:
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What came of it. `manifest` is None if nothing was committed because every stream failed."""
+    """What came of it. `manifest` is None if nothing was committed because every stream failed.
+
+    `note` is a sentence about all of it; "" for none.
+    """
 
     manifest: Manifest | None
     streams: tuple[StreamResult, ...]
     failures: tuple[Failure, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,7 @@ async def run_backup(
         results, failed = await back_up_streams(
             connection, repository, options, progress, begun.chosen, begun.receipts, clock_ns
         )
-    return await asyncio.to_thread(finish_backup, repository, options, begun, results, failed, lease, random)
+    return await asyncio.to_thread(finish_backup, repository, options, begun, results, failed, lease, random, clock_ns)
 
 
 async def begin_backup(
@@ -152,8 +165,12 @@ async def _begun(
         lock = await asyncio.to_thread(open_lock, repository, options.lock, begun_ns / 10**9)
     async with connect_jetstream(connection) as js, advisories(js.link):
         await js.account()  # JetStream is there, and for this account
-        source = await describe_source(js, connection)
+        source = replace(await named_source(js, connection), profile=options.profile or None)
         streams, failures = await choose_streams(js, options.streams, options.exclude)
+        for origin, copies in order_of(streams).broken.items():
+            _log.warning(
+                "streams copy in a circle: %s is read before %s, which may have more of it", origin, ", ".join(copies)
+            )
         if not options.config_only and options.check:
             _log.info("the server checks each stream before it sends it; that may take long")
         if not options.config_only:
@@ -177,6 +194,7 @@ def finish_backup(
     failed: Sequence[Failure],
     lease: leases.Lease,
     random: Callable[[int], bytes],
+    clock_ns: Callable[[], int] = time.time_ns,
 ) -> BackupReport:
     """Commit what was stored, if anything was. Raises RepositoryLocked and StoreError."""
     failures = (*begun.failures, *failed)
@@ -188,13 +206,18 @@ def finish_backup(
         created=format_time(begun.begun_ns),
         tool=TOOL,
         source=begun.chosen.source,
-        result=Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
-        streams=tuple(result.stream for result in results),
-        skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+        **_outcome(results, failures),
         tags=dict(options.tags),
         previous=previous,
         selection=_selection(options),
+        ended=format_time(clock_ns()),
+        stored_bytes=sum(result.stored_bytes for result in results),
     )
+    note = ""
+    if not failures:
+        lost = find_lost(repository, manifest, results)
+        results, failures, note = lost.results, lost.gone, lost.note
+        manifest = replace(manifest, **_outcome(results, failures))
     if begun.lock is not None:
         manifest = begun.lock.lock_content(manifest)
     leases.commit(repository, manifest, lease)
@@ -202,23 +225,29 @@ def finish_backup(
     begun.receipts.settle(folders)
     if begun.lock is not None:
         begun.lock.lock_manifest(manifest)
-    return BackupReport(manifest, tuple(results), failures)
+    return BackupReport(manifest, tuple(results), failures, note)
+
+
+class _Outcome(TypedDict):
+    result: Result
+    streams: tuple[StreamBackup, ...]
+    skipped: tuple[SkippedStream, ...]
+
+
+def _outcome(results: Sequence[StreamResult], failures: Sequence[Failure]) -> _Outcome:
+    """What a manifest says of it."""
+    return {
+        "result": Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
+        "streams": tuple(result.stream for result in results),
+        "skipped": tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+    }
 
 
 def _selection(options: BackupOptions) -> Selection:
     """In an order that does not depend on how it was typed."""
     streams, exclude = (sorted({glob.pattern for glob in globs}) for globs in (options.streams, options.exclude))
-    return Selection(tuple(streams), tuple(exclude), options.consumers, options.config_only)
-
-
-async def describe_source(js: JetStream, connection: Connection) -> Source:
-    """Where streams come from, by what the server said."""
-    return Source(
-        server_version=".".join(map(str, js.link.server_version)),
-        cluster=js.link.cluster_name or js.link.server_name or "",
-        account=await js.link.account() or "",
-        domain=connection.js_domain or js.link.domain,
-        context=connection.context,
+    return Selection(
+        tuple(streams), tuple(exclude), options.consumers, options.config_only, allow_empty=options.allow_empty
     )
 
 
@@ -260,9 +289,12 @@ async def back_up_streams(
     receipts: Receipts,
     clock_ns: Callable[[], int],
 ) -> tuple[list[StreamResult], list[Failure]]:
-    """Store all of them, `jobs` at a time; results in order of names. What fails is among the failures."""
-    waiting = list(reversed(chosen.streams))
-    at_once = min(options.jobs, len(waiting))
+    """Store all of them, `jobs` at a time; results in order of names. What fails is among the failures.
+
+    What copies from a stream is captured before it (`downstream.py`).
+    """
+    order = CaptureOrder(chosen.streams)
+    at_once = min(options.jobs, len(chosen.streams))
     options = replace(options, limits=options.limits.beside(at_once - 1))
     results: list[StreamResult] = []
     failures: list[Failure] = []
@@ -271,6 +303,7 @@ async def back_up_streams(
     async def store(js: JetStream, info: StreamInfo) -> bool:
         began = time.monotonic()
         try:
+            copied = await ask_copied(js, info)
             stream = await back_up_stream(
                 js,
                 repository,
@@ -288,15 +321,16 @@ async def back_up_streams(
             return False
         finally:
             progress.finish(info.name)
-        results.append(replace(stream, seconds=time.monotonic() - began))
+            await order.done(info.name)
+        results.append(replace(with_copied(stream, copied), seconds=time.monotonic() - began))
         return True
 
     async def work() -> None:
         """Until no stream waits, or no connection can be had: then the others do what is left, or nobody can."""
         try:
-            while waiting:
+            while order.waiting:
                 async with connect_jetstream(connection) as js:
-                    while waiting and (await store(js, waiting.pop()) or js.link.connected):
+                    while (info := await order.take()) and (await store(js, info) or js.link.connected):
                         pass
         except JsBackupError as error:
             unreachable.append(error)
@@ -304,5 +338,5 @@ async def back_up_streams(
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
             group.create_task(work())
-    failures += [Failure(info.name, unreachable[-1]) for info in waiting]
+    failures += [Failure(info.name, unreachable[-1]) for info in order.waiting]
     return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.config import Glob
-from jsbackup.engine.status import Line, Origin, Status
+from jsbackup.engine.status import Line, Status
 from jsbackup.repository.checks import DrillOutcome, VerifyOutcome
+from jsbackup.repository.manifest import Result
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.repository.verify import Level
 from jsbackup.times import parse_time
@@ -142,13 +144,13 @@ def _of_line(line: Line, status: Status, limits: Limits) -> Iterator[Breach]:
             "See why backups are not made or not complete. If these are not wanted any more, remove them with "
             "'jsbackup forget', or leave them out with --origin or --tag.",
         )
-    full = next((one for one in reversed(line.complete) if one.streams), None)
-    if newest is not None and not newest.streams and full is not None:
+    if newest is not None and newest.messages and _has_nothing(line):
         yield Breach(
             BreachRule.EMPTY,
             line.words,
-            f"the newest complete backup, {newest.id}, has no stream, and {full.id} has some ({line.words})",
-            "See whether the server has lost its streams, or is another one now, before old backups are forgotten.",
+            f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.words})",
+            "See whether the server has lost its streams, or is another one now. If it should have none any more, run "
+            "'jsbackup backup --allow-empty' once.",
         )
     lacking = [*(one.name for one in line.skipped), *line.warned]
     if lacking:
@@ -160,6 +162,12 @@ def _of_line(line: Line, status: Status, limits: Limits) -> Iterator[Breach]:
             f"the newest backup, {line.newest.id}, is partial: it lacks {_some(lacking)} or a part of them{first}",
             f"See 'jsbackup show {line.newest.id}'; streams that need no backup are left out with 'backup --exclude'.",
         )
+
+
+def _has_nothing(line: Line) -> bool:
+    """Whether the newest backup found no message, and is none that stands for the line."""
+    newest = line.newest
+    return not newest.messages and (newest.id in line.hollow or newest.result is not Result.COMPLETE)
 
 
 def _of_streams(status: Status, live: LiveStreams | None) -> Iterator[Breach]:
@@ -233,30 +241,41 @@ def _settled(failed: VerifyOutcome, status: Status) -> bool:
 
 
 def _of_drills(status: Status, limits: Limits) -> Iterator[Breach]:
-    newest = next(iter(status.drills), None)
-    if newest is not None and not newest.ok:
-        lost = _some([one.name for one in newest.failed])
-        why = newest.error or (f"{lost} failed" if newest.failed else "not everything was proved")
-        yield Breach(
-            BreachRule.DRILL_FAILED,
-            newest.backup,
-            f"the last drill, {newest.ended[:19]}Z, could not restore and prove backup {newest.backup}: {why}",
-            f"Run 'jsbackup drill {newest.backup}' and 'jsbackup verify' to see what is wrong.",
-        )
-    if limits.max_drill_age_seconds is None:
-        return
-    good = last_good_drill(status)
-    hint = "Run 'jsbackup drill' on a schedule."
-    if good is None:
-        yield Breach(BreachRule.DRILL_AGE, "", "no drill is known that went well", hint)
-    elif (age := _age(good.ended, status)) > limits.max_drill_age_seconds:
-        reason = f"the last drill that went well was {span(age)} ago, {span(limits.max_drill_age_seconds)} are allowed"
-        yield Breach(BreachRule.DRILL_AGE, "", reason, hint)
+    for origin in _drilled_origins(status):
+        of_it = f" ({origin.words})" if origin is not None else ""
+        newest = next(iter(status.drills_of(origin)), None)
+        if newest is not None and not newest.ok:
+            lost = _some([one.name for one in newest.failed])
+            why = newest.error or (f"{lost} failed" if newest.failed else "not everything was proved")
+            yield Breach(
+                BreachRule.DRILL_FAILED,
+                newest.backup,
+                f"the last drill{of_it}, {newest.ended[:19]}Z, could not restore and prove backup {newest.backup}: "
+                f"{why}",
+                f"Run 'jsbackup drill {newest.backup}' and 'jsbackup verify' to see what is wrong.",
+            )
+        if limits.max_drill_age_seconds is None:
+            continue
+        good = last_good_drill(status, origin)
+        about = "" if origin is None else str(origin)
+        hint = "Run 'jsbackup drill' on a schedule. A drill of some of the streams does not count."
+        if good is None:
+            yield Breach(BreachRule.DRILL_AGE, about, f"no drill of all streams is known that went well{of_it}", hint)
+        elif (age := _age(good.ended, status)) > limits.max_drill_age_seconds:
+            allowed = span(limits.max_drill_age_seconds)
+            reason = f"the last drill that went well{of_it} was {span(age)} ago, {allowed} are allowed"
+            yield Breach(BreachRule.DRILL_AGE, about, reason, hint)
 
 
-def last_good_drill(status: Status) -> DrillOutcome | None:
-    """The last one of all streams of a backup."""
-    return next((one for one in status.drills if one.ok and one.everything), None)
+def _drilled_origins(status: Status) -> list[Origin | None]:
+    """The sources whose drills are looked at each by themselves; None for all drills, where there is one source."""
+    origins = sorted({line.origin for line in status.lines if line.complete_streams}, key=str)
+    return [*origins] if len(origins) > 1 else [None]
+
+
+def last_good_drill(status: Status, origin: Origin | None = None) -> DrillOutcome | None:
+    """The last one of all streams of a backup, of this source."""
+    return next((one for one in status.drills_of(origin) if one.ok and one.everything), None)
 
 
 # --- retention ---

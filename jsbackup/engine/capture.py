@@ -98,7 +98,7 @@ class CaptureLimits:
 class Capture:
     """What one snapshot brought. `config` and `state` are what the server reported when it began.
 
-    `end` is None for an opaque capture.
+    `messages` have been given to the sink. `end` is None for an opaque capture.
     """
 
     config: JsonObject
@@ -106,6 +106,7 @@ class Capture:
     meta: StreamMeta | None = None
     consumers: list[ArchivedConsumer] = field(default_factory=list)
     end: ArchiveEnd | None = None
+    messages: int = 0
     received_bytes: int = 0
 
 
@@ -136,7 +137,10 @@ async def capture_snapshot(
         def take(items: Iterable[ArchiveItem]) -> None:
             for item in items:
                 if isinstance(item, pa.RecordBatch):
-                    sink.add(item)
+                    batch = _until(item, capture.meta)
+                    if batch.num_rows:
+                        sink.add(batch)
+                    capture.messages += batch.num_rows
                     advance(item.nbytes, item.num_rows)
                 elif isinstance(item, ArchivedConsumer):
                     capture.consumers.append(item)
@@ -298,6 +302,17 @@ class _Transfer:
             for message in self._receiver.to_send():
                 await self._subscription.publish(message.subject, message.payload)
             paid_at = time.monotonic()
+
+
+def _until(batch: pa.RecordBatch, meta: StreamMeta | None) -> pa.RecordBatch:
+    """What of a batch lies within the state that an archive v2 begins with.
+
+    Server source (`streamSnapshotV2`): where the last message of that state is gone when its turn comes, the next one
+    that is there is sent in its place, however far behind the state it lies.
+    """
+    if meta is None or meta.state is None or batch.column("sequence")[-1].as_py() <= meta.state.last_seq:
+        return batch
+    return batch.slice(0, batch.num_rows - 1)
 
 
 def _check_coverage(stream: str, capture: Capture) -> None:

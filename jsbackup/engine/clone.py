@@ -13,21 +13,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import choose_streams, describe_source
+from jsbackup.engine.backup import choose_streams
 from jsbackup.engine.capture import CaptureLimits
 from jsbackup.engine.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.copy_facts import NOTHING_KNOWN, CopyFacts
+from jsbackup.engine.copy_look_live import note_ends
 from jsbackup.engine.execution import Execution, RestoreSettings, bytes_to_move
 from jsbackup.engine.failure import Failure
+from jsbackup.engine.growing_copies import Ends, OrderedSupply
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.kept import Kept
-from jsbackup.engine.live import LiveSupply
 from jsbackup.engine.place import place_of
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import IfExists, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.engine.preview import Preview, preview_plan
 from jsbackup.engine.restore import RestoreReport
 from jsbackup.engine.rules import Finding, Rule
+from jsbackup.engine.settled_copies import look_at_copying
 from jsbackup.engine.soundness import refuse_if_refused
+from jsbackup.engine.source import describe_source
 from jsbackup.engine.supply import Supply
 from jsbackup.engine.target import check_allowed, check_readable, look_at, may_update
 from jsbackup.engine.watch import advisories
@@ -56,10 +60,11 @@ _CONSUMER_LISTS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The source as a manifest without objects, and streams that did not answer."""
+    """The source as a manifest without objects, streams that did not answer, and what is known of its copies."""
 
     manifest: Manifest
     failures: tuple[Failure, ...]
+    copies: CopyFacts = NOTHING_KNOWN
 
 
 async def run_clone(
@@ -77,7 +82,7 @@ async def run_clone(
         survey = await _survey(origin, source, options, now_ns())
         target = await look_at(js, now_ns())
         same_place = (await place_of(origin)).same(await place_of(js))
-        plan = _plan(survey.manifest, target, options, same_place=same_place)
+        plan = _plan(survey, target, options, same_place=same_place)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_readable(js, plan)
@@ -93,19 +98,23 @@ async def run_clone(
         streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
         asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
         manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
-        again = plan_restore(manifest, target, asked, {entry.name: Kept(entry)})
+        again = plan_restore(manifest, target, asked, {entry.name: Kept(entry)}, survey.copies)
         stages = tuple(tuple(action for action in stage if action.entry.name == entry.name) for stage in again.stages)
         refusals = tuple(found for found in again.refusals if found.stream == entry.name)
         return replace(again, stages=stages, refusals=refusals)
 
+    ends = Ends(survey.copies.growing)
+
     @asynccontextmanager
     async def live() -> AsyncIterator[Supply]:
         async with connect_jetstream(source) as js:
-            yield LiveSupply(js, replan, limits, settings.mask_secret)
+            yield OrderedSupply(ends, js, replan, limits, settings.mask_secret)
 
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     run = Execution(connection, live, survey.manifest.id, settings, progress, random, now_ns, target, marking, {})
     results, failures = await run.all(plan)
+    if settings.verify:
+        results, failures = await look_at_copying(connection, plan, target, results, failures)
     failures = sorted([*failures, *survey.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))
 
@@ -117,9 +126,7 @@ async def preview_clone(
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
         same_place = (await place_of(origin)).same(await place_of(js))
-        preview = await preview_plan(
-            js, lambda target: _plan(survey.manifest, target, options, same_place=same_place), now_ns
-        )
+        preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
     return preview, survey.manifest.source
 
 
@@ -127,6 +134,7 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
     """The chosen streams and their consumers. Raises UsageError if a named stream does not exist, and NatsError."""
     source = await describe_source(js, connection)
     infos, failures = await choose_streams(js, options.streams, options.exclude)
+    infos, copies = await note_ends(js, infos)
     at_once = asyncio.Semaphore(_CONSUMER_LISTS_AT_ONCE)
 
     async def described(info: StreamInfo) -> StreamBackup:
@@ -148,7 +156,7 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
         streams=tuple(sorted(entries, key=lambda entry: entry.name)),
         skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
     )
-    return Survey(manifest, tuple(failures))
+    return Survey(manifest, tuple(failures), copies)
 
 
 def _entry(
@@ -187,8 +195,8 @@ def _entry(
     )
 
 
-def _plan(manifest: Manifest, target: Target, options: RestoreOptions, *, same_place: bool) -> RestorePlan:
-    plan = plan_restore(manifest, target, options)
+def _plan(survey: Survey, target: Target, options: RestoreOptions, *, same_place: bool) -> RestorePlan:
+    plan = plan_restore(survey.manifest, target, options, copies=survey.copies)
     if not same_place:
         return plan
     hint = "Name another target, or clone it under another name."

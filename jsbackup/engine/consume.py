@@ -16,8 +16,8 @@ The end is where the stream ended when reading began. Messages that go meanwhile
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -26,7 +26,16 @@ import pyarrow as pa
 
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
+from jsbackup.engine.subscription import Subscription
+from jsbackup.errors import (
+    ApiError,
+    FormatError,
+    NatsError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
 from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import JsonObject
@@ -40,6 +49,7 @@ __all__ = [
     "Row",
     "is_control",
     "is_reader",
+    "open_reader",
     "position_of",
     "read_messages",
     "reader_config",
@@ -48,6 +58,7 @@ __all__ = [
 
 BATCH_BYTES = 4 * 1024 * 1024
 IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
+_ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have nothing left is asked
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
 _DESCRIPTION = "jsbackup reads this stream"
@@ -70,15 +81,39 @@ async def read_messages(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Message batches of the stream, in order: from `first` to `last`, or as far as `info.state` reaches.
 
-    Sequences that `info` knows to be deleted need not be asked for. Raises NatsError, FormatError.
+    Sequences that `info` knows to be deleted need not be asked for. Raises NatsError, FormatError, UnsupportedError.
     """
     if not info.state.messages:
         return
     first = max(first, info.state.first_seq)
     last = info.state.last_seq if last is None else min(last, info.state.last_seq)
+    async with (
+        open_reader(js, info, advance, first=first) as reader,
+        aclosing(reader.read(info, first, last)) as batches,
+    ):
+        async for batch in batches:
+            yield batch
+
+
+@asynccontextmanager
+async def open_reader(
+    js: JetStream, info: StreamInfo, advance: Advance, *, first: int
+) -> AsyncIterator[_ConsumerReader | _GetReader]:
+    """A reader (`catch_up.py`) of the stream that begins at the sequence `first`. Raises NatsError."""
     inbox = js.link.new_inbox()
     consumer = await _try_consumer(js, info, inbox, first)
-    rows = _get_each(js, info, first, last) if consumer is None else _consume(js, info.name, inbox, consumer, last)
+    if consumer is None:
+        yield _GetReader(js, info.name, advance)
+        return
+    async with js.link.subscribe(inbox) as subscription:
+        try:
+            yield _ConsumerReader(js, info, advance, subscription, consumer, first)
+        finally:
+            with suppress(NatsError):  # then it goes by itself
+                await js.delete_consumer(info.name, consumer.name)
+
+
+async def _batched(rows: AsyncGenerator[Row, None], advance: Advance) -> AsyncGenerator[pa.RecordBatch, None]:
     batch: list[Row] = []
     size = 0
     async with aclosing(rows):
@@ -118,12 +153,32 @@ def _columns(rows: list[Row], subjects: list[bytes] | list[str], schema: pa.Sche
     ]
 
 
-async def _get_each(js: JetStream, info: StreamInfo, first: int, last: int) -> AsyncGenerator[Row, None]:
-    deleted = SequenceSet(info.deleted or ())
-    sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
-    while wanted := list(islice(sequences, _GETS_AT_ONCE)):
-        for message in await asyncio.gather(*(js.message(info.name, sequence) for sequence in wanted)):
-            if message is not None:
+class _GetReader:
+    """Asks for each message."""
+
+    def __init__(self, js: JetStream, stream: str, advance: Advance) -> None:
+        self._js = js
+        self._stream = stream
+        self._advance = advance
+
+    def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        return _batched(self._rows(info, first, last), self._advance)
+
+    def passed(self, last: int) -> int:
+        return last
+
+    async def _rows(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[Row, None]:
+        deleted = SequenceSet(info.deleted or ())
+        first = max(first, info.state.first_seq)
+        sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
+        while wanted := list(islice(sequences, _GETS_AT_ONCE)):
+            for message in await asyncio.gather(*(self._js.message(self._stream, sequence) for sequence in wanted)):
+                if message is None:
+                    continue
+                if "\ufffd" in message.subject:
+                    raise UnsupportedError(
+                        f"the subject of message {message.sequence} is not UTF-8, and cannot be read exactly on its own"
+                    )
                 yield Row(
                     message.sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data
                 )
@@ -139,31 +194,86 @@ async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int)
         return None
 
 
-async def _consume(
-    js: JetStream, stream: str, inbox: str, consumer: ConsumerInfo, last: int
-) -> AsyncGenerator[Row, None]:
-    async with js.link.subscribe(inbox) as subscription:
-        try:
-            left = consumer.num_pending
-            at = 0
-            while left > 0 and at < last:
-                try:
-                    message = await subscription.next(3 * IDLE_SECONDS)
-                except NatsTimeout as error:
-                    raise TransferError(f"reading {stream}: its consumer went silent") from error
-                if is_control(message):
-                    if message.reply:
-                        await subscription.publish(message.reply)
-                    elif (await js.consumer(stream, consumer.name)).num_pending == 0:
-                        return  # idle: what was still to come has been deleted
-                    continue
-                row, left = _row_of(stream, message, at)
-                if row.sequence > last:
+class _ConsumerReader:
+    """Takes what a consumer of ours delivers.
+
+    The server says with each message how many are to come. That is right for those that were there when the consumer
+    was made. Of later ones the consumer hears a moment after they are stored, so it is asked when it has been quiet.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        info: StreamInfo,
+        advance: Advance,
+        subscription: Subscription,
+        consumer: ConsumerInfo,
+        first: int,
+    ) -> None:
+        self._js = js
+        self._stream = info.name
+        self._advance = advance
+        self._subscription = subscription
+        self._consumer = consumer.name
+        self._known_to = info.state.last_seq  # what was there when the consumer was made
+        self._left = consumer.num_pending
+        self._at = first - 1
+        self._ahead: Row | None = None  # came, and lies beyond what was asked for
+
+    def read(self, _info: StreamInfo, _first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        """What comes next, to `last`: each message comes once."""
+        return _batched(self._rows(last), self._advance)
+
+    def passed(self, last: int) -> int:
+        return last if self._ahead is not None or (not self._left and last <= self._known_to) else self._at
+
+    async def _rows(self, last: int) -> AsyncGenerator[Row, None]:
+        while self._at < last:
+            if self._ahead is None:
+                if not self._left and last <= self._known_to:
                     return
-                at = row.sequence
-                yield row
-        finally:
-            await js.delete_consumer(stream, consumer.name)
+                self._ahead = await self._receive()
+                if self._ahead is None:
+                    return
+            if self._ahead.sequence > last:
+                return
+            row, self._ahead = self._ahead, None
+            self._at = row.sequence
+            yield row
+
+    async def _receive(self) -> Row | None:
+        """The next message, None if there is none by now."""
+        silent = 0.0
+        while True:
+            try:
+                message = await self._subscription.next(_ASK_SECONDS if not self._left else IDLE_SECONDS)
+            except NatsTimeout as error:
+                if self._left:
+                    silent += IDLE_SECONDS
+                elif await self._is_done():
+                    return None
+                else:
+                    silent += _ASK_SECONDS
+                if silent >= 3 * IDLE_SECONDS:
+                    raise TransferError(f"reading {self._stream}: its consumer went silent") from error
+                continue
+            if is_control(message):
+                silent = 0.0
+                if message.reply:
+                    await self._subscription.publish(message.reply)
+                elif await self._is_done():  # idle: what was still to come has been deleted
+                    return None
+                continue
+            row, self._left = _row_of(self._stream, message, self._at)
+            return row
+
+    async def _is_done(self) -> bool:
+        """Whether everything has been delivered, and has come. Who may not ask has to believe that it has."""
+        try:
+            consumer = await self._js.consumer(self._stream, self._consumer)
+        except NatsPermissionDenied:
+            return True
+        return consumer.num_pending == 0 and consumer.delivered.stream <= self._at
 
 
 def is_control(message: Message) -> bool:

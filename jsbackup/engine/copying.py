@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from jsbackup.engine.left_copies import about_left_copies
 from jsbackup.engine.origins import origins_of, upstreams_of
 from jsbackup.engine.planned import Action, Target
 from jsbackup.engine.rules import Finding, Rule
@@ -65,15 +66,7 @@ def about_origins(action: Action, brought: Collection[str], there: Configs, targ
                 f"copies from {upstream.get('name')} behind {external.get('api')}, which cannot be looked at from here",
                 "Make sure that the target reaches it under the same prefix.",
             )
-    if action.replaces:
-        for other, stream in sorted(target.streams.items()):
-            if action.name in origins_of(stream.config) and other not in brought:
-                yield Finding(
-                    name,
-                    Rule.COPIED_BY,
-                    f"stream {other} copies from it, and has what it copied from the one that is to be replaced",
-                    f"Restore {other} as well, or make it anew.",
-                )
+    yield from about_left_copies(action, brought, target)
 
 
 def configs_after(actions: Sequence[Action], target: Target) -> dict[str, JsonObject]:

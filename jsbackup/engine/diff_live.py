@@ -15,10 +15,10 @@ from contextlib import aclosing
 
 from jsbackup.config import Connection
 from jsbackup.engine.capture import Capture, CaptureLimits, capture_snapshot
+from jsbackup.engine.catch_up import describe_stream
 from jsbackup.engine.consume import read_messages
 from jsbackup.engine.consumers import merge_consumers
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
-from jsbackup.engine.join import describe_stream
 from jsbackup.engine.watch import advisories
 from jsbackup.errors import (
     FormatError,

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from jsbackup.config import Connection
+from jsbackup.engine.catch_up import is_overwritten
 from jsbackup.engine.features import Version, version_text
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.permissions import check_permissions, grants_for
@@ -66,7 +67,10 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
         jetstream, limits, listing = _jetstream(account), _limits(account), await _listing(js)
     streams = dict(listing.entries) if isinstance(listing, Listing) else {}
     in_memory = any(stream.config.get("storage") == "memory" for stream in streams.values())
-    grants = grants_for(js.prefix.text, purpose, reads_by_message=in_memory and version < _MEMORY_SNAPSHOTS_SINCE)
+    by_message = in_memory and version < _MEMORY_SNAPSHOTS_SINCE
+    # Snapshots v2 came with those of streams in memory.
+    on = version >= _MEMORY_SNAPSHOTS_SINCE and any(is_overwritten(stream.config) for stream in streams.values())
+    grants = grants_for(js.prefix.text, purpose, reads_by_message=by_message, reads_on=on)
     return [
         server,
         jetstream,

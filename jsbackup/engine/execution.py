@@ -38,7 +38,7 @@ from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
 from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.verify import Problem
 
-__all__ = ["Execution", "RestoreSettings", "RestoredStream", "bytes_to_move"]
+__all__ = ["Copying", "Execution", "RestoreSettings", "RestoredStream", "bytes_to_move"]
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +79,15 @@ class RestoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Copying:
+    """What a stream that copies from others did when it was there. `waiting` are origins that it has not heard of."""
+
+    settled: bool
+    new_messages: int
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredStream:
     """A stream at the target. `verified` is False only where no proof was asked for or none is possible.
 
@@ -97,6 +106,7 @@ class RestoredStream:
     notes: tuple[str, ...] = ()
     incomplete: bool = False
     lost: tuple[Problem, ...] = ()
+    copying: Copying | None = None
 
 
 class Execution:

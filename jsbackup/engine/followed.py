@@ -3,8 +3,9 @@
     entry (as the last backup has it) + tail (`tail.py`) + what the server reports now  ──read_on──▶  the next entry
 
 As for every increment the server says which sequences it has, and what the backup will name is exactly that
-(`join.py`). Most of the time nothing has been deleted: then the counts say so, and the list of deleted sequences need
-not be asked for. Wherever something does not fit, or a consumer of ours would disturb (work queues, interest), the
+(`join.py`). Where many are deleted their list is not asked for each time: as long as the tail lives, the counts say
+whether anything went. A stream that was restored in place has lost the tail's consumer, and is compared as a whole.
+Wherever something does not fit, or a consumer of ours would disturb (work queues, interest), the
 stream is backed up as `backup --incremental always` does it, which proves everything anew.
 
 A stream that is behind its last backup may have a new leader that has not come to itself yet: that is believed when it
@@ -15,22 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from functools import partial
 
 from jsbackup.engine.backup import BackupOptions
+from jsbackup.engine.catch_up import Reader, describe_stream
 from jsbackup.engine.consumers import as_backed_up, merge_consumers
-from jsbackup.engine.increment import Increment, Present, plan_increment
+from jsbackup.engine.increment import Increment, Present, is_intact, plan_increment
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.join import carry_out, describe_stream
+from jsbackup.engine.join import carry_out
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.tail import Backlog, Tail
 from jsbackup.errors import (
     ApiError,
     IntegrityError,
+    KeyUnavailable,
     NatsTimeout,
     TransferError,
     UnsupportedError,
@@ -65,6 +67,8 @@ _ATTEMPTS = 5
 _FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
 # How long a stream has to be behind its last backup until that is believed.
 _BELIEVED_SECONDS = 10.0
+# How often the list of deleted sequences is asked for where it is long and seems to be the same.
+_ASK_SECONDS = 60.0
 # A tail that nothing came into for so many looks is given up.
 _IDLE_LOOKS = 200
 
@@ -105,6 +109,8 @@ class Followed:
         self._folder = repository.objects.sealing.folder(info.name, incarnation)
         self._tail: Tail | None = None
         self._proved = False  # whether the segments of the entry are known to be in the store
+        self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
+        self._asked_ns = 0  # when the server was asked last for all that is deleted, or might have been
         self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
         self._next: tuple[StreamState, tuple[int, ...]] | None = None
         self._behind_since_ns: int | None = None
@@ -114,7 +120,7 @@ class Followed:
 
     def has_changed(self, look: Look) -> bool:
         """Whether the last backup does not have all of it."""
-        if self.entry is None or not self._proved or not self._is_as_stored(look.info):
+        if self.entry is None or not self._proved or self._has_lost_tail(look) or not self._is_as_stored(look.info):
             return True
         if self.entry.config != stored_config(look.info.config):
             return True
@@ -133,9 +139,13 @@ class Followed:
             self._proved = len(stored) == len(self.entry.segments)
         if self.entry is None or not self._proved:
             return await self._anew(look, receipts, clock_ns)
-        if self._is_as_stored(look.info):
+        if self._has_lost_tail(look):
+            await self.close()
+            self._known = None
+        if self._is_as_stored(look.info) and not self._is_due(look):
             await self._rest()
             return self._unread(self.entry, look, clock_ns)
+        self._asked_ns = look.at_ns
         self._idle_looks = 0
         self._refuse_behind(look)
         result = await self._join(self.entry, look, receipts, clock_ns)
@@ -144,6 +154,7 @@ class Followed:
     async def committed(self, result: StreamResult) -> None:
         """A manifest names it."""
         self.entry, self._proved = result.stream, True
+        self._compared = ()
         self._known, self._next = self._next or self._known, None
         if self._tail is not None:
             self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
@@ -171,7 +182,26 @@ class Followed:
 
     def _is_as_stored(self, info: StreamInfo) -> bool:
         assert self.entry is not None
-        return info.created == self.entry.created and _ends(info.state) == _ends(self.entry.state)
+        if info.created != self.entry.created or _ends(info.state) != _ends(self.entry.state):
+            return False
+        if not info.deleted or info.deleted == self._compared:  # none, as before, or too many to be told each time
+            return True
+        present = Present(info.state, info.deleted)
+        if not all(is_intact(ref, present) for ref in self.entry.segments):
+            return False
+        self._compared = info.deleted
+        return True
+
+    def _is_due(self, look: Look) -> bool:
+        """Whether it is time to ask for the list of what is deleted, where that is long."""
+        return look.info.deleted is None and look.at_ns - self._asked_ns >= _ASK_SECONDS * 1e9
+
+    def _has_lost_tail(self, look: Look) -> bool:
+        """Whether the server does not have the tail's consumer any more."""
+        if self._tail is None or not self._tail.consumer or look.consumers is None:
+            return False
+        inventory = look.consumers
+        return self._tail.consumer not in {*inventory.entries, *inventory.missing, *inventory.offline}
 
     async def _rest(self) -> None:
         self._idle_looks += 1
@@ -212,22 +242,23 @@ class Followed:
                     if not isinstance(plan, Increment) or not await self._has_tail(entry, info):
                         return None
                     assert self._tail is not None
-                    joined = await carry_out(self._js, info, plan, None, writer, self._reader(self._tail, info))
-                    self._next = (info.state, info.deleted or ())
-                    return self._described(joined.segments, look, info, clock_ns, joined.reused, joined.stored_bytes)
+                    joined = await carry_out(
+                        self._js, info, plan, None, writer, self._tail.read, partial(_reading_on, self._tail)
+                    )
+                    now = joined.info
+                    if now.deleted is not None or not now.state.deleted:
+                        self._next = (now.state, now.deleted or ())
+                    return self._described(joined.segments, look, now, clock_ns, joined.reused, joined.stored_bytes)
             except (TransferError, NatsTimeout) as error:
                 if attempt == _ATTEMPTS or not self._js.link.connected:
                     raise
                 _log.info("stream %s: %s; once more", self.name, error.message)
                 info = await self._js.stream(self.name)
-            except (IntegrityError, UnsupportedError) as error:
+            except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
                 _log.info("stream %s: %s", self.name, error.message)
                 await self.close()
                 return None
         raise AssertionError
-
-    def _reader(self, tail: Tail, info: StreamInfo) -> Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]:
-        return lambda first, last: tail.read(info, first, last)
 
     async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
         """Whether there is a tail that goes on where the entry ends."""
@@ -262,7 +293,7 @@ class Followed:
             return replace(info, deleted=())
         if info.deleted is not None:
             return info
-        if self._known is not None:
+        if self._known is not None and self._tail is not None:
             then, deleted = self._known
             present = Present(then, deleted)
             gone = present.count(then.first_seq, state.first_seq - 1)
@@ -336,6 +367,11 @@ class Followed:
             read=_FOLLOWED,
         )
         return StreamResult(stream, reused, stored_bytes, incomplete=bool(warnings))
+
+
+@asynccontextmanager
+async def _reading_on(tail: Tail, _info: StreamInfo, _first: int) -> AsyncIterator[Reader]:
+    yield tail
 
 
 def _is_still(before: ConsumerBackup | None, now: ConsumerInfo) -> bool:

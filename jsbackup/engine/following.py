@@ -23,13 +23,16 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.backup import TOOL, BackupOptions, BegunBackup, Chosen, describe_source, finish_backup
+from jsbackup.engine.backup import TOOL, BackupOptions, BegunBackup, Chosen, finish_backup
+from jsbackup.engine.copy_reach import reach_of, with_copied
+from jsbackup.engine.downstream import order_of
 from jsbackup.engine.failure import Failure
 from jsbackup.engine.follow_report import FollowReport
 from jsbackup.engine.followed import Followed, Look
 from jsbackup.engine.increment import Incremental
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.lookout import Lookout, some_of
+from jsbackup.engine.source import named_source
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.engine.tail import Backlog
 from jsbackup.errors import (
@@ -93,7 +96,7 @@ async def follow_streams(
     """
     async with connect_jetstream(connection, name="jsbackup follow") as js:
         await js.account()
-        source = await describe_source(js, connection)
+        source = replace(await named_source(js, connection), profile=options.backup.profile or None)
         following = _Following(js, repository, options, source, hold, clock_ns, random)
         try:
             return await following.run(stopping)
@@ -130,6 +133,7 @@ class _Following:
         self._up_to_ns: int | None = None  # the newest backup has what was published until then
         self._committed_at = 0.0
         self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
+        self._circles: Mapping[str, frozenset[str]] = {}  # as they were said
         self.report = FollowReport()
 
     async def run(self, stopping: asyncio.Event) -> FollowReport:
@@ -307,15 +311,30 @@ class _Following:
     async def _read(
         self, looks: Mapping[str, Look], receipts: Receipts, held: _Held
     ) -> tuple[dict[str, StreamResult], list[Failure]]:
-        """Read all that are looked at. One that takes long is read on, and is in a later backup."""
+        """Read all that are looked at. One that takes long is read on, and is in a later backup.
+
+        What copies from a stream is read before that is looked at (`downstream.py`).
+        """
         gate = asyncio.Semaphore(self._options.backup.jobs)
+        order = order_of([look.info for look in looks.values()])
+        if order.broken != self._circles:
+            self._circles = order.broken
+            for origin, copies in order.broken.items():
+                _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
 
         async def read(followed: Followed, look: Look) -> StreamResult:
+            if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
+                await asyncio.wait(copies)
+                look = await self._lookout.again(followed.name) or look
             async with gate:
-                return await followed.read_on(look, receipts, self._clock_ns)
+                result = await followed.read_on(look, receipts, self._clock_ns)
+            infos = {name: other.info for name, other in looks.items()}
+            return with_copied(result, reach_of(look.info, infos))
 
         new = []
-        for name, look in looks.items():
+        # In this order, so that what a stream waits for is among those that are read.
+        for name in [name for stage in order.stages for name in stage]:
+            look = looks[name]
             if name not in self._reading:
                 task = asyncio.create_task(read(self._followed[name], look))
                 self._reading[name] = task

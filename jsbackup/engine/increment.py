@@ -3,21 +3,22 @@
 An increment keeps segments of the previous backup by reference and reads from the server only the sequences that these
 do not cover (`join.py` carries it out and proves it). What the plan relies on:
 
-- Within an incarnation a message never changes under its sequence and never comes back once it is gone. So a segment of
-  which the server still has as many messages as were stored is still the same, and nothing of it need be read. The
-  server's list of deleted sequences tells, for every segment, in one request and without a key to the repository.
+- Within an incarnation a message never changes under its sequence. So a segment of which the server still has the same
+  sequences is still the same, and nothing of it need be read. The server's list of deleted sequences tells, for every
+  segment, in one request and without a key to the repository. Their number would not do: a stream that was brought
+  back from an older backup, or with its server's disk, has messages again that were gone.
 - The exception is a stream that lost its end and went on under the same sequences: a server that crashed before it had
-  synced its disk, a stream brought back from an older snapshot (which may keep its time of creation). Whatever it lost,
+  synced its disk, a stream brought back from an older backup (which may keep its time of creation). Whatever it lost,
   it lost everything after that point. So the last segment that is kept, the *anchor*, is read once more, together with
   all that comes after it, and has to have the digest that was stored: then nothing before it was lost and replaced.
   Short segments ahead of it that are to be joined with what is new (`repository/reuse.py`) are read again too.
   A segment that has lost messages is read anew from the server and stored as it is now.
-- A stream whose count, bytes and both ends, sequences and times to the nanosecond, are those of the previous backup has
-  not changed: nothing is read.
+- A stream whose sequences, bytes and both ends, times to the nanosecond, are those of the previous backup has not
+  changed: nothing is read.
 
 What this does not cover: a stream that somebody replaced by an altered copy under the same name, cluster, account and
-time of creation, with as many messages in each old segment and the same ones from the anchor on. `--incremental never`
-reads everything and finds that too.
+time of creation, with the same sequences in each old segment and the same messages from the anchor on. A restore that
+alters messages gives the stream a new time of creation for that reason. `--incremental never` reads everything.
 
 A consumer's unacknowledged messages are told by a snapshot only: after an increment its state is the ack floor, as for
 every consumer that a snapshot leaves out. So `auto` makes no increment where that would say less than a snapshot.
@@ -30,13 +31,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jsbackup.engine.features import Version
+from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.reuse import Cuts, Extent, extent_of
 
-__all__ = ["MAX_DELETED", "Increment", "Incremental", "Present", "Span", "Whole", "choose", "plan_increment"]
+__all__ = [
+    "MAX_DELETED",
+    "Increment",
+    "Incremental",
+    "Present",
+    "Span",
+    "Whole",
+    "choose",
+    "is_intact",
+    "plan_increment",
+]
 
 # Deleted sequences that are asked for; beyond, the answer would be too large (some 8 bytes each).
 MAX_DELETED = 2_000_000
@@ -147,14 +159,14 @@ def plan_increment(
         return Whole(
             f"it begins at sequence {state.first_seq} and began at {then.first_seq} in the last backup", lost=True
         )
-    if _unchanged(previous, state) and len(stored) == len(previous.segments):
-        return Increment(tuple(stored), (), None, 0, 0, state.messages, state.bytes)
-    if info.deleted is None:
+    if info.deleted is None and state.deleted:
         return Whole(f"{state.deleted} deleted sequences are too many to ask for")
-    present = Present(state, info.deleted)
+    present = Present(state, info.deleted or ())
     if present.count(state.first_seq, state.last_seq) != state.messages:
         return Whole("the server's count of messages and its list of deleted ones do not agree")
-    kept = [ref for ref in stored if _intact(ref, present)]
+    kept = [ref for ref in stored if is_intact(ref, present)]
+    if _has_same_ends(previous, state) and len(kept) == len(previous.segments):
+        return Increment(tuple(kept), (), None, 0, 0, state.messages, state.bytes)
     if not kept:
         return Whole("no segment of the last backup is still as it was")
     anchor = kept[-1] if anchors else None
@@ -172,7 +184,7 @@ def plan_increment(
     )
 
 
-def _unchanged(previous: StreamBackup, state: StreamState) -> bool:
+def _has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
     then, captured = previous.state, previous.captured
     ends = (state.messages, state.bytes, state.first_seq, state.first_ns, state.last_seq, state.last_ns)
     return (
@@ -182,11 +194,17 @@ def _unchanged(previous: StreamBackup, state: StreamState) -> bool:
     )
 
 
-def _intact(ref: SegmentRef, present: Present) -> bool:
-    return (
+def is_intact(ref: SegmentRef, present: Present) -> bool:
+    """Whether the stream has exactly the sequences of a segment."""
+    if not (
         ref.first_seq in present
         and ref.last_seq in present
         and present.count(ref.first_seq, ref.last_seq) == ref.messages
+    ):
+        return False
+    # Of one that is not dense and does not say what is missing, nothing is known.
+    return ref.dense or (
+        ref.gaps != "" and ref.gaps == digest_of_missing(present.deleted.within(ref.first_seq, ref.last_seq))
     )
 
 

@@ -182,10 +182,10 @@ class JetStream:
         request = api.stream_info(self.prefix, name, deleted_details=deleted_details)
         return stream_info(await self.ask(request, timeout))
 
-    async def find_stream(self, name: str) -> StreamInfo | None:
+    async def find_stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo | None:
         """The stream, or None if JetStream says that there is none."""
         try:
-            return await self.stream(name)
+            return await self.stream(name, deleted_details=deleted_details)
         except ApiError as error:
             if error.err_code == ErrCode.STREAM_NOT_FOUND:
                 return None

@@ -7,7 +7,7 @@ have the digest that was stored. Any doubt is an error, after which the caller r
 
 A message that went meanwhile is not in the backup, as if it had been made a moment later. That would be wrong where a
 newer message took its place (a key's next revision, a roll-up): the newer one came after the end, and the key would be
-in the backup with neither. Such a stream is planned and read again, up to its new end, and whole if it is too busy.
+in the backup with neither. Such a stream is read on until nothing is missing (`catch_up.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import asyncio
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from jsbackup import compute as pc
 from jsbackup.engine.capture import Advance
-from jsbackup.engine.consume import read_messages
+from jsbackup.engine.catch_up import CaughtUp, Reader, catch_up, cut_down, describe_stream, is_overwritten
+from jsbackup.engine.consume import open_reader, read_messages
 from jsbackup.engine.increment import (
-    MAX_DELETED,
     Increment,
     Incremental,
     Present,
@@ -39,6 +38,7 @@ from jsbackup.errors import (
     DigestMismatch,
     FormatError,
     IntegrityError,
+    KeyUnavailable,
     NatsError,
     NatsTimeout,
     TransferError,
@@ -49,9 +49,9 @@ from jsbackup.formats.segment import drop_sequences
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
 
-__all__ = ["Joined", "Reader", "carry_out", "describe_stream", "take_increment"]
+__all__ = ["Joined", "ReadOn", "carry_out", "take_increment"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +59,8 @@ _ATTEMPTS = 3
 # Sequences that went while they were read; beyond, the stream is not read but emptied.
 _MAX_MISSING = 1_000_000
 
-
-# Gives the messages from one sequence to another, in order.
-Reader = Callable[[int, int], AsyncGenerator[pa.RecordBatch, None]]
+ReadOn = Callable[[StreamInfo, int], AbstractAsyncContextManager[Reader]]
+"""Gives a reader of the stream, known to be as described, that begins at a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +109,22 @@ async def take_increment(
                 return plan
             start(plan.read_bytes, plan.read_messages)
 
-            def read(first: int, last: int, info: StreamInfo = info) -> AsyncGenerator[pa.RecordBatch, None]:
+            def read(info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
                 return read_messages(js, info, advance, first=first, last=last)
 
-            return await carry_out(js, info, plan, inventory, writer, read)
+            def read_on(info: StreamInfo, first: int) -> AbstractAsyncContextManager[Reader]:
+                return open_reader(js, info, advance, first=first)
+
+            return await carry_out(js, info, plan, inventory, writer, read, read_on)
         except (TransferError, NatsTimeout) as error:
             if attempt == _ATTEMPTS:
                 return Whole(error.message)
             _log.info("stream %s: %s; once more", previous.name, error.message)
         except DigestMismatch as error:
             return Whole(error.message, lost=True)
-        except (NatsError, IntegrityError, UnsupportedError) as error:
+        except (NatsError, IntegrityError, KeyUnavailable, UnsupportedError) as error:
             return Whole(error.message)
     raise AssertionError
-
-
-async def describe_stream(js: JetStream, name: str) -> StreamInfo:
-    """The stream with its deleted sequences, unless these are too many."""
-    info = await js.stream(name)
-    return await js.stream(name, deleted_details=True) if 0 < info.state.deleted <= MAX_DELETED else info
 
 
 async def carry_out(
@@ -137,9 +133,12 @@ async def carry_out(
     plan: Increment,
     consumers: Listing[ConsumerInfo] | None,
     writer: SegmentWriter,
-    read: Reader,
+    read: Callable[[StreamInfo, int, int], AsyncGenerator[pa.RecordBatch, None]],
+    read_on: ReadOn,
 ) -> Joined:
     """Keep and read what the plan says, and prove that it is all that `info` told of.
+
+    Where messages are overwritten meanwhile, what `read_on` gives reads on, and the stream is as it was later.
 
     Raises:
         TransferError: reading failed, or messages went that must not go unnoticed; it may be tried again.
@@ -154,15 +153,29 @@ async def carry_out(
             await asyncio.to_thread(writer.keep, part)
             continue
         sink = _SpanSink(writer, present, part, plan.anchor if part == plan.spans[-1] else None)
-        async with aclosing(read(part.first, part.last)) as batches:
+        async with aclosing(read(info, part.first, part.last)) as batches:
             async for batch in batches:
                 await asyncio.to_thread(sink.add, batch)
         sink.finish()
         missing += sink.missing
+    caught = CaughtUp(info)
     if missing:
         await _excuse(js, info, missing)
+        if is_overwritten(info.config):
+            caught = await _catch_up(js, info, read_on, writer)
     segments = await asyncio.to_thread(writer.finish)
-    return Joined(tuple(segments), info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+    if caught.info is not info:
+        segments = await cut_down(writer, segments, caught, SegmentReader(writer.objects), after=info.state.last_seq)
+    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+
+
+async def _catch_up(js: JetStream, info: StreamInfo, read_on: ReadOn, writer: SegmentWriter) -> CaughtUp:
+    at = info.state.last_seq
+    async with read_on(info, at + 1) as reader:
+        caught = await catch_up(js, info, at, reader, writer.add)
+    if caught.missing:
+        raise TransferError(f"messages of {info.name} are overwritten faster than they can be read")
+    return caught
 
 
 def _first(part: SegmentRef | Span) -> int:
@@ -176,7 +189,7 @@ def _told(plan: Increment) -> str:
 
 
 async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
-    """What did not come must be gone by now, and must not have made place for something newer."""
+    """What did not come must be gone by now."""
     now = await describe_stream(js, info.name)
     if now.created != info.created or (now.state.deleted and now.deleted is None):
         raise IntegrityError(f"what went of {info.name} while it was read cannot be told")
@@ -184,9 +197,6 @@ async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
     for sequence in missing:
         if sequence in present:
             raise IntegrityError(f"sequence {sequence} of {info.name} is there and did not come")
-    config = info.config
-    if (config.get("max_msgs_per_subject") or 0) > 0 or config.get("allow_rollup_hdrs"):
-        raise TransferError(f"messages of {info.name} were replaced by newer ones while they were read")
 
 
 class _SpanSink:
@@ -202,9 +212,6 @@ class _SpanSink:
         self.missing: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        column = batch.column("subject")
-        if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\ufffd")).as_py():
-            raise UnsupportedError("a subject cannot be read exactly message by message")
         sequences = batch.column("sequence").to_pylist()
         unwanted = self._present.deleted.within(sequences[0], sequences[-1])
         if unwanted:  # a replica that lags has them still

@@ -17,6 +17,7 @@ known anywhere else.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -410,10 +411,42 @@ class Link(Peer):
         await link.open()
         return link
 
+    @property
+    def login_text(self) -> str:
+        """Who is logged in: the account of a JWT, else the user. Never printed, and no secret is in it."""
+        server = self.server
+        if server.token is not None:
+            return "token"
+        match server.login or self.connection.login:
+            case UserPassword(user=user):
+                return f"user {user}"
+            case Nkey(seed=seed):
+                return f"nkey {_public_key(seed)}"
+            case UserJwt(jwt=jwt):
+                return f"account {_account_of(jwt)}"
+            case _:
+                return "token" if self.connection.token is not None else "nobody"
+
     async def dial(self, candidate: Candidate, generation: int) -> Wire:
         wire = _Wire(candidate, self.connection, generation)
         await wire.open(self.name)
         return wire
+
+
+def _public_key(seed: Secret) -> str:
+    import nkeys
+
+    return str(nkeys.from_seed(bytearray(seed.reveal().encode())).public_key.decode())
+
+
+def _account_of(jwt: Secret) -> str:
+    """The account whose user it makes, as the JWT itself says: by its own key, or by one that signs for it."""
+    try:
+        body = jwt.reveal().split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return str(claims["nats"].get("issuer_account") or claims["iss"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
 
 
 def _join_writes(transport: Transport | None) -> None:

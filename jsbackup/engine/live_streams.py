@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jsbackup.config import Connection, Glob
-from jsbackup.engine.backup import describe_source
 from jsbackup.engine.breaches import LiveStreams
 from jsbackup.engine.jetstream import connect_jetstream
-from jsbackup.engine.status import Origin
-from jsbackup.repository.retention import named_cluster
+from jsbackup.engine.source import describe_source
+from jsbackup.repository.origin import origin_of
 
 __all__ = ["list_live_streams"]
 
@@ -21,5 +20,4 @@ async def list_live_streams(connection: Connection, exclude: Sequence[Glob] = ()
         source = await describe_source(js, connection)
         listing = await js.streams()
     names = {*listing.entries, *listing.missing, *listing.offline}
-    origin = Origin(named_cluster(source.cluster), source.account, source.domain or "")
-    return LiveStreams(origin, tuple(sorted(names)), tuple(exclude))
+    return LiveStreams(origin_of(source), tuple(sorted(names)), tuple(exclude))

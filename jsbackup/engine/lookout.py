@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _LIST_SECONDS = 5.0
 # Requests about streams that are under way at once.
 _LOOKS_AT_ONCE = 64
+# A stream with no more deleted sequences than that says with each look which they are.
+_FEW_DELETED = 1000
 # How long a stream has to answer.
 _ANSWER_SECONDS = 1.5
 
@@ -50,6 +52,7 @@ class Lookout:
         self._listed_at = asyncio.get_running_loop().time()
         self._listing: asyncio.Task[None] | None = None
         self._asking: dict[str, asyncio.Task[Look | None]] = {}
+        self._few_deleted: set[str] = set()
         self._answered = False
 
     async def close(self) -> None:
@@ -87,6 +90,10 @@ class Lookout:
             raise failures[0].error
         self._answered = True
         return looks, sorted(failures, key=lambda failure: failure.name)
+
+    async def again(self, name: str) -> Look | None:
+        """One of the streams as it is now, later than it was looked at; None if it is gone. Raises NatsError."""
+        return await self._describe(name, asyncio.Semaphore())
 
     async def _forget_asked(self) -> None:
         for task in self._asking.values():
@@ -131,9 +138,10 @@ class Lookout:
         """None if it is gone."""
         async with gate:
             at_ns = self._clock_ns()
-            info = await self._js.find_stream(name)
+            info = await self._js.find_stream(name, deleted_details=name in self._few_deleted)
             if info is None:
                 return None
+            (self._few_deleted.add if info.state.deleted <= _FEW_DELETED else self._few_deleted.discard)(name)
             consumers: Listing[ConsumerInfo] | None = None
             if self._options.consumers:
                 try:

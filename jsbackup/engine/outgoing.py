@@ -101,7 +101,13 @@ def writer_for(
     """What writes the archive of a stream that will have this state."""
     archived = [planned.consumer for planned in consumers]
     if action.wire is Wire.V1:
-        return ArchiveV1Writer(config, action.entry.created, state, archived)
+        writer = ArchiveV1Writer(config, action.entry.created, state, archived)
+        writer.set_sources(
+            (" ".join(start.key), start.sequence, start.identity)
+            for start in action.starts
+            if start.told and start.sequence is not None
+        )
+        return writer
     # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
     # made by the API when the messages are there.
     starting = ConsumerState()

@@ -9,6 +9,8 @@ What a repository would know beforehand is learnt on the way:
 - **How the stream ends.** The archive is begun as the source stood when its snapshot began, and ends where that ends.
 - **Consumers.** A snapshot v2 has them first, v1 last, and so does what is sent. So from v1 to v2 their states are
   those that the API tells, unless all of a small stream has come before anything is sent.
+- **What is overwritten.** Where messages were overwritten before they were read, the source is read on
+  (`catch_up.py`). What is gone by then is known late.
 - **Late deletions.** A snapshot v1 tells at its end of messages that it should not have given (`late_deletions`). They
   are at the target by then, and are deleted there before the stream counts as whole. Until then it has a configuration
   that allows that (`not_yet`). Those in doubt stay: what newer messages of a subject explain, the target removes by the
@@ -26,11 +28,12 @@ from typing import Any
 import pyarrow as pa
 
 from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
-from jsbackup.engine.consume import Row, read_messages, rows_as_batch
+from jsbackup.engine.catch_up import catch_up, describe_stream, is_overwritten
+from jsbackup.engine.consume import Row, open_reader, read_messages, rows_as_batch
 from jsbackup.engine.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.deliver import deliver_once
 from jsbackup.engine.handoff import Relay
-from jsbackup.engine.increment import MAX_DELETED
+from jsbackup.engine.increment import MAX_DELETED, Present
 from jsbackup.engine.ledger import Ledger
 from jsbackup.engine.live_source import Source
 from jsbackup.engine.outgoing import writer_for
@@ -53,6 +56,12 @@ __all__ = ["LiveSent", "Passage", "Read", "not_yet"]
 
 _RELAY_BYTES = 2 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
 _V2_SINCE = (2, 15)
+
+
+def _unheeded(_bytes: int, _messages: int) -> None:
+    """What is sent is counted, not what is read."""
+
+
 _DELETES_AT_ONCE = 64
 # What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
 _NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
@@ -65,12 +74,17 @@ def not_yet(config: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the source told by the end of the reading. `late` have to be taken out again."""
+    """What the source told by the end of the reading; `amiss` says what it lacks.
+
+    `late` have to be taken out again, or all that the source does not hold any more, where it is known what it `held`.
+    """
 
     state: StreamState
     archive_format: ArchiveFormat
     archived: tuple[ArchivedConsumer, ...] = ()
     late: SequenceSet = field(default_factory=SequenceSet)
+    held: Present | None = None
+    amiss: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,8 @@ class Passage:
                 task.cancel()
             await asyncio.gather(reading, sending, return_exceptions=True)
             raise
-        return self._sent(outcome, await self._take_out(outcome.late))
+        late = outcome.late if outcome.held is None else await self._not_held(outcome.held)
+        return self._sent(outcome, outcome.amiss or await self._take_out(late))
 
     async def _send(self, reading: asyncio.Task[Outcome]) -> None:
         parts: set[asyncio.Future[Any]] = {reading, self._began}
@@ -155,18 +170,42 @@ class Passage:
         )
         end = capture.end
         assert end is not None
+        archive_format, consumers = ArchiveFormat(end.format), tuple(capture.consumers)
+        if archive_format is ArchiveFormat.V2:
+            await self._check_count(capture.state, capture.messages)
+            outcome = await self._read_on(info, capture.state, capture.messages)
+            return replace(outcome, archive_format=archive_format, archived=consumers)
         late = late_deletions(end).certain
         await self._check_count(capture.state, end.messages - len(late))
         state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
-        return Outcome(state, ArchiveFormat(end.format), tuple(capture.consumers), late)
+        return Outcome(state, archive_format, consumers, late)
 
     async def read_messages(self) -> Outcome:
         """The stream message by message."""
         info = await self._look()
         self._began.set_result(info.state)
-        async for batch in read_messages(self.source.js, info, lambda _bytes, _messages: None):
+        messages = 0
+        async for batch in read_messages(self.source.js, info, _unheeded):
+            messages += batch.num_rows
             await asyncio.to_thread(self.add, batch)
-        return Outcome(info.state, ArchiveFormat.MESSAGES)
+        return await self._read_on(info, info.state, messages)
+
+    async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> Outcome:
+        """Read what was overwritten, if any of the stream as it was `then` is missing from the `messages` that came."""
+        if messages == then.messages or not is_overwritten(info.config):
+            return Outcome(then, ArchiveFormat.MESSAGES)
+        js = self.source.js
+        try:
+            async with open_reader(js, info, _unheeded, first=then.last_seq + 1) as reader:
+                caught = await catch_up(js, info, then.last_seq, reader, self.add)
+        except NatsPermissionDenied as error:
+            amiss = f"lacks messages that were overwritten while it was read: {error.message}"
+            return Outcome(then, ArchiveFormat.MESSAGES, amiss=amiss)
+        amiss = f"lacks {caught.missing} messages that were overwritten too fast" if caught.missing else ""
+        now = caught.info
+        listed = now.deleted is not None or not now.state.deleted
+        held = Present(now.state, now.deleted or ()) if listed else None
+        return Outcome(now.state, ArchiveFormat.MESSAGES, held=held, amiss=amiss)
 
     async def read_as_it_comes(self) -> Outcome:
         """The stream's snapshot, undecoded."""
@@ -283,8 +322,15 @@ class Passage:
 
     # --- when all of it is there
 
+    async def _not_held(self, held: Present) -> SequenceSet:
+        """What the target has and the source did not hold in the end."""
+        info = await describe_stream(self.delivery.js, self._action.name)
+        ours = Present(info.state, info.deleted or ())
+        before = ours.within(ours.first, held.first - 1)
+        return SequenceSet([*before, *(s for s in held.deleted.within(held.first, held.last) if s in ours)])
+
     async def _take_out(self, late: SequenceSet) -> str:
-        """Delete these messages at the target; what stands against it, "" if nothing."""
+        """Delete these messages at the target; what prevents it, "" if nothing."""
         js, name = self.delivery.js, self._action.name
 
         async def take(sequence: int) -> None:

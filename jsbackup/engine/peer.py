@@ -247,12 +247,19 @@ class Peer(ServerFacts):
         """
         wire = await self._connected()
         if wire.account is None:
-            try:
-                answer = await wire.request("$SYS.REQ.USER.INFO", b"", self._seconds(None))
-                account = json.loads(answer.data)["data"]["account"]
-            except TransferError:
-                raise
-            except (NatsError, ValueError, LookupError, TypeError, RecursionError):
-                return None
-            wire.account = account if isinstance(account, str) else None
+            wire.account = await self._ask_about_user(wire, "account")
         return wire.account
+
+    async def account_name(self) -> str | None:
+        """What the operator of the account calls it; None if it cannot be learnt (servers before 2.12)."""
+        return await self._ask_about_user(await self._connected(), "account_name")
+
+    async def _ask_about_user(self, wire: Wire, what: str) -> str | None:
+        try:
+            answer = await wire.request("$SYS.REQ.USER.INFO", b"", self._seconds(None))
+            found = json.loads(answer.data)["data"][what]
+        except TransferError:
+            raise
+        except (NatsError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return found if isinstance(found, str) and found else None

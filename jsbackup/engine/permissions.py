@@ -50,8 +50,13 @@ class Grant:
     payload: bytes = _NO_REQUEST
 
 
-def grants_for(prefix: str, purpose: Purpose, *, reads_by_message: bool) -> tuple[Grant, ...]:
-    """All that is needed below the API's `prefix`. `reads_by_message`: streams are there that have no snapshots."""
+def grants_for(
+    prefix: str, purpose: Purpose, *, reads_by_message: bool = False, reads_on: bool = False
+) -> tuple[Grant, ...]:
+    """All that is needed below the API's `prefix`.
+
+    `reads_by_message`: streams are there that have no snapshots; `reads_on`: snapshots may lack what is overwritten.
+    """
 
     def api(verb: str, tokens: int, without: str, *, spare: bool = False, wildcard: str = "") -> Grant:
         grant = ".".join([prefix, verb, *([wildcard] if wildcard else ["*"] * tokens)])
@@ -83,17 +88,22 @@ def grants_for(prefix: str, purpose: Purpose, *, reads_by_message: bool) -> tupl
         found.append(api("CONSUMER.CREATE", 2, "streams cannot be followed", wildcard=">"))
         found.append(api("CONSUMER.INFO", 2, "streams cannot be followed"))
         found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
-    elif reads_by_message:
-        found.append(api("CONSUMER.CREATE", 2, _ONE_BY_ONE, spare=True, wildcard=">"))
+    elif reads_by_message or reads_on:
+        without = _ONE_BY_ONE if reads_by_message else _OVERWRITTEN
+        found.append(api("CONSUMER.CREATE", 2, without, spare=True, wildcard=">"))
         found.append(api("CONSUMER.DELETE", 2, "consumers that were made to read stay for minutes", spare=True))
     if reads_by_message or purpose is Purpose.FOLLOW:
         found.append(api("STREAM.MSG.GET", 1, "a message that a consumer skips cannot be read"))
-        found.append(Grant("$JS.FC.>", f"$JS.FC.{_NOBODY}.{_NOBODY}.1", "consumers stop delivering"))
+        found.append(Grant("$JS.FC.>", _FLOW_CONTROL, "consumers stop delivering"))
+    elif reads_on:
+        found.append(Grant("$JS.FC.>", _FLOW_CONTROL, _OVERWRITTEN, spare=True))
     return tuple(found)
 
 
 _UNPROVED = "what was restored cannot be read back and proved"
 _ONE_BY_ONE = "streams kept in memory are read one message at a time"
+_OVERWRITTEN = "backups of buckets lack keys that are written to while they are read, and end with exit code 3"
+_FLOW_CONTROL = f"$JS.FC.{_NOBODY}.{_NOBODY}.1"
 
 
 async def check_permissions(js: JetStream, grants: Sequence[Grant]) -> list[Check]:

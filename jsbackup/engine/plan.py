@@ -7,10 +7,12 @@ stands against a stream is a refusal, each by its rule (`rules.py`); one refusal
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import is_chosen
+from jsbackup.engine.copies import cut_of_copy, ends_of_mirrors, fit_copies
+from jsbackup.engine.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.engine.copying import about_origins, against_origins, configs_after
 from jsbackup.engine.cutting import against_cut, is_imported
 from jsbackup.engine.features import (
@@ -39,7 +41,7 @@ from jsbackup.engine.planned import (
 from jsbackup.engine.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.subjects import SubjectIndex
-from jsbackup.engine.wires import choose_wire, is_kept_in_memory, release_of
+from jsbackup.engine.wires import choose_wire, is_kept_in_memory
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.fields import dump_object
@@ -69,30 +71,43 @@ def staging_prefix(name: str) -> str:
 
 
 def plan_restore(
-    manifest: Manifest, target: Target, options: RestoreOptions, kept: Mapping[str, Kept] = NOTHING_COUNTED
+    manifest: Manifest,
+    target: Target,
+    options: RestoreOptions,
+    kept: Mapping[str, Kept] = NOTHING_COUNTED,
+    copies: CopyFacts = NOTHING_KNOWN,
 ) -> RestorePlan:
     """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup.
 
     `kept` is what is known of the messages that are kept, by stream; else the bounds of segments are what is known.
+    `copies` is what is known of streams that copy from others.
     """
     chosen = _choose(manifest, options)
     restored, refusals = rename_streams(chosen, options, manifest.id)
     actions: list[Action] = []
     skipped: list[Finding] = []
+    going: list[StreamBackup] = []
     for entry in restored.streams:
         name = restored.reshape.renames.name(entry.name)
-        exists = name in target.streams and name not in target.leftovers
-        if (exists or name in target.unborn) and options.if_exists is IfExists.SKIP:
+        if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn):
             skipped.append(Finding(entry.name, Rule.SKIPPED, "exists at the target"))
-            continue
+        else:
+            going.append(entry)
+    ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
+    for entry in going:
+        exists = _exists(restored.reshape.renames.name(entry.name), target)
         refusals += against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
         check_configs(entry)
         reshaped = reshape_stream(entry, restored, options)
+        if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
+            cut = cut_of_copy(reshaped.messages.cut, ends[entry.name])
+            reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
         refusals += reasons
         actions.append(action)
-    actions = _forgetting_origins(actions, manifest.source, target)
+    actions, ahead = fit_copies(actions, manifest, target, options, copies, ends)
+    refusals += ahead
     refusals += _overlaps(actions, target)
     refusals += against_limits(actions, target)
     refusals += against_origins(actions, target)
@@ -109,28 +124,12 @@ def plan_restore(
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
-    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), tuple(_left_out(manifest, options)))
+    left_out = tuple(_left_out(manifest, options))
+    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), left_out, copies)
 
 
-def _forgetting_origins(actions: Sequence[Action], source: Source, target: Target) -> list[Action]:
-    """What copies from a stream that the server makes anew does not name which one it was: it would copy all again.
-
-    From an archive v1 a stream gets its time of creation, its identity, back; from v2 not (2.15.1). Servers before
-    2.15 do not note it.
-    """
-    renewed = {action.entry.name for action in actions if action.wire is Wire.V2}
-    if not renewed or target.version < (2, 15):
-        return list(actions)
-    return [_forgetting(action, renewed, source) if action.wire in (Wire.V1, Wire.V2) else action for action in actions]
-
-
-def _forgetting(action: Action, renewed: Collection[str], source: Source) -> Action:
-    reshape = action.reshape.of_copy(action.entry.config, renewed)
-    if reshape == action.reshape or (release_of(source) or (2, 15)) < (2, 15):
-        return replace(action, reshape=reshape)
-    reason = "its headers no longer tell which origin it has copied from was made when, or all would be copied again"
-    warning = Finding(action.entry.name, Rule.ORIGIN_RENEWED, reason)
-    return replace(action, reshape=reshape, warnings=(*action.warnings, warning))
+def _exists(name: str, target: Target) -> bool:
+    return name in target.streams and name not in target.leftovers
 
 
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:

@@ -11,12 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from jsbackup.config import Glob
+from jsbackup.engine.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.engine.features import Version
-from jsbackup.engine.rules import Finding
+from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.repository.manifest import ObjectRef, StreamBackup
+from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.rename import RenameOptions
 from jsbackup.transforms.reshape import Reshape
 
@@ -28,6 +30,7 @@ __all__ = [
     "PlannedConsumer",
     "RestoreOptions",
     "RestorePlan",
+    "Start",
     "Target",
     "Wire",
 ]
@@ -75,6 +78,7 @@ class RestoreOptions:
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, as asked for; None: left out
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
+    resume_sources: bool = False  # start sequences for sources that would copy again what is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,20 @@ class PlannedConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """Where a source goes on at the target: behind `sequence` of its origin, 0 where it begins, None if not known.
+
+    `key` is that of its marks there. Up to there it has everything: what comes again is copied twice. `identity` is
+    what it takes the origin for ("" for any); `told` says whether the server is told beside the archive.
+    """
+
+    key: SourceKey
+    sequence: int | None
+    identity: str = ""
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One stream to restore. `entry` is its backup, or what is kept of it (`kept.py`)."""
 
@@ -137,6 +155,7 @@ class Action:
     first_dropped: tuple[int, int] | None = None  # sequence and time of the first message behind a cut's end
     times: tuple[int, int] | None = None  # of the first and the last message, where messages were looked at
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
+    starts: tuple[Start, ...] = ()  # where its sources go on, as far as that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +167,16 @@ class RestorePlan:
     refusals: tuple[Finding, ...] = ()
     skipped: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()  # about all of it
+    copies: CopyFacts = NOTHING_KNOWN  # what was known of streams that copy from others
 
     @property
     def actions(self) -> list[Action]:
         return [action for stage in self.stages for action in stage]
+
+    @property
+    def missing(self) -> list[Finding]:
+        """Streams that are asked for and not in the backup, although they should be, or another one has them."""
+        return [one for one in self.warnings if one.rule in (Rule.INCOMPLETE_BACKUP, Rule.IN_ANOTHER_BACKUP)]
 
     @property
     def code(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from jsbackup.engine.copy_look import look_at_copies
 from jsbackup.engine.cutting import find_nearest, naming_nearest
 from jsbackup.engine.kept import Kept
 from jsbackup.engine.plan import plan_restore
@@ -31,7 +32,10 @@ class Planning:
     def plan(self, manifest: Manifest) -> RestorePlan:
         """The plan, cuts of it exact where their segments can be read. Raises as `plan_restore`, and StoreError."""
         plan = plan_restore(manifest, self.target, self.options)
-        if not self.options.reshape.cut:
+        facts = look_at_copies(self.repository.objects, manifest, plan)
+        if facts.sources:
+            plan = plan_restore(manifest, self.target, self.options, copies=facts)
+        if not any(action.reshape.cut for action in plan.actions):
             return plan
         plan = self._knowing(manifest, plan, self._estimate)
         return replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
@@ -56,7 +60,7 @@ class Planning:
             action.entry.name: look(entries[action.entry.name], action) for action in plan.actions if action.reshape
         }
         kept = {name: one for name, one in found.items() if one is not None}
-        return plan_restore(manifest, self.target, self.options, kept)
+        return plan_restore(manifest, self.target, self.options, kept, plan.copies)
 
     def _estimate(self, entry: StreamBackup, action: Action) -> Kept | None:
         try:

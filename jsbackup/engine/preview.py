@@ -12,6 +12,7 @@ from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import missing_objects
+from jsbackup.engine.source import FindBackup, found_for
 from jsbackup.engine.target import look_at, not_allowed
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -32,7 +33,7 @@ class Preview:
 async def preview_restore(
     connection: Connection,
     repository: Repository,
-    manifest: Manifest,
+    backup: Manifest | FindBackup,
     options: RestoreOptions,
     *,
     now_ns: Callable[[], int],
@@ -42,6 +43,7 @@ async def preview_restore(
     Objects are looked up, and not read but where a cut goes through. Raises UsageError, NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
+        manifest = await found_for(js, connection, backup)
         preview = await preview_plan(js, lambda target: Planning(repository, target, options).plan(manifest), now_ns)
     plan = preview.plan
     lost = [

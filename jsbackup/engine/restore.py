@@ -20,7 +20,9 @@ from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
 from jsbackup.engine.settle import RestoredConsumer
+from jsbackup.engine.settled_copies import look_again
 from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
+from jsbackup.engine.source import FindBackup, found_for
 from jsbackup.engine.supply import StoredSupply, Supply
 from jsbackup.engine.target import check_allowed, look_at, may_update
 from jsbackup.engine.watch import advisories
@@ -78,7 +80,7 @@ class Prepared:
 async def run_restore(
     connection: Connection,
     repository: Repository,
-    manifest: Manifest,
+    backup: Manifest | FindBackup,
     options: RestoreOptions,
     settings: RestoreSettings,
     progress: Progress,
@@ -92,6 +94,7 @@ async def run_restore(
     So does one that is no longer the plan that was `saved`, whose options are to be given.
     """
     async with connect_jetstream(connection) as js, advisories(js.link):
+        manifest = await found_for(js, connection, backup)
         prepared = await prepare_restore(js, repository, manifest, options, settings, now_ns, saved)
         return await carry_out(js, connection, repository, prepared, settings, progress, random, now_ns)
 
@@ -207,5 +210,7 @@ async def carry_out(
         idle=js,
     )
     results, failures = await run.all(plan)
+    if settings.verify:
+        results, failures = await look_again(js, plan, prepared.target, results, failures)
     failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
     return RestoreReport(plan, tuple(results), tuple(failures))

@@ -80,12 +80,14 @@ class Rule(StrEnum):
     # Mirrors and sources.
     CYCLE = "cycle", _REFUSED
     ORIGIN_MESSAGE_SIZE = "origin-message-size", _REFUSED
+    MIRROR_AHEAD = "mirror-ahead", _REFUSED
     # Permissions.
     NOT_ALLOWED = "not-allowed", NatsError.exit_code
 
     # Warnings.
     SKIPPED = "skipped"
     INCOMPLETE_BACKUP = "incomplete-backup"
+    IN_ANOTHER_BACKUP = "in-another-backup"
     WITHOUT_MESSAGES = "without-messages", 0, True
     MAX_AGE = "max-age", 0, True
     EXPIRES = "expires", 0, True
@@ -98,6 +100,11 @@ class Rule(StrEnum):
     ORIGIN_ELSEWHERE = "origin-elsewhere"
     COPIED_BY = "copied-by", 0, True
     ORIGIN_RENEWED = "origin-renewed", 0, True
+    ORIGIN_ANOTHER = "origin-another", 0, True
+    COPY_AHEAD = "copy-ahead", 0, True
+    MIRROR_CUT = "mirror-cut", 0, True
+    COPIED_AGAIN = "copied-again", 0, True
+    RESUMED = "resumed", 0, True
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"

@@ -4,11 +4,12 @@ It has to be quick with thousands of backups, so it reads the catalog as `list` 
 of backups, one small document for each of the last checks, and listings: of segments one page for a thousand objects.
 
 A *line* is what backups make that succeed each other, as for retention (`retention.py`): of the same cluster, account
-and domain, asked for in the same words. Imports and backups that were made of others by reshaping come once, and are in
-no line; neither is what holds configurations only. A line is *covered* by another one of the same source whose newest
-complete backup is newer and has, or leaves out on purpose, every stream of this one's: so a backup of one stream by
-hand neither stands in for that of all of them, nor has to be made again. One of all streams, which finds those that
-are new, is covered by another one of all only, and one with consumers by one with consumers.
+and domain (`origin.py`), asked for in the same words. Imports and backups that were made of others by reshaping come
+once, and are in no line; neither is what holds configurations only. A line is *covered* by another one of the same
+source whose newest complete backup is newer and has every stream of this one's: so a backup of one stream by hand
+neither stands in for that of all of them, nor has to be made again. One of all streams, which finds those that are new,
+is covered by another one of all only, and one with consumers by one with consumers. What a backup leaves out it does
+not cover, on purpose or not.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.marks import Marks, read_marks
+from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.retention import Grouping, TagRule, group_of, named_cluster
+from jsbackup.repository.retention import Grouping, TagRule, group_of, hollow_backups
+from jsbackup.repository.sources import counts
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.repository.threads import in_order
 from jsbackup.times import parse_time
 
 __all__ = [
     "Line",
-    "Origin",
     "Status",
     "Stored",
     "StreamSize",
     "Work",
-    "is_in_a_line",
     "take_status",
 ]
 
@@ -53,18 +54,6 @@ _MOST_CHECKS = 60
 _MOST_LEASES = 20
 # A backup that seems to come from later than this after now was made by a wrong clock, or ours is wrong.
 CLOCK_SLACK_NS = 300 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where the backups of a line come from; empty where it is not known."""
-
-    cluster: str
-    account: str
-    domain: str
-
-    def __str__(self) -> str:
-        return "/".join(part for part in (self.domain, self.cluster, self.account) if part) or "unnamed server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +85,7 @@ class Line:
     gone: tuple[str, ...] = ()
     complete_streams: tuple[str, ...] = ()  # of the newest complete backup
     covered: bool = False
+    hollow: frozenset[str] = frozenset()  # backups without any stream, although there were some before
 
     @property
     def newest(self) -> BackupSummary:
@@ -103,11 +93,11 @@ class Line:
 
     @property
     def complete(self) -> tuple[BackupSummary, ...]:
-        return tuple(backup for backup in self.backups if backup.result is Result.COMPLETE)
+        return tuple(one for one in self.backups if one.result is Result.COMPLETE and one.id not in self.hollow)
 
     @property
     def newest_complete(self) -> BackupSummary | None:
-        return next((one for one in reversed(self.backups) if one.result is Result.COMPLETE), None)
+        return next(reversed(self.complete), None)
 
     @property
     def leaves_out(self) -> tuple[Glob, ...]:
@@ -156,6 +146,14 @@ class Status:
     stored: Stored
     work: tuple[Work, ...]
     warnings: tuple[str, ...] = ()
+
+    def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
+        """Those of backups of this source; with None, of the sources of all lines. Newest first.
+
+        One that does not say of which source it was counts for all.
+        """
+        known = {line.origin for line in self.lines} if origin is None else {origin}
+        return [one for one in self.drills if one.origin is None or one.origin in known or not known]
 
     @property
     def backups(self) -> list[BackupSummary]:
@@ -219,26 +217,19 @@ def _lines(
     lines = [
         Line(
             words=", ".join(words),
-            origin=Origin(named_cluster(backups[-1].cluster), backups[-1].account, backups[-1].domain or ""),
+            origin=origin_of(backups[-1]),
             selection=backups[-1].selection,
             backups=tuple(backups),
+            hollow=hollow_backups(backups),
         )
         for words, backups in newest[:_MOST_LINES]
     ]
     return sorted(lines, key=lambda line: line.words), others, tuple(ahead)
 
 
-def is_in_a_line(backup: BackupSummary) -> bool:
-    """Whether it was made of a server, with messages."""
-    return backup.imported is None and backup.transformed is None and not backup.selection.config_only
-
-
 def _counts(backup: BackupSummary, tags: Sequence[TagRule], origins: Sequence[Glob]) -> bool:
-    if not is_in_a_line(backup):
-        return False
-    names = [name for name in (backup.cluster, backup.account, backup.domain) if name]
-    known = not origins or any(glob.matches(name) for glob in origins for name in names)
-    return known and all(tag.matches(backup) for tag in tags)
+    """Whether it is in a line: made of a server, with messages, and chosen."""
+    return backup.is_of_a_server and not backup.selection.config_only and counts(backup, tags, origins)
 
 
 def _with_streams(repository: Repository, lines: Sequence[Line]) -> list[Line]:
@@ -305,8 +296,7 @@ def _covers(other: Line, line: Line) -> bool:
         line.selection.consumers and not other.selection.consumers
     ):
         return False
-    has = frozenset(other.complete_streams)
-    return all(name in has or any(glob.matches(name) for glob in other.leaves_out) for name in line.complete_streams)
+    return set(line.complete_streams) <= set(other.complete_streams)
 
 
 # --- the rest ---

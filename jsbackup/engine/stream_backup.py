@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from jsbackup.engine.capture import Capture, CaptureLimits, capture_opaque, capture_snapshot
-from jsbackup.engine.consume import read_messages
+from jsbackup.engine.capture import CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.engine.catch_up import CaughtUp, catch_up, cut_down, describe_stream, gone_at, is_overwritten
+from jsbackup.engine.consume import open_reader, read_messages
 from jsbackup.engine.consumers import KnownConsumer, as_backed_up, merge_consumers
 from jsbackup.engine.increment import MAX_DELETED, Incremental, Whole
 from jsbackup.engine.jetstream import JetStream
@@ -24,6 +26,7 @@ from jsbackup.errors import (
     FormatError,
     IntegrityError,
     KeyUnavailable,
+    NatsPermissionDenied,
     NatsTimeout,
     SnapshotBusy,
     TransferError,
@@ -66,6 +69,8 @@ _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
 _BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
 _BUSY_PAUSE_SECONDS = 1.0
 _V2_SINCE = (2, 15)
+# Snapshots that are made again where messages are missing that the user may not read one by one.
+_DENIALS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,16 @@ class _Stored:
     opaque: tuple[OpaqueRef, ...] = ()
     reused: int = 0
     stored_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    incomplete: bool = False  # something of it is missing; the warnings say what
+
+
+@dataclass(frozen=True, slots=True)
+class _Complete:
+    """The segments of a stream that was read whole, and the state that they are; `warnings` say what is missing."""
+
+    segments: list[SegmentRef]
+    state: StreamState
     warnings: tuple[str, ...] = ()
 
 
@@ -156,8 +171,16 @@ async def back_up_stream(
         warnings=tuple(warnings),
         read=stored.read,
     )
-    incomplete = bool(lost) or stored.archive_format is ArchiveFormat.OPAQUE
+    incomplete = bool(lost) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
     return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
+
+
+def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
+    if not caught.missing:
+        return ()
+    count = f"{caught.missing} messages were" if caught.missing > 1 else "1 message was"
+    subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
+    return (f"{count} overwritten faster than they could be read, and are missing{subjects}",)
 
 
 def _config_only(known: KnownConsumer) -> KnownConsumer:
@@ -192,6 +215,7 @@ class _Run:
         self.name = name
         self.previous = previous
         self.receipts = receipts
+        self._denials = 0  # how often messages were missing that the user may not read
         self._shunned: set[str] = set()  # segments that hold what has to go, and cannot be read
         self._writers_bytes = 0  # stored by all attempts but the last
         self._last_writer: SegmentWriter | None = None
@@ -278,14 +302,21 @@ class _Run:
         )
         end = capture.end
         assert end is not None
-
-        segments = await asyncio.to_thread(writer.finish)
-        reader = SegmentReader(self.objects)
+        archive_format = ArchiveFormat(end.format)
+        if archive_format is ArchiveFormat.V2:
+            await self._check_count(capture.state, capture.messages)
         touched = {ref.key for ref in reusable}
         try:
-            remove = await asyncio.to_thread(messages_to_remove, end, capture.config, segments, reader)
-            touched -= {ref.key for ref in untouched(reusable, remove)}
-            segments = await asyncio.to_thread(writer.without, segments, remove)
+            if archive_format is ArchiveFormat.V2:
+                whole = await self._complete(writer, info, capture.state, capture.messages)
+            else:
+                segments = await asyncio.to_thread(writer.finish)
+                reader = SegmentReader(self.objects)
+                remove = await asyncio.to_thread(messages_to_remove, end, capture.config, segments, reader)
+                touched -= {ref.key for ref in untouched(reusable, remove)}
+                segments = await asyncio.to_thread(writer.without, segments, remove)
+                state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
+                whole = _Complete(segments, state)
         except (KeyUnavailable, IntegrityError) as error:
             # Of an earlier run, and encrypted or not what it should be. What had to be read is not to be built on.
             if not touched:
@@ -293,17 +324,59 @@ class _Run:
             self._shunned |= touched
             _log.info("stream %s: %s; once more without it", self.name, error.message)
             return await self.snapshot(limits, why)
-        await self._check_count(capture, total_of(segments).messages)
+        if archive_format is ArchiveFormat.V1:
+            await self._check_count(capture.state, total_of(whole.segments).messages)
         return _Stored(
-            ArchiveFormat(end.format),
-            replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq)),
+            archive_format,
+            whole.state,
             Reading(ReadAs.SNAPSHOT, why),
             capture.config,
             archived=tuple(capture.consumers),
-            segments=tuple(segments),
+            segments=tuple(whole.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,
+            warnings=whole.warnings,
+            incomplete=bool(whole.warnings),
         )
+
+    async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> _Complete:
+        """What was read of the stream, `messages` up to the end it had `then`, as a state that it really had.
+
+        If some of those that it had then went before they were read, that is how it is by now.
+        """
+        if messages == then.messages:
+            return _Complete(await asyncio.to_thread(writer.finish), then)
+        reader = SegmentReader(self.objects)
+        if not is_overwritten(info.config):
+            now = await describe_stream(self.js, self.name)
+            segments = await asyncio.to_thread(writer.finish)
+            if now.deleted is None and now.state.deleted:
+                return _Complete(segments, then)
+            gone = gone_at(now, segments, then.last_seq)
+            try:
+                cut = partial(writer.without, segments, gone, first=now.state.first_seq)
+                return _Complete(await asyncio.to_thread(cut), then)
+            except KeyUnavailable:  # what went since it was read stays
+                return _Complete(segments, then)
+        try:
+            async with open_reader(self.js, info, self.advance, first=then.last_seq + 1) as on:
+                caught = await catch_up(self.js, info, then.last_seq, on, writer.add)
+        except NatsPermissionDenied as error:
+            return await self._denied(writer, then, error)
+        segments = await asyncio.to_thread(writer.finish)
+        segments = await cut_down(writer, segments, caught, reader, after=then.last_seq)
+        return _Complete(segments, caught.info.state, _about_missing(caught))
+
+    async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> _Complete:
+        """The user may not read on. Another snapshot may meet a moment at which nothing is written."""
+        if self._denials < _DENIALS:
+            self._denials += 1
+            raise TransferError(f"messages of {self.name} were overwritten while it was read") from error
+        note = (
+            "messages that were overwritten while it was read are missing, because the user may not read on: "
+            f"{error.message}"
+        )
+        return _Complete(await asyncio.to_thread(writer.finish), then, (note,))
 
     async def _deleted(self, info: StreamInfo) -> SequenceSet:
         """Those asked for beforehand, so that a v1 archive needs no rewriting; the rest is learnt from its end."""
@@ -312,12 +385,13 @@ class _Run:
         detailed = await self.js.stream(self.name, deleted_details=True)
         return SequenceSet(detailed.deleted or ())
 
-    async def _check_count(self, capture: Capture, messages: int) -> None:
+    async def _check_count(self, then: StreamState, messages: int) -> None:
         """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        if messages == then.messages:
+            return
         now = (await self.js.stream(self.name)).state
-        then = capture.state
         quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
-        if quiet and messages != then.messages:
+        if quiet:
             raise IntegrityError(
                 f"the snapshot of {self.name} has {messages} messages, the server reports {then.messages}",
                 hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
@@ -333,18 +407,21 @@ class _Run:
     async def messages(self, info: StreamInfo, why: str) -> _Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = self._writer(await self.reusable())
+        messages = 0
         async for batch in read_messages(self.js, info, self.advance):
+            messages += batch.num_rows
             await asyncio.to_thread(writer.add, batch)
-        segments = await asyncio.to_thread(writer.finish)
+        whole = await self._complete(writer, info, info.state, messages)
         note = "read message by message: this server cannot make snapshots of streams kept in memory"
         return _Stored(
             ArchiveFormat.MESSAGES,
-            info.state,
+            whole.state,
             Reading(ReadAs.MESSAGES, why),
-            segments=tuple(segments),
+            segments=tuple(whole.segments),
             reused=writer.reused,
             stored_bytes=self.stored_bytes,
-            warnings=(note,),
+            warnings=(note, *whole.warnings),
+            incomplete=bool(whole.warnings),
         )
 
     async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> _Stored:

@@ -162,7 +162,7 @@ class Tail:
         self._changed = asyncio.Event()
         self._failure: JsBackupError | None = None
         self._begun = False
-        self._consumer = ""
+        self.consumer = ""  # its name, once it has one
         self._wanted = False  # somebody waits for what comes
         self._backlog = backlog
         backlog.enter(self)
@@ -236,6 +236,10 @@ class Tail:
         self._needed_from = last + 1
         self._backlog.changed()
 
+    def passed(self, last: int) -> int:
+        """Up to where, and at most to `last`, whatever was there has come."""
+        return min(self.at, last)
+
     def settle(self, taken_to: int, keep_from: int) -> None:
         """A backup has everything up to `taken_to`, of which what is from `keep_from` on may be needed once more."""
         self._taken_to = taken_to
@@ -270,7 +274,7 @@ class Tail:
                     async with asyncio.timeout(_ASK_SECONDS):
                         await self._change()
                 except TimeoutError:
-                    told = await self._js.consumer(self.stream, self._consumer)
+                    told = await self._js.consumer(self.stream, self.consumer)
                     if told.num_pending == 0 and told.delivered.stream <= self.at:
                         return bool(self._rows.sequences)
                     waited = waited + _ASK_SECONDS if self.at == at else 0.0
@@ -291,13 +295,13 @@ class Tail:
         try:
             async with self._js.link.subscribe(self._js.link.new_inbox()) as subscription:
                 config = reader_config(subscription.subject, self.at, _IDLE_SECONDS)
-                self._consumer = (await self._js.create_consumer(self.stream, config)).name
+                self.consumer = (await self._js.create_consumer(self.stream, config)).name
                 try:
                     await self._receive(subscription)
                 finally:
                     if self._js.link.connected:  # else it goes by itself
                         with suppress(NatsError):
-                            await self._js.delete_consumer(self.stream, self._consumer)
+                            await self._js.delete_consumer(self.stream, self.consumer)
         except JsBackupError as error:
             self._failure = error
         finally:

@@ -1,8 +1,9 @@
 """Export: streams of a backup as folders that the nats CLI restores, or as config files.
 
-Archives are written anew from the stored messages, as v1, which every server takes; `nats_cli.py` has the names.
-Streams kept in memory are the exception: servers restore these from v2 alone. Each segment is proved before it is used,
-and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is given as it came.
+Archives are written anew from the stored messages, as v1, which every server takes; `nats_cli.py` has the names, which
+are those that CLI 0.5 looks for. Streams kept in memory are the exception: servers restore these from v2 alone. Each
+segment is proved before it is used, and nothing gets its final name before everything is written (`NewFolder`). An
+opaque stream is given as it came.
 
 `backup.json` describes what the archive holds: the captured messages, and all consumers.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from jsbackup.errors import UnsupportedError
 from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
+from jsbackup.exchange.import_stream import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
@@ -51,7 +53,7 @@ class ExportedStream:
 def export_account(
     new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, progress: Progress
 ) -> list[ExportedStream]:
-    """A folder for each stream, as `nats account restore` takes them. Arguments and errors as of `export_stream`."""
+    """A folder for each stream, as `nats backup restore account` takes them. Arguments and errors: `export_stream`."""
     exported = []
     for stream in streams:
         new.folder(stream.name)
@@ -62,7 +64,7 @@ def export_account(
 def export_stream(
     new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, archive: Archive | None, progress: Progress
 ) -> ExportedStream:
-    """One stream, as `nats stream restore` takes it, in `folder` (a path that ends in `/`, or "").
+    """One stream, as `nats backup restore stream` takes it, in `folder` (a path that ends in `/`, or "").
 
     `archive` is the format to write; without one it is v1 wherever servers take that.
 
@@ -127,11 +129,15 @@ def _choose(stream: StreamBackup, archive: Archive | None) -> str:
 
 def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
     if chosen == Archive.V2:
-        yield "archives v2 are for nats-server 2.15 and newer; nats CLI up to 0.4 looks for them as stream.tar.s2"
+        why = ", as it is kept in memory" if stream.config.get("storage") == "memory" else ""
+        yield f"written as v2{why}: for nats-server 2.15 and newer, and nats CLI 0.5 and newer"
     if chosen == ArchiveFormat.OPAQUE:
         yield "written as it came, undecoded: for servers of the kind that it came from"
-    if stream.config.get("storage") == "memory":
-        yield "it is kept in memory, which nats CLI up to 0.4 does not restore"
+    if stream.config.get("sources") and (chosen == Archive.V2 or stream.created == UNKNOWN_TIME):
+        yield (
+            "it copies from other streams: nats-server 2.15 and newer copy all of it again, where these are restored "
+            "from archives without their time of creation"
+        )
     first_seq = stream.config.get("first_seq")
     if isinstance(first_seq, int) and 0 < stream.captured.first_seq <= first_seq:
         yield "nats-server 2.10 would empty it at each start, because of its first_seq"

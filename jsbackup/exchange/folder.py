@@ -54,7 +54,7 @@ class Folder:
             except FileNotFoundError:
                 raise UsageError(f"there is no folder {shown}") from None
             except NotADirectoryError:
-                raise UsageError(f"{shown} is not a folder") from None
+                raise UsageError(f"{shown} is not a folder", hint="Name the folder that it is in.") from None
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""One folder of `nats stream backup` into segments and a description for the manifest.
+"""One folder of `nats backup stream` into segments and a description for the manifest.
 
 The archive is read piece by piece, and proved as one that comes from a server is. One of format v1 is read twice: it
 tells of deletions after the messages that they concern, and so these need not be stored only to be taken out again.
@@ -8,7 +8,7 @@ compared:
 
 - the stream's name has to be the same, and an archive v1 has to reach the last sequence that `backup.json` reports;
 - state: an archive v2 has its own, and that counts, as it does for a server;
-- config: that of `backup.json`, which is what `nats stream restore` would send, and which people edit. A CLI that is
+- config: that of `backup.json`, which is what `nats backup restore` would send, and which people edit. A CLI that is
   older than its server drops fields that it does not know; an archive v1 has them all, so what `backup.json` lacks is
   taken from there. Both kinds of difference become warnings.
 
@@ -118,7 +118,11 @@ def import_stream(
         digest=totals.digest,
         segments=tuple(segments),
         consumers=tuple(intake.stored_consumers(end, state.last_seq)),
-        warnings=(*intake.differences, *_missing(found.meta.state, totals.messages, len(intake.consumers), end)),
+        warnings=(
+            *found.meta.made,
+            *intake.differences,
+            *_missing(found.meta.state, totals.messages, len(intake.consumers), end),
+        ),
     )
     _check_describable(stream)
     return ImportedStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
@@ -198,7 +202,9 @@ class _Intake:
 
     def _take_meta(self, meta: StreamMeta) -> None:
         if meta.state is not None:
-            self.differences += _state_differences(meta.state, self.state)
+            # What was edited describes the messages it kept, and its archive the stream they are from.
+            if not self._meta.made:
+                self.differences += _state_differences(meta.state, self.state)
             self.state = meta.state
         if meta.config is None:
             return

@@ -91,6 +91,8 @@ def run_import(
         skipped=tuple(manifest.SkippedStream(failure.name, failure.error.message) for failure in failures),
         tags=dict(tags),
         previous=previous,
+        ended=format_time(clock_ns()),
+        stored_bytes=sum(imported.stored_bytes for imported in streams),
     )
     leases.commit(repository, document, lease)
     receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in document.streams})

@@ -1,28 +1,33 @@
 """The folders that the nats CLI backs streams up to (github.com/nats-io/jsm.go `snapshots.go`, all its history).
 
-    nats stream backup NAME DIR         DIR/backup.json, and the archive beside it
-    nats account backup DIR             the same for each stream, in DIR/<stream>/
+    nats backup stream NAME DIR         DIR/backup.json, and the archive beside it
+    nats backup account DIR             the same for each stream, in DIR/<stream>/
+
+These are the commands of CLI 0.5; `nats stream backup` and `nats account backup`, the ones before, wrote the same.
 
 `backup.json` holds `config` and `state` as the server answered the snapshot request, as far as the CLI's version knows
-their fields: it is what `nats stream restore` sends. It is created first and filled last, so an empty one is the trace
-of an interrupted backup. Edited and captured backups (jsm.go `backup/metafile.go`, 2026) carry further blocks.
+their fields: it is what `nats backup restore` sends. It is created first and filled last, so an empty one is the trace
+of an interrupted backup. What `nats backup edit` and `nats sub --backup` write (jsm.go `backup/metafile.go`, from CLI
+0.5 on) has a block more, `edit` or `source`, which says so.
 
 The archive is the snapshot byte for byte, an S2 stream. Its name says little: it is `stream.tar.s2` for both formats up
-to CLI 0.4, and since then `stream.arc.s2` for v2. A folder with both is refused by the CLI, and here. Recorded backups
+to CLI 0.4, and since 0.5 `stream.arc.s2` for v2. A folder with both is refused by the CLI, and here. Recorded backups
 of before February 2021 are single files without a description; configuration backups of before June 2022 are files of
 `type`, `time`, `configuration` and `checksum`. Neither is read here.
 
-The CLI restores `stream.tar.s2` of any format; `stream.arc.s2` only since 0.4. Up to 0.4 it restores no memory streams.
+The CLI restores `stream.tar.s2` of any format; `stream.arc.s2` and streams kept in memory only since 0.5. Its commands
+that look into folders (`info`, `validate`, `edit`) know v2 alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
-from jsbackup.exchange.folder import Entry, Folder
+from jsbackup.exchange.folder import Entry, Folder, printable
 from jsbackup.formats.archive_items import (
     MAX_SEQUENCE,
     asset_name_is_sound,
@@ -53,10 +58,11 @@ _MAX_META_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamMetaFile:
-    """What `backup.json` says."""
+    """What `backup.json` says. `made` are sentences about what made it, where that was no snapshot of a stream."""
 
     config: JsonObject
     state: StreamState
+    made: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -90,7 +96,20 @@ def decode_meta(data: bytes, where: str) -> StreamMetaFile:
     state = state_from_json(_object(value, "state", where), f"{where}: state")
     if max(state.first_seq - 1, state.last_seq) > MAX_SEQUENCE:
         raise FormatError(f"{where}: state: sequence out of range")
-    return StreamMetaFile(config, state)
+    return StreamMetaFile(config, state, tuple(_made(value)))
+
+
+def _made(value: JsonObject) -> Iterator[str]:
+    edit, source = value.get("edit"), value.get("source")
+    if isinstance(edit, dict):
+        options = edit.get("options")
+        words = ", ".join(map(str, options)) if isinstance(options, list) else ""
+        what = ": names, subjects, headers and payloads are not those of the stream" if edit.get("obfuscated") else ""
+        yield f"it was edited with 'nats backup edit' ({printable(words) or 'no options'}){what}"
+    if isinstance(source, dict):
+        dropped = source.get("dropped")
+        lost = f", which missed {dropped} messages" if isinstance(dropped, int) and dropped else ""
+        yield f"it was recorded with 'nats sub --backup'{lost}: it has no consumers"
 
 
 def _object(value: JsonObject, key: str, where: str) -> JsonObject:

@@ -2,8 +2,8 @@
 
 Files are written into a hidden folder first, each flushed to the disk. `commit` gives it its name: a folder that does
 not exist yet is made by one rename. One that exists (empty; perhaps a mount point, perhaps in a place where nothing
-else may be made) is staged within, and its entries are renamed up one after the other, those moved already being taken
-back if one cannot be. Leaving without `commit` removes everything.
+else may be made) is staged within, and its entries are renamed up one after the other in the order in which they were
+made, those moved already being taken back if one cannot be. Leaving without `commit` removes everything.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class NewFolder:
         parent = self._target if self._exists else self._target.parent
         self._staging = parent / f".{self._target.name[:_MAX_SHOWN]}.jsbackup-{token}"
         self._committed = False
+        self._order: dict[str, int] = {}  # of entries in the folder itself
         self.files = 0
         self.bytes = 0
 
@@ -74,6 +75,7 @@ class NewFolder:
     def folder(self, path: str) -> None:
         """Make a folder. `UsageError` if there is one whose name this file system takes for the same."""
         with explained(f"folder {printable(path)} cannot be made"):
+            self._order.setdefault(path.partition("/")[0], len(self._order))
             try:
                 (self._staging / path).mkdir(mode=self._mode)
             except FileExistsError:
@@ -83,6 +85,7 @@ class NewFolder:
     def create(self, path: str) -> Iterator[BinaryIO]:
         """A new file; it is flushed to the disk at the end."""
         with explained(f"{printable(path)} cannot be written"):
+            self._order.setdefault(path.partition("/")[0], len(self._order))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 descriptor = os.open(self._staging / path, flags, self._mode & 0o666)
@@ -123,7 +126,9 @@ class NewFolder:
     def _move_up(self) -> None:
         moved: list[str] = []
         try:
-            for name in sorted(path.name for path in self._staging.iterdir()):
+            names = sorted(path.name for path in self._staging.iterdir())
+            # What others wrote comes first: nothing says when.
+            for name in sorted(names, key=lambda name: self._order.get(name, -1)):
                 if os.path.lexists(self._target / name):
                     raise FileExistsError(name)
                 (self._staging / name).rename(self._target / name)

@@ -1,7 +1,7 @@
 """What a folder to import holds, found out by looking into it: names say little and may be anybody's choice.
 
-    a stream      `backup.json` and an archive, of `nats stream backup`
-    an account    a folder of such folders, of `nats account backup`
+    a stream      `backup.json` and an archive, of `nats backup stream`
+    an account    a folder of such folders, of `nats backup account`
     configs       `streams/*.json`, see `config_files.py`
 
 Descriptions are read at once (they are small, and tell which streams there are), archives are not opened. In an account
@@ -29,6 +29,8 @@ _BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
 
 class SourceKind(StrEnum):
+    """In manifests, where retention tells series of imports apart by it: the words stay those of CLI 0.4."""
+
     STREAM = "nats stream backup"
     ACCOUNT = "nats account backup"
     CONFIGS = "config files"
@@ -166,5 +168,5 @@ def _foreign(shown: str, entries: dict[str, Entry]) -> JsBackupError:
         )
     return UsageError(
         f"{shown} holds no backup of the nats CLI and no config files",
-        hint="Name the folder that 'nats stream backup' or 'nats account backup' wrote, or one with streams/*.json.",
+        hint="Name the folder that 'nats backup stream' or 'nats backup account' wrote, or one with streams/*.json.",
     )

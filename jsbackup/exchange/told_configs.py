@@ -1,7 +1,7 @@
 """Stream configurations out of what commands print as JSON.
 
 {"name": …, …}                       a config itself, as it is in the files of `config_files.py`
-{"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats stream backup`
+{"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats backup stream`
 {"streams": [{"config": {…}}, …]}    `jsbackup show --json`
 """
 

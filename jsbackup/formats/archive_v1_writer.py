@@ -27,7 +27,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from jsbackup.errors import FormatError
-from jsbackup.formats import kernels
+from jsbackup.formats import kernels, sources_db
 from jsbackup.formats.archive_items import MAX_SEQUENCE, asset_name_is_sound
 from jsbackup.formats.batch import Columns, columns_from_batch
 from jsbackup.formats.consumer_state import encode_state
@@ -74,6 +74,7 @@ class ArchiveV1Writer:
         self._stream = name
         self._config = config
         self._created = created
+        self._sources: tuple[tuple[str, int, str], ...] = ()
         self._consumers: tuple[ArchivedConsumer, ...] = ()
         self.set_consumers(consumers)
         self._end_seq = state.last_seq
@@ -94,6 +95,10 @@ class ArchiveV1Writer:
         names = {consumer.name for consumer in self._consumers}
         if len(names) != len(self._consumers) or not all(map(asset_name_is_sound, names)):
             raise FormatError("archive v1: bad consumer names")
+
+    def set_sources(self, sources: Iterable[tuple[str, int, str]]) -> None:
+        """Where sources go on: key, sequence and identity of each (see `sources_db.py`; for 2.15 and later)."""
+        self._sources = tuple(sources)
 
     def extend(self, last_seq: int) -> None:
         """The stream ends there, if not later."""
@@ -136,6 +141,8 @@ class ArchiveV1Writer:
         index = self._index_db.encode(self._last_checksum)
         if index is not None:
             out += _member("msgs/index.db", [index])
+        if self._sources:
+            out += _member(sources_db.NAME, [sources_db.encode_sources(self._end_seq, self._sources)])
         for consumer in self._consumers:
             folder = f"obs/{consumer.name}/"
             meta: JsonObject = {**consumer.config, "Name": consumer.name}

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from jsbackup.config import ConnectionOptions, ConnectionReference, connection_reference, environment, source_connection
 from jsbackup.engine.backup import TOOL, BackupOptions, BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
+from jsbackup.engine.downstream import copies_first
 from jsbackup.engine.failure import Failure
 from jsbackup.engine.part import StoredPart, back_up_part, complete
 from jsbackup.engine.stream_backup import StreamResult
@@ -129,8 +130,9 @@ def store_streams(
             begun.receipts.take_over(stored.receipts)
         failures.extend(failed)
 
-    sizes = {name: info.state.bytes for name, info in infos.items()}
-    run_apart(executors.session, "the backup", packed(sizes), make, take, at_once=executors.at_once)
+    for stage in copies_first(chosen.streams):
+        sizes = {info.name: info.state.bytes for info in stage}
+        run_apart(executors.session, "the backup", packed(sizes), make, take, at_once=executors.at_once)
     return sorted(results, key=lambda one: one.stream.name), sorted(failures, key=lambda one: one.name)
 
 

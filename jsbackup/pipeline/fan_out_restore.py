@@ -36,15 +36,20 @@ from jsbackup.engine.failure import Failure
 from jsbackup.engine.part import RestoredPart, RestorePart, complete, restore_part
 from jsbackup.engine.planned import Action, RestoreOptions
 from jsbackup.engine.restore import Prospect, RestoreReport, begin_restore, make_sure
+from jsbackup.engine.settled_copies import look_at_copying
+from jsbackup.engine.source import read_source
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.pipeline.apart import is_repeated, run_apart
 from jsbackup.pipeline.fan_out import Executors, packed
 from jsbackup.pipeline.lease import held_lease
-from jsbackup.pipeline.place import Place, find_backup, opened_same
+from jsbackup.pipeline.place import Place, check_readable, opened_same
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.verify import SparkChecker
 from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository import layout
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.sources import Wanted
 
 __all__ = ["MaskKey", "mask_key_of", "restore", "restore_streams"]
 
@@ -74,7 +79,9 @@ def restore(
     progress: Progress | None = None,
     at_once: int = 0,
 ) -> RestoreReport:
-    """Restore a backup (an id, the start of one, or `latest`). Of `settings` those count that concern each stream.
+    """Restore a backup (an id, the start of one, or `latest`: of the source that `server` leads to, if it is known).
+
+    Of `settings` those count that concern each stream.
 
     Raises:
         UsageError: there is no such backup, or a secret would have to be sent to executors.
@@ -89,7 +96,11 @@ def restore(
     options.reshape.masks.check_secret(secret)
     reference = connection_reference(server, environment())
     connection = source_connection(server, environment())
-    repository, manifest = find_backup(place, backup)
+    repository = place.open()
+    source = complete(read_source(connection)) if backup == layout.LATEST else None
+    wanted = Wanted(options.streams, options.exclude, origin=None if source is None else origin_of(source))
+    manifest = repository.choose(backup, wanted).manifest
+    check_readable(repository)
     executors = Executors(session, place, repository.descriptor.id, reference, at_once)
     with held_lease(repository, "restore"):
         prospect = complete(begin_restore(connection, repository, manifest, options))
@@ -150,6 +161,9 @@ def restore_streams(
     for stage in plan.stages:
         parts = _parts(stage, settings)
         run_apart(executors.session, "the restore", parts, make, take, at_once=at_once)
+    if settings.verify:
+        connection = executors.server.resolve(environment())
+        results, failures = complete(look_at_copying(connection, plan, prepared.target, results, failures))
     results.sort(key=lambda one: one.name)
     failures.sort(key=lambda one: one.name)
     return RestoreReport(plan, tuple(results), tuple(failures))

@@ -25,7 +25,7 @@ from jsbackup.stores.local import LocalStore
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
 
-__all__ = ["Place", "find_backup", "find_readable", "opened", "opened_same", "place_of"]
+__all__ = ["Place", "check_readable", "find_backup", "find_readable", "opened", "opened_same", "place_of"]
 
 _FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
 
@@ -107,6 +107,11 @@ def find_backup(place: Place, backup: str) -> tuple[Repository, Manifest]:
 def find_readable(repository: Repository, backup: str) -> Manifest:
     """One backup of a repository that is open, as `find_backup`."""
     manifest = repository.find(backup)
+    check_readable(repository)
+    return manifest
+
+
+def check_readable(repository: Repository) -> None:
+    """Raises KeyUnavailable if its messages are encrypted, and no key that reads them was given."""
     if repository.objects.sealing.suffix and repository.secret is None:
         raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)
-    return manifest

@@ -29,6 +29,7 @@ from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.tasks import watched
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout, leases
+from jsbackup.repository.late import make_now
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Manifest,
@@ -109,6 +110,7 @@ def write_streams(
         raise UsageError("a backup of no streams is none")
     attach(session)
     frames = {name: _checked(name, table.frame) for name, table in sorted(streams.items())}
+    make_now(repository)  # executors open it by themselves
     begun_ns = time.time_ns()
     sink = _Sink(session, repository, place, progress or NullProgress())
     written = []
@@ -125,6 +127,8 @@ def write_streams(
         streams=tuple(one.stream for one in written),
         tags=dict(tags),
         previous=previous,
+        ended=format_time(time.time_ns()),
+        stored_bytes=sum(one.stored_bytes for one in written),
     )
     leases.commit(repository, manifest, lease)
     return manifest, written

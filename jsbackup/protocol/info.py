@@ -65,13 +65,19 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """How a mirror or source is doing. `active_ns` is the time since it last heard of its origin, -1 for never."""
+    """How a mirror or source is doing. `active_ns` is the time since it last heard of its origin, -1 for never.
+
+    `seq` is the origin's sequence up to which it has copied, 0 where the server does not say (before 2.15, mirrors).
+    """
 
     name: str
     lag: int
     active_ns: int
     error: str | None
     external: JsonObject | None
+    seq: int = 0
+    filter_subject: str = ""
+    subject_transforms: tuple[JsonObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +273,12 @@ def _source(value: Fields) -> SourceInfo:
         active_ns=value.signed("active", 0),
         error=None if error is None else one_line(error.text("description", "")) or "no description",
         external=None if external is None else external.value,
+        seq=value.number("seq", 0),
+        filter_subject=value.text("filter_subject", ""),
+        subject_transforms=tuple(
+            {"src": Fields(one, value.where).text("src", ""), "dest": Fields(one, value.where).text("dest", "")}
+            for one in value.array("subject_transforms")
+        ),
     )
 
 

@@ -28,7 +28,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.document import Fields, decode_document, encode_document
 from jsbackup.repository.documents import Document
 from jsbackup.repository.manifest import Manifest, Result
-from jsbackup.repository.manifest_json import selection_from_json, selection_to_json
+from jsbackup.repository.manifest_json import later_source, noted, selection_from_json, selection_to_json
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.stores.base import Data
 from jsbackup.times import parse_time
@@ -129,6 +129,7 @@ def _entry_to_json(entry: CatalogEntry) -> JsonObject:
         "imported": summary.imported,
         "transformed": summary.transformed,
         "selection": selection_to_json(summary.selection),
+        **noted(later_source(summary) | {"ended": summary.ended, "stored_bytes": summary.stored_bytes}),
         "size": entry.size,
         "sha256": entry.sha256,
         "previous": entry.previous,
@@ -156,6 +157,12 @@ def _entry(fields: Fields) -> CatalogEntry:
             imported=fields.optional_text("imported"),
             transformed=fields.optional_text("transformed"),
             selection=selection_from_json(fields.fields("selection")),
+            account_name=fields.optional_text("account_name"),
+            api_prefix=fields.optional_text("api_prefix"),
+            login=fields.optional_text("login"),
+            profile=fields.optional_text("profile"),
+            ended=_optional_time(fields, "ended"),
+            stored_bytes=None if fields.get("stored_bytes") is None else fields.number("stored_bytes"),
         ),
         size=fields.number("size", 1),
         sha256=fields.hex256("sha256"),
@@ -163,6 +170,13 @@ def _entry(fields: Fields) -> CatalogEntry:
         previous_sha256=None if fields.get("previous_sha256") is None else fields.hex256("previous_sha256"),
         extra=fields.rest(),
     )
+
+
+def _optional_time(fields: Fields, key: str) -> str | None:
+    text = fields.optional_text(key)
+    if text is not None:
+        parse_time(text, f"{fields.where}: {key}")
+    return text
 
 
 def _optional_id(fields: Fields, key: str) -> str | None:

@@ -6,6 +6,7 @@
     receipts/drill-<time>-<6 digits>.json
         {"begun", "ended", "ok", "code": exit code, "error", "backup", "backup_created", "newest_message", "server",
          "nodes", "everything", "restored": how many streams, "messages",
+         "origin": {"cluster", "account", "domain", "api_prefix", "login"},
          "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
 
 Documents, so signed and encrypted where manifests are. They tell people and monitoring what was done, and nothing else
@@ -25,6 +26,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import Fields, decode_document, encode_document
 from jsbackup.repository.documents import Documents
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.threads import in_order
 from jsbackup.repository.verify import Level
 from jsbackup.times import format_time, parse_time
@@ -50,6 +52,7 @@ _MAX_BYTES = 16 << 20
 _MOST_STREAMS = 1_000
 _MOST_NAMED = 1_000
 _MAX_NODES = 99
+_ORIGIN = ("cluster", "account", "domain", "api_prefix", "login")
 _THREADS = 8
 
 
@@ -93,7 +96,8 @@ class FailedStream:
 @dataclass(frozen=True, slots=True)
 class DrillOutcome:
     """A drill. `code` is its exit code, `error` why it failed as a whole. Empty where it did not come that far.
-    `everything`: of all streams of the backup, none was named or left out.
+    `everything`: of all streams that the source has, as far as its backups know them. `origin` is that source; None
+    where it was not noted, and for an import.
 
     `restored` streams have `messages` in all; `streams` are the thousand that took longest.
 
@@ -116,6 +120,7 @@ class DrillOutcome:
     messages: int = 0
     streams: tuple[DrilledStream, ...] = ()
     failed: tuple[FailedStream, ...] = ()
+    origin: Origin | None = None
 
     @property
     def seconds(self) -> float:
@@ -163,6 +168,7 @@ def put_drill(documents: Documents, outcome: DrillOutcome, tool: str, random: Ra
             for s in sorted(outcome.streams, key=lambda one: -one.seconds)[:_MOST_STREAMS]
         ],
         "failed": [{"name": one.name, "reason": one.reason} for one in outcome.failed[:_MOST_STREAMS]],
+        **({} if outcome.origin is None else {"origin": {key: getattr(outcome.origin, key) for key in _ORIGIN}}),
     }
     _put(documents, "drill", outcome, body, tool, random)
 
@@ -252,7 +258,12 @@ def _drill_of(fields: Fields) -> DrillOutcome:
         messages=fields.number("messages"),
         streams=tuple(_stream_of(one) for one in fields.each("streams")),
         failed=tuple(FailedStream(one.text("name"), one.text("reason")) for one in fields.each("failed")),
+        origin=_origin(fields.optional_fields("origin")),
     )
+
+
+def _origin(fields: Fields | None) -> Origin | None:
+    return None if fields is None else Origin(*(fields.text(key) for key in _ORIGIN))
 
 
 def _stream_of(fields: Fields) -> DrilledStream:

@@ -21,6 +21,7 @@ from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, Obje
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
+from jsbackup.formats.gaps import GapDigest
 from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.heap import give_back, stay_small
 from jsbackup.repository import layout
@@ -199,6 +200,7 @@ class _OpenSegment:
     def __init__(self) -> None:
         self.encoder = SegmentEncoder()
         self.digester = Digester()
+        self._gaps = GapDigest()
         self._first_seq = 0
         self._last_seq = 0
         self._times: list[int] = []
@@ -209,7 +211,9 @@ class _OpenSegment:
         sequences = batch.column("sequence")
         self._first_seq = self._first_seq or sequences[0].as_py()
         self._last_seq = sequences[-1].as_py()
-        times = [*self._times, *kernels.extremes(columns_from_batch(batch).timestamps)]
+        columns = columns_from_batch(batch)
+        self._gaps.update(memoryview(columns.sequences).cast("B").cast("q"))
+        times = [*self._times, *kernels.extremes(columns.timestamps)]
         self._times = [min(times), max(times)]
 
     def describe(self, folder: str, sealing: Sealing, data: memoryview) -> SegmentRef:
@@ -226,6 +230,7 @@ class _OpenSegment:
             sha256=sha256_of(data),
             digest=digest,
             fingerprint=self.digester.stream_digest,
+            gaps=self._gaps.hex,
         )
 
 
@@ -237,16 +242,18 @@ def checked_batches(data: bytes, ref: SegmentRef) -> Iterator[MessageBatch]:
         FormatError, UnsupportedError: as `decode_segment`.
     """
     digester = Digester()
+    gaps = GapDigest()
     first = last = 0
     for batch in decode_segment(data):
         sequences = batch.column("sequence")
+        gaps.update(memoryview(columns_from_batch(batch).sequences).cast("B").cast("q"))
         first = first or sequences[0].as_py()
         last = sequences[-1].as_py()
         digester.update(batch)
         yield batch
     expected = (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint)
     found = (first, last, digester.messages, digester.raw_bytes, digester.segment_digest, digester.stream_digest)
-    if found != expected:
+    if found != expected or (ref.gaps and ref.gaps != gaps.hex):
         raise DigestMismatch(
             f"segment {ref.key} holds {digester.messages} messages, sequences {first} to {last}, "
             f"which are not the {ref.messages} that the manifest names"

@@ -84,7 +84,7 @@ class Inventory:
 
     @property
     def summaries(self) -> tuple[BackupSummary, ...]:
-        return tuple(entry.summary for entry in self.entries)
+        return _knowing_logins([entry.summary for entry in self.entries])
 
 
 def take_inventory(documents: Documents, wanted: Collection[str] | None = None) -> Inventory:
@@ -104,6 +104,25 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
             if isinstance(one.error, KeyUnavailable):
                 raise one.error
     return Inventory(tuple(entries), tuple(unreadable), warnings)
+
+
+def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, ...]:
+    """The same, those of accounts that nobody could learn (`origin.py`) with their login.
+
+    Older tools did not note it. Where all that is known is one login, theirs was that.
+    """
+    logins: dict[tuple[str, str | None, str | None], set[str]] = {}
+    for one in summaries:
+        if not one.account and one.login:
+            logins.setdefault((one.cluster, one.domain, one.api_prefix), set()).add(one.login)
+    if not logins:
+        return tuple(summaries)
+    found = []
+    for one in summaries:
+        known = logins.get((one.cluster, one.domain, one.api_prefix), set())
+        lacks = one.is_of_a_server and not one.account and not one.login and len(known) == 1
+        found.append(replace(one, login=next(iter(known))) if lacks else one)
+    return tuple(found)
 
 
 def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]]:

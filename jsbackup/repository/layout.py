@@ -429,7 +429,7 @@ def kind_of(key: str) -> Kind:
 
 
 def resolve_backup(text: str, backups: Iterable[str]) -> str:
-    """The backup that `text` means: `latest`, the newest, or the start of exactly one id.
+    """The backup that `text` means, the start of exactly one id. (What `latest` means, `latest.py` says.)
 
     Raises:
         UsageError: none or several are meant.
@@ -437,8 +437,6 @@ def resolve_backup(text: str, backups: Iterable[str]) -> str:
     ids = sorted(backups)
     if not ids:
         raise UsageError("there is no backup in the repository yet", hint="Make one with `jsbackup backup`.")
-    if text == LATEST:
-        return ids[-1]
     found = [candidate for candidate in ids if text and candidate.startswith(text)]
     if len(found) == 1:
         return found[0]

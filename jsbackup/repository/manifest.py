@@ -22,6 +22,7 @@ __all__ = [
     "ArchiveFormat",
     "Captured",
     "ConsumerBackup",
+    "CopiedFrom",
     "Manifest",
     "ObjectRef",
     "OpaqueRef",
@@ -97,7 +98,8 @@ class OpaqueRef:
 class SegmentRef:
     """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps (clocks step: they need not rise).
 
-    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest.
+    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` tells which sequences
+    are missing in between (`formats/gaps.py`); "" where none is, or where an older jsbackup did not say.
     """
 
     key: str
@@ -111,7 +113,13 @@ class SegmentRef:
     sha256: str
     digest: str
     fingerprint: StreamDigest
+    gaps: str = ""
     extra: Extra = field(default_factory=dict)
+
+    @property
+    def dense(self) -> bool:
+        """No sequence is missing in between."""
+        return self.messages == self.last_seq - self.first_seq + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +155,29 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedFrom:
+    """Up to which `sequence` of an origin the stream had copied when its capture began, whatever of that it still has.
+
+    The source is named as in marks (`transforms/copy_positions.py`).
+    """
+
+    origin: str
+    filter: str
+    destination: str
+    sequence: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.origin, self.filter, self.destination
+
+
+@dataclass(frozen=True, slots=True)
 class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
     `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts need not equal
     the reported state: messages arrive and expire meanwhile. An opaque stream has pieces instead of segments. `read`
-    is None where no server was read.
+    is None where no server was read. `copied` has the sources of which the server said how far they had come.
     """
 
     name: str
@@ -168,6 +193,7 @@ class StreamBackup:
     opaque: tuple[OpaqueRef, ...] = ()
     warnings: tuple[str, ...] = ()
     read: Reading | None = None
+    copied: tuple[CopiedFrom, ...] = ()
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
@@ -181,7 +207,10 @@ class SkippedStream:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a backup comes from. Empty or None where the server did not say; never a URL or credentials."""
+    """Where a backup comes from. Empty or None where the server did not say; never a URL or credentials.
+
+    `account` and the three below it are as in `origin.py`; `profile` is the one that the command ran with.
+    """
 
     server_version: str = ""
     cluster: str = ""
@@ -189,13 +218,18 @@ class Source:
     domain: str | None = None
     context: str | None = None
     extra: Extra = field(default_factory=dict)
+    account_name: str | None = None
+    api_prefix: str | None = None
+    login: str | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What was asked for, whatever streams there were then: names and globs (none: all streams), and what of them.
 
-    Backups of equal selections succeed each other (`retention.py`).
+    Backups of equal selections succeed each other (`retention.py`). `allow_empty`: that nothing is left of what there
+    was before is as it should be.
     """
 
     streams: tuple[str, ...] = ()
@@ -203,6 +237,7 @@ class Selection:
     consumers: bool = True
     config_only: bool = False
     extra: Extra = field(default_factory=dict)
+    allow_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +246,8 @@ class Manifest:
 
     `previous_sha256` is over that one's manifest as it is stored, where manifests are signed (`chain.py`), else None.
 
-    `selection` is None where nothing was selected: an import takes in what there is.
+    `selection` is None where nothing was selected: an import takes in what there is. `ended` is RFC 3339, and
+    `stored_bytes` what was added to the repository by making it; None where that was not noted.
     """
 
     id: str
@@ -225,6 +261,8 @@ class Manifest:
     previous: str | None = None
     previous_sha256: str | None = None
     selection: Selection | None = None
+    ended: str | None = None
+    stored_bytes: int | None = None
     extra: Extra = field(default_factory=dict)
 
 

@@ -7,7 +7,10 @@ stream's name there, which only writers can tell: the folder has to have that fo
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Protocol
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.archive_items import (
@@ -23,6 +26,7 @@ from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
     ConsumerBackup,
+    CopiedFrom,
     Manifest,
     ObjectRef,
     OpaqueRef,
@@ -42,6 +46,8 @@ __all__ = [
     "FORMAT_VERSION",
     "decode_manifest",
     "encode_manifest",
+    "later_source",
+    "noted",
     "segment_from_json",
     "segment_to_json",
     "selection_from_json",
@@ -51,6 +57,7 @@ __all__ = [
 FORMAT_VERSION = 1
 FEATURES: frozenset[str] = frozenset()
 
+_HEX128 = re.compile(r"[0-9a-f]{32}")
 _STATE_FIELDS = set(state_to_json(StreamState(deleted=1)))
 
 
@@ -74,6 +81,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         document["previous_sha256"] = manifest.previous_sha256
     if manifest.selection is not None:
         document["selection"] = selection_to_json(manifest.selection)
+    document |= noted({"ended": manifest.ended, "stored_bytes": manifest.stored_bytes})
     return encode_document(document, f"manifest {manifest.id}")
 
 
@@ -98,6 +106,8 @@ def decode_manifest(data: Data, key: str) -> Manifest:
         streams=tuple(_stream(stream) for stream in fields.each("streams")),
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
         selection=None if fields.get("selection") is None else selection_from_json(fields.fields("selection")),
+        ended=None if fields.get("ended") is None else _time(fields, "ended"),
+        stored_bytes=None if fields.get("stored_bytes") is None else fields.number("stored_bytes"),
         extra=fields.rest(),
     )
     if layout.backup_id_of(key) != manifest.id:
@@ -113,6 +123,34 @@ def decode_manifest(data: Data, key: str) -> Manifest:
 # --- the backup ---
 
 
+class _Sourced(Protocol):
+    """A `Source`, or a `BackupSummary`."""
+
+    @property
+    def account_name(self) -> str | None: ...
+    @property
+    def api_prefix(self) -> str | None: ...
+    @property
+    def login(self) -> str | None: ...
+    @property
+    def profile(self) -> str | None: ...
+
+
+def later_source(source: _Sourced) -> JsonObject:
+    """What a source, and a catalog's entry, say where it is known."""
+    return {
+        "account_name": source.account_name,
+        "api_prefix": source.api_prefix,
+        "login": source.login,
+        "profile": source.profile,
+    }
+
+
+def noted(values: Mapping[str, object]) -> JsonObject:
+    """Fields that came later than the format: there only where there is something to note."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def _source_to_json(source: Source) -> JsonObject:
     return {
         **source.extra,
@@ -121,6 +159,7 @@ def _source_to_json(source: Source) -> JsonObject:
         "account": source.account,
         "domain": source.domain,
         "context": source.context,
+        **noted(later_source(source)),
     }
 
 
@@ -131,6 +170,10 @@ def _source(fields: Fields) -> Source:
         account=fields.text("account"),
         domain=fields.optional_text("domain"),
         context=fields.optional_text("context"),
+        account_name=fields.optional_text("account_name"),
+        api_prefix=fields.optional_text("api_prefix"),
+        login=fields.optional_text("login"),
+        profile=fields.optional_text("profile"),
         extra=fields.rest(),
     )
 
@@ -142,6 +185,7 @@ def selection_to_json(selection: Selection) -> JsonObject:
         "exclude": list(selection.exclude),
         "consumers": selection.consumers,
         "config_only": selection.config_only,
+        **({"allow_empty": True} if selection.allow_empty else {}),
     }
 
 
@@ -151,6 +195,7 @@ def selection_from_json(fields: Fields) -> Selection:
         exclude=fields.texts("exclude"),
         consumers=fields.boolean("consumers"),
         config_only=fields.boolean("config_only"),
+        allow_empty=fields.get("allow_empty") is not None and fields.boolean("allow_empty"),
         extra=fields.rest(),
     )
 
@@ -198,7 +243,22 @@ def _stream_to_json(stream: StreamBackup) -> JsonObject:
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
         "read": None if stream.read is None else {**stream.read.extra, "how": stream.read.how, "why": stream.read.why},
+    } | ({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {})
+
+
+def _copied_to_json(copied: CopiedFrom) -> JsonObject:
+    return {
+        "origin": copied.origin,
+        "filter": copied.filter,
+        "destination": copied.destination,
+        "sequence": copied.sequence,
     }
+
+
+def _copied(fields: Fields) -> CopiedFrom:
+    return CopiedFrom(
+        fields.text("origin"), fields.text("filter"), fields.text("destination"), fields.number("sequence")
+    )
 
 
 def _stream(fields: Fields) -> StreamBackup:
@@ -221,6 +281,7 @@ def _stream(fields: Fields) -> StreamBackup:
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
         read=_reading(fields.optional_fields("read")),
+        copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )
@@ -266,6 +327,7 @@ def segment_to_json(ref: SegmentRef) -> JsonObject:
         "max_time": format_time(ref.max_ns),
         "digest": ref.digest,
         "fingerprint": ref.fingerprint.hex,
+        **({"gaps": ref.gaps} if ref.gaps else {}),
     }
 
 
@@ -288,8 +350,18 @@ def segment_from_json(fields: Fields, folder: str) -> SegmentRef:
         sha256=fields.hex256("sha256"),
         digest=fields.hex256("digest"),
         fingerprint=StreamDigest.from_hex(fields.hex256("fingerprint")),
+        gaps=_gaps(fields),
         extra=fields.rest(),
     )
+
+
+def _gaps(fields: Fields) -> str:
+    value = fields.optional_text("gaps")
+    if value is None:
+        return ""
+    if not _HEX128.fullmatch(value):
+        fields.wrong("gaps", "32 lower-case hex digits")
+    return value
 
 
 def _parsed_segment_key(fields: Fields, key: str) -> layout.SegmentKey:

@@ -16,7 +16,7 @@ different errors, and none of them is taken for an empty location.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import chain, islice
@@ -38,9 +38,11 @@ from jsbackup.repository.documents import Documents
 from jsbackup.repository.founding import Founding, put_keys
 from jsbackup.repository.inventory import Inventory, take_inventory, tend_catalog
 from jsbackup.repository.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.latest import Choice, choose_latest
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.sources import Wanted
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
@@ -55,6 +57,9 @@ _MAX_KEY_OBJECT_BYTES = 64 << 20
 
 # How many objects of a strange location are looked at.
 _LOOK = 100
+
+# Of `latest`, where nobody said for what.
+ANYTHING = Wanted()
 
 # What an interrupted `init` leaves.
 _TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
@@ -188,33 +193,27 @@ class Repository:
         return take_inventory(self.documents, wanted)
 
     def resolve(self, text: str) -> str:
-        """The id that `text` (`latest`, or the start of an id) means. `UsageError` if that is not one backup.
-
-        The latest is none that was made by reshaping another one, as long as there are others: who restores it in haste
-        wants what there was, and not what was masked for somebody else.
-        """
+        """The id that `text` (`latest`, or the start of an id) means. Raises as `choose`, but does not look for it."""
         if layout.is_backup_id(text):
             return text
-        backups = self.backups()
-        return self._latest(backups)[0] if text == layout.LATEST else layout.resolve_backup(text, backups)
+        if text == layout.LATEST:
+            return self.choose(text).manifest.id
+        return layout.resolve_backup(text, self.backups())
 
     def find(self, text: str) -> Manifest:
-        """The manifest of the backup that `text` means. Raises as `resolve` and `manifest`."""
-        if text != layout.LATEST:
-            return self.manifest(self.resolve(text))
-        backup, manifest = self._latest(self.backups())
-        return manifest or self.manifest(backup)
+        """The manifest of the backup that `text` means. Raises as `choose`."""
+        return self.choose(text).manifest
 
-    def _latest(self, backups: Sequence[str]) -> tuple[str, Manifest | None]:
-        """Its id, and its manifest if that was read on the way."""
-        for backup in reversed(backups):
-            try:
-                manifest = self.manifest(backup)
-            except JsBackupError:  # it is for the command to say what is wrong with it
-                return backup, None
-            if manifest.source.extra.get("transformed") is None:
-                return backup, manifest
-        return layout.resolve_backup(layout.LATEST, backups), None
+    def choose(self, text: str, wanted: Wanted = ANYTHING) -> Choice:
+        """The backup that `text` means: `latest` for what is `wanted` (`latest.py`), else the start of an id.
+
+        Raises:
+            UsageError: that is not one backup.
+            FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
+        """
+        if text == layout.LATEST:
+            return choose_latest(self, wanted)
+        return Choice(self.manifest(self.resolve(text)))
 
     def manifest(self, backup: str) -> Manifest:
         """Read a backup's manifest.

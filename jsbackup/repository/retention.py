@@ -1,22 +1,23 @@
 """Retention: which backups a policy keeps and which it removes, each with its reason. Pure; `forget.py` carries it out.
 
 **Groups.** A policy is applied to each group of backups by itself, so that none pushes another one out that it cannot
-replace. Of one group are backups of the same cluster, account and domain that were asked for in the same words
-(streams, excluded ones, with consumers or without). What streams were found is of no account: they come and go. An
-import is grouped by the kind of its folder and the streams in it, a transformed backup by how it was transformed too.
-The backups that `follow` makes, one every few seconds, are in groups of their own, and push no nightly one out.
-Whoever changes the words begins a new group, and the old one grows no more: what is left of it is removed by its ids,
-or with a coarser `Grouping`. Backups without messages (`--config-only`) are never in a group with others.
+replace. Of one group are backups of the same source (`origin.py`) that were asked for in the same words (streams,
+excluded ones, with consumers or without). What streams were found is of no account: they come and go. An import is
+grouped by the kind of its folder and the streams in it, a transformed backup by how it was transformed too. The backups
+that `follow` makes, one every few seconds, are in groups of their own, and push no nightly one out. Whoever changes the
+words begins a new group, and the old one grows no more: what is left of it is removed by its ids, or with a coarser
+`Grouping`. Backups without messages (`--config-only`) are never in a group with others.
 
 **Rules.** `last` N keeps the newest N. `hourly` to `yearly` N keep the newest backup of each of the N newest periods in
 which there are any; `within` keeps all that began so long before the group's newest complete backup, or later; a tag
 keeps all that have it. What one rule keeps is kept. Periods are those of UTC, weeks are ISO weeks (from Monday on).
 Time that passes removes nothing: where no backups are made any more, none disappears either.
 
-**Partial backups** lack something, so they never stand in for a complete one. Of a period that has a complete backup
-the newest complete one is kept. One that has only partial ones does not count among the N: its newest is kept besides,
-up to N such periods, as long as it is newer than the oldest that is counted. So the complete backups that are kept are
-the same whether there are partial ones or not.
+**Partial backups** lack something, so they never stand in for a complete one; nor does one without any stream, if there
+were some before (`worth.py`): the server may have lost them. Of a period that has a complete backup the newest complete
+one is kept. One that has only partial ones does not count among the N: its newest is kept besides, up to N such
+periods, as long as it is newer than the oldest that is counted. So the complete backups that are kept are the same
+whether there are partial ones or not.
 
 **Whatever the policy says**, these are kept: a held backup (`holds.py`); the newest complete one of its group, and the
 newest one if that is partial. Kept and not counted, because it is not known what they are: one whose manifest cannot be
@@ -25,7 +26,6 @@ read, and one that began later than `now_ns`, because some clock was wrong. It w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,9 @@ from enum import StrEnum
 from jsbackup.errors import UsageError
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.manifest import Result
+from jsbackup.repository.origin import origin_of
 from jsbackup.repository.summary import BackupSummary
+from jsbackup.repository.worth import find_hollow
 from jsbackup.times import parse_time
 
 __all__ = [
@@ -47,16 +49,13 @@ __all__ = [
     "TagRule",
     "apply_policy",
     "group_of",
-    "named_cluster",
+    "hollow_backups",
 ]
 
 # The tag of backups that `follow` made.
 FOLLOW_TAG = "follow"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-# A server that nobody has named calls itself by its id, another one each time it starts.
-_SERVER_ID = re.compile(r"N[A-Z2-7]{55}")
 
 
 class Grouping(StrEnum):
@@ -141,8 +140,9 @@ def apply_policy(
     for one in inventory.unreadable:
         kept.append(Kept(one.id, "", (f"cannot be read: {one.error.message}", *_held(one.id, held))))
     groups: dict[tuple[str, ...], list[_Backup]] = {}
+    hollow = hollow_backups(inventory.summaries)
     for summary in inventory.summaries:
-        backup = _Backup(summary, parse_time(summary.created))
+        backup = _Backup(summary, parse_time(summary.created), summary.id in hollow)
         if backup.created_ns > now_ns:
             reason = f"its date, {summary.created}, is in the future"
             group = ", ".join(group_of(summary, grouping))
@@ -166,10 +166,9 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
     """What tells a backup's group from others, such as `cluster C1`, `account A`, `streams ORDERS*`."""
     words: list[str] = []
     if grouping is not Grouping.NONE:
-        origin = (("cluster", named_cluster(backup.cluster)), ("account", backup.account), ("domain", backup.domain))
         words += [f"import of {backup.imported}"] if backup.imported is not None else []
         words += [f"transform {backup.transformed}"] if backup.transformed is not None else []
-        words += [f"{what} {name}" for what, name in origin if name]
+        words += [f"{what} {name}" for what, name in origin_of(backup).parts if name]
     selection = backup.selection
     if grouping is Grouping.SELECTION:
         words.append(f"streams {' '.join(selection.streams)}" if selection.streams else "all streams")
@@ -180,15 +179,21 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
     return tuple(words) or ("all backups",)
 
 
-def named_cluster(cluster: str) -> str:
-    """The name of a cluster or server; empty for one that nobody has named."""
-    return "" if _SERVER_ID.fullmatch(cluster) else cluster
+def hollow_backups(backups: Iterable[BackupSummary]) -> frozenset[str]:
+    """Ids of those without any stream although their group (the narrowest) had some before; `backups` oldest first."""
+    groups: dict[tuple[str, ...], list[BackupSummary]] = {}
+    for one in backups:
+        groups.setdefault(group_of(one, Grouping.SELECTION), []).append(one)
+    return frozenset(backup for group in groups.values() for backup in find_hollow(group))
 
 
 @dataclass(frozen=True, slots=True)
 class _Backup:
+    """`hollow`: it finds nothing of what there was before (`worth.py`), and stands in for none of these."""
+
     summary: BackupSummary
     created_ns: int
+    hollow: bool = False
 
     @property
     def id(self) -> str:
@@ -196,7 +201,7 @@ class _Backup:
 
     @property
     def complete(self) -> bool:
-        return self.summary.result is Result.COMPLETE
+        return self.summary.result is Result.COMPLETE and not self.hollow
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +224,8 @@ def _decide(policy: Policy, group: Sequence[_Backup]) -> list[tuple[_Backup, _Fo
     if complete is not None:
         verdicts[complete.id].kept.append("newest complete backup")
     if complete is not newest_first[0]:
-        verdicts[newest_first[0].id].kept.append("newest backup, partial")
+        what = "which found no stream any more" if newest_first[0].hollow else "partial"
+        verdicts[newest_first[0].id].kept.append(f"newest backup, {what}")
     for name, count, period_of in _rules(policy):
         if count:
             _apply_count(name, count, period_of, newest_first, verdicts)

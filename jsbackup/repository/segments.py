@@ -8,7 +8,7 @@ that are there already, if it does not know of them (`receipts.py`).
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -17,6 +17,7 @@ from dataclasses import replace
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.digest import EncodedRows, MessageBatch, encode_rows
+from jsbackup.formats.gaps import GapDigest
 from jsbackup.formats.packed import PackedBatch
 from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
@@ -60,7 +61,7 @@ class SegmentWriter:
         note: Callable[[SegmentRef], None] = _nobody,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        self._objects = objects
+        self.objects = objects
         self._folder = folder
         self._note = note
         self._cutter = SegmentCutter(objects, folder, segment_bytes, note)
@@ -141,26 +142,29 @@ class SegmentWriter:
         runs = [*self._window, *(run for run in (self._run, self._new) if run is not None)]
         return self._cutter.held_bytes + sum(run.packed_bytes for run in runs)
 
-    def without(self, refs: Iterable[SegmentRef], sequences: SequenceSet) -> list[SegmentRef]:
-        """Segments with the messages of `sequences` taken out: those that hold any are stored anew, the rest stays.
+    def without(self, refs: Iterable[SegmentRef], sequences: SequenceSet, *, first: int = 0) -> list[SegmentRef]:
+        """Segments with the messages of `sequences`, and those before `first`, taken out.
 
-        For deletions that an archive tells only after the messages. Totals come from the result (`total_of`).
+        Segments that hold any are stored again without them, the rest stays. For deletions that are known only after
+        the messages. Totals come from the result (`total_of`).
 
         Raises:
             KeyUnavailable: a segment of an earlier backup would have to be read, and there is no key that opens it.
         """
-        reader = SegmentReader(self._objects)
+        reader = SegmentReader(self.objects)
         kept: list[SegmentRef] = []
         for ref in refs:
             unwanted = sequences.within(ref.first_seq, ref.last_seq)
-            if not unwanted:
+            if not unwanted and first <= ref.first_seq:
                 kept.append(ref)
                 continue
-            cutter = SegmentCutter(self._objects, self._folder, self._cuts.segment_bytes, self._note)
-            with self._objects.room.share() as share, closing(cutter):
+            if ref.last_seq < first:
+                continue
+            cutter = SegmentCutter(self.objects, self._folder, self._cuts.segment_bytes, self._note)
+            with self.objects.room.share() as share, closing(cutter):
                 share.hold(2 * ref.size)
                 for batch in reader.prove(ref):
-                    for part in split_batch(drop_sequences(batch, unwanted)):
+                    for part in split_batch(drop_sequences(_since(first, batch), unwanted)):
                         cutter.add(part)
                 cutter.end()
                 kept += cutter.refs
@@ -232,7 +236,7 @@ class SegmentWriter:
             self._gone_bytes += ref.bytes if front else 0
             return
         if run.is_still(ref):
-            run.ref = ref
+            run.ref = run.named(ref)
             self._settle(run, [self._cuts.segment_bytes])
             return
         lost = max(ref.messages - run.extent.messages, 1)
@@ -278,6 +282,12 @@ class SegmentWriter:
         self._cutter.end()
 
 
+def _since(first: int, batch: MessageBatch) -> MessageBatch:
+    """The messages of a batch from the sequence `first` on."""
+    sequences: memoryview[int] = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
+    return batch.slice(bisect_left(sequences, first))
+
+
 class SegmentReader:
     """Reads segments, proving each against its reference."""
 
@@ -312,6 +322,7 @@ class _Run:
         self.extent = Extent(0, 0, 0, 0)
         self.ref: SegmentRef | None = None
         self._sha256 = hashlib.sha256() if digest else None
+        self._gaps = GapDigest()
         self._pieces: deque[PackedBatch] = deque()
 
     @property
@@ -335,12 +346,17 @@ class _Run:
         self.extent = self.extent + added if self.extent.messages else added
         if self._sha256 is not None:
             self._sha256.update(rows.encoded)
+            self._gaps.update(memoryview(columns_from_batch(batch).sequences).cast("B").cast("q"))
         self._pieces.append(PackedBatch(batch))
 
     def is_still(self, ref: SegmentRef) -> bool:
         """Whether these are the messages that were stored."""
         same = self.extent == extent_of(ref)
         return same and self._sha256 is not None and self._sha256.hexdigest() == ref.digest
+
+    def named(self, ref: SegmentRef) -> SegmentRef:
+        """The segment of these messages. An older jsbackup did not say which sequences are missing in it."""
+        return ref if ref.gaps else replace(ref, gaps=self._gaps.hex)
 
     def take(self) -> Iterator[MessageBatch]:
         """The messages; each batch is forgotten as it is given."""

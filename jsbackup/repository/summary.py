@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
+from jsbackup.times import parse_time
 
 __all__ = ["BackupSummary", "summary_of"]
 
@@ -17,7 +18,7 @@ class BackupSummary:
     `cluster`, `account` and `domain` say where it comes from, as `Source` does; an import has none of them, and
     `imported` is the kind of folder it took in; one that was made of another backup by reshaping it has `transformed`,
     in the words of the options. Where nothing was selected, `selection` names all streams, and tells whether there are
-    only configurations of them.
+    only configurations of them. What follows `selection` is as in a manifest, and None where it was not noted.
     """
 
     id: str
@@ -33,6 +34,23 @@ class BackupSummary:
     imported: str | None = None
     transformed: str | None = None
     selection: Selection = field(default_factory=Selection)
+    # Entries of catalogs that an older tool wrote lack these, so they tell no two backups apart.
+    account_name: str | None = field(default=None, compare=False)
+    api_prefix: str | None = field(default=None, compare=False)
+    login: str | None = field(default=None, compare=False)
+    profile: str | None = field(default=None, compare=False)
+    ended: str | None = field(default=None, compare=False)
+    stored_bytes: int | None = field(default=None, compare=False)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took to make."""
+        return None if self.ended is None else (parse_time(self.ended) - parse_time(self.created)) / 1e9
+
+    @property
+    def is_of_a_server(self) -> bool:
+        """Whether it was made of a server's streams, and not of files or of another backup."""
+        return self.imported is None and self.transformed is None
 
 
 def summary_of(manifest: Manifest) -> BackupSummary:
@@ -53,6 +71,12 @@ def summary_of(manifest: Manifest) -> BackupSummary:
         transformed=_transformed(manifest.source.extra.get("transformed")),
         selection=manifest.selection
         or Selection(tuple(sorted(names)), config_only=bool(manifest.streams) and without_messages),
+        account_name=manifest.source.account_name,
+        api_prefix=manifest.source.api_prefix,
+        login=manifest.source.login,
+        profile=manifest.source.profile,
+        ended=manifest.ended,
+        stored_bytes=manifest.stored_bytes,
     )
 
 

@@ -3,10 +3,9 @@
 What servers read again from stored messages (nats-server `server/stream.go`, `server/scheduler.go`):
 
 - `Nats-Stream-Source: <origin> <sequence> <filter> <destination>[ <subject>[ <identity>]]`, by which a stream that has
-  sources knows, when it starts, up to where it has copied from each. Origin (the name, and behind a colon what tells
-  external ones apart), filter and destination are those of its config: were they to differ, it would copy all again.
-  Before 2.10: `<origin> <sequence>`. The identity (from 2.15) is a hash of when the origin was made: were that another,
-  it would copy all again too, so it is left out where the origin is made anew with it. Without it nobody asks.
+  sources knows, when it starts, up to where it has copied from each (`copy_positions.py`). Origin, filter and
+  destination are those of its config: were they to differ, it would copy all again. Where the origin will not be what
+  the mark says of it, the mark is mended (`Mend`): the identity left out, the sequence another.
 - `Nats-Counter-Sources`, JSON: what a counter has got from each origin and subject, `{origin: {subject: value}}`.
 - `Nats-Schedule-Target`, `Nats-Schedule-Source`, `Nats-Scheduler`: subjects of scheduled messages.
 
@@ -16,20 +15,58 @@ Others tell of the past (`Nats-Subject`, `Nats-Expected-Last-Subject-Sequence-Su
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from jsbackup.errors import FormatError, PlanRefused
 from jsbackup.model import JsonObject
+from jsbackup.transforms.copy_positions import SourceKey, source_key
 from jsbackup.transforms.follow import origins_of
 from jsbackup.transforms.header_block import exchange
 
-__all__ = ["MARKS", "SourceMark", "follow_headers", "source_marks"]
+__all__ = ["MARKS", "Mend", "SourceMark", "follow_headers", "mend_marks", "source_marks"]
 
 # What all names of the fields below begin with: batches without any of these have nothing to follow.
 MARKS = (b"Nats-Stream-Source", b"Nats-Counter-Sources", b"Nats-Schedule")
 
 _SUBJECTS = frozenset((b"Nats-Schedule-Target", b"Nats-Schedule-Source", b"Nats-Scheduler"))
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What becomes of the marks of a source besides its names.
+
+    `renewed` leaves the identity out: the origin is another one by its time of creation, with the same messages. No
+    mark names a sequence above `most`, where the origin ends. The mark of sequence `raised[0]`, the last one, says
+    `raised[1]`: up to there it had copied, and the messages behind it are gone.
+    """
+
+    renewed: bool = False
+    most: int | None = None
+    raised: tuple[int, int] | None = None
+
+    def __bool__(self) -> bool:
+        return self != Mend()
+
+    def sequence(self, sequence: int) -> int:
+        """What a mark of this sequence says."""
+        if self.raised is not None and sequence == self.raised[0]:
+            sequence = self.raised[1]
+        return sequence if self.most is None else min(sequence, self.most)
+
+    def to_json(self) -> JsonObject:
+        return {"renewed": self.renewed, "most": self.most, "raised": self.raised and list(self.raised)}
+
+    @classmethod
+    def from_json(cls, value: object) -> Mend:
+        """The opposite of `to_json`. Raises FormatError."""
+        if isinstance(value, dict) and value.keys() == {"renewed", "most", "raised"}:
+            renewed, most, raised = value["renewed"], value["most"], value["raised"]
+            numbers = [*([] if most is None else [most]), *(raised if isinstance(raised, list) else [])]
+            sound = raised is None or (isinstance(raised, list) and len(raised) == 2)
+            if isinstance(renewed, bool) and sound and all(type(n) is int and n >= 0 for n in numbers):
+                return cls(renewed, most, None if raised is None else (raised[0], raised[1]))
+        raise FormatError("not how marks of a source are mended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +79,24 @@ class SourceMark:
     before: tuple[str, str, str]
     after: tuple[str, str, str]
     mapped: bool
+    mend: Mend = field(default_factory=Mend)
 
     def to_json(self) -> JsonObject:
-        return {"before": list(self.before), "after": list(self.after), "mapped": self.mapped}
+        mended = {"mend": self.mend.to_json()} if self.mend else {}
+        return {"before": list(self.before), "after": list(self.after), "mapped": self.mapped, **mended}
 
     @classmethod
     def from_json(cls, value: object) -> SourceMark:
         """The opposite of `to_json`. Raises FormatError."""
-        if not isinstance(value, dict) or value.keys() != {"before", "after", "mapped"}:
+        if not isinstance(value, dict) or value.keys() - {"mend"} != {"before", "after", "mapped"}:
             raise FormatError("not a mark of a source")
         for side in (value["before"], value["after"]):
             if not isinstance(side, list) or len(side) != 3 or not all(isinstance(text, str) for text in side):
                 raise FormatError("not a mark of a source")
         if not isinstance(value["mapped"], bool):
             raise FormatError("not a mark of a source")
-        return cls(tuple(value["before"]), tuple(value["after"]), value["mapped"])
+        mend = Mend.from_json(value["mend"]) if "mend" in value else Mend()
+        return cls(tuple(value["before"]), tuple(value["after"]), value["mapped"], mend)
 
 
 def source_marks(before: JsonObject, after: JsonObject, mapped: Sequence[str]) -> tuple[SourceMark, ...]:
@@ -69,15 +109,21 @@ def source_marks(before: JsonObject, after: JsonObject, mapped: Sequence[str]) -
     )
 
 
-def _mark(source: JsonObject) -> tuple[str, str, str]:
-    """As the server composes it (`composeIName`)."""
-    transforms = source.get("subject_transforms")
-    if not transforms:
-        return source["name"], source.get("filter_subject") or ">", ">"
-    if not isinstance(transforms, list) or not all(isinstance(transform, dict) for transform in transforms):
-        raise FormatError("subject_transforms are damaged")
-    src, dest = ("\f".join(str(transform.get(key) or ">") for transform in transforms) for key in ("src", "dest"))
-    return source["name"], src, dest
+def mend_marks(
+    config: JsonObject, marks: Sequence[SourceMark], mends: Mapping[SourceKey, Mend]
+) -> tuple[SourceMark, ...]:
+    """The marks of the stream with this config (before it changes), mended by the keys of its sources.
+
+    `marks` are those that it has already, in the order of its sources, or none.
+    """
+    marks = marks or source_marks(config, config, ())
+    keys = [source_key(source) for source in origins_of({"sources": config.get("sources")})]
+    return tuple(replace(mark, mend=mends.get(key, mark.mend)) for mark, key in zip(marks, keys, strict=True))
+
+
+def _mark(source: JsonObject) -> SourceKey:
+    """Its key without what tells external origins and consumers apart, which no restore changes."""
+    return source_key({key: value for key, value in source.items() if key not in ("external", "consumer")})
 
 
 def follow_headers(
@@ -112,7 +158,8 @@ def _text(value: bytes) -> str:
 def _source(value: str, marks: Sequence[SourceMark], rename: Callable[[str], str], move: Callable[[str], str]) -> str:
     fields = value.split(" ")
     if len(fields) == 2:
-        return f"{rename(fields[0])} {fields[1]}"
+        mend = next((mark.mend for mark in marks if mark.before[0] == fields[0]), Mend())
+        return f"{rename(fields[0])} {_sequence(fields[1], mend)}"
     if len(fields) < 4:
         return value
     for mark in marks:
@@ -120,8 +167,15 @@ def _source(value: str, marks: Sequence[SourceMark], rename: Callable[[str], str
             name, sequence, _, _, *rest = fields
             if rest and mark.mapped:
                 rest = [move(rest[0])]
-            return " ".join([mark.after[0] + name[len(mark.before[0]) :], sequence, *mark.after[1:], *rest])
+            if mark.mend.renewed:
+                rest = rest[:1]
+            name = mark.after[0] + name[len(mark.before[0]) :]
+            return " ".join([name, _sequence(sequence, mark.mend), *mark.after[1:], *rest])
     return value
+
+
+def _sequence(text: str, mend: Mend) -> str:
+    return str(mend.sequence(int(text))) if mend and text.isascii() and text.isdigit() and len(text) <= 20 else text
 
 
 def _is_of(origin: str, mark: SourceMark) -> bool:

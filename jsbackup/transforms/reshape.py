@@ -12,7 +12,7 @@ Memory: one batch of those that come in, one of those that go out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -33,13 +33,13 @@ from jsbackup.transforms.batches import (
     rebatch,
     with_column,
 )
-from jsbackup.transforms.copied_from import MARKS, SourceMark, follow_headers, source_marks
+from jsbackup.transforms.copied_from import MARKS, Mend, SourceMark, follow_headers, mend_marks, source_marks
+from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.cut import Cut, Extent
 from jsbackup.transforms.follow import (
     arriving_unmapped,
     map_consumer_config,
     map_stream_config,
-    origins_of,
     subjects_of,
 )
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
@@ -110,15 +110,12 @@ class Reshape:
             return self
         return replace(self, marks=source_marks(config, self.stream_config(config, restored), list(restored)))
 
-    def of_copy(self, config: JsonObject, renewed: Collection[str]) -> Reshape:
-        """The same for the messages of a stream that copies from some of `renewed`, streams that are made anew with it.
+    def of_copy(self, config: JsonObject, mends: Mapping[SourceKey, Mend]) -> Reshape:
+        """The same for the messages of a stream with sources, whose marks are mended; `config` is that it has now.
 
         Raises FormatError as `stream_config`.
         """
-        origins = origins_of({"sources": config.get("sources")})
-        if self.marks or not any(origin["name"] in renewed and not origin.get("external") for origin in origins):
-            return self
-        return replace(self, marks=source_marks(config, config, list(renewed)))
+        return replace(self, marks=mend_marks(config, self.marks, mends)) if any(mends.values()) else self
 
     def stream_config(self, config: JsonObject, restored: Collection[str]) -> JsonObject:
         """The config of a stream, as its messages will be.

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from jsbackup.cli.status_report import Report
 from jsbackup.config import Glob
 from jsbackup.engine.breaches import Limits, LiveStreams
-from jsbackup.engine.status import Line, Origin, Status, Stored, StreamSize, Work
+from jsbackup.engine.status import Line, Status, Stored, StreamSize, Work
 from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.leases import LeaseText
 from jsbackup.repository.manifest import Result, Selection, SkippedStream
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.repository.verify import Level
 from tests.cli.pages import HOSTILE

@@ -43,4 +43,8 @@ def test_it_takes_the_newest_complete_backup_of_a_server_with_messages(shop: Sho
     done = typed("drill", "-r", repo, "--nats-server", EMBEDDED)
     assert done.code == 0 and f"drilled backup {wanted}" in done.out
     asked = typed("drill", "latest", "-r", repo, "--nats-server", EMBEDDED, "--json")
-    assert asked.code == 0 and asked.document["backup"] != wanted and not asked.document["everything"]
+    assert asked.code == 0 and asked.document["backup"] == wanted and asked.document["everything"]
+    config = typed("list", "-r", repo, "--json").document["backups"][1]["backup"]
+    asked = typed("drill", config, "-r", repo, "--nats-server", EMBEDDED, "--json")
+    assert asked.code == 0 and not asked.document["everything"]
+    assert asked.document["uncounted"] == f"backup {config} has configurations only"

@@ -27,7 +27,8 @@ def _both(typed: Type, line: Line, code: int, message: str, **extra: str) -> Non
     assert (plain.code, plain.out) == (code, ""), plain
     (said,) = [text for text in plain.err.splitlines() if text.startswith("error: ")]
     assert message in said and not said.endswith(".")
-    assert all(text.startswith(("error: ", "hint: ", "no repository at ")) for text in plain.err.splitlines())
+    asides = ("error: ", "hint: ", "no repository at ", "latest is ", "warning: stream ")
+    assert all(text.startswith(asides) for text in plain.err.splitlines())
     told = typed(*line, "--json", **extra)
     assert told.code == code
     assert told.document["error"]["code"] == code

@@ -52,15 +52,13 @@ def test_with_json_it_is_an_error_like_others(shop: Shop) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_waits_for_a_server_is_stopped(shop: Shop, tmp_path: Path, number: signal.Signals) -> None:
     repo = tmp_path / "repo"
+    assert in_shell("init", "-r", repo).code == 0
     with NatsServer(NEWEST) as server:
         server.freeze()
         line = command_line("backup", "-s", server.url, "-r", repo, "--timeout", "60s")
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        assert said.endswith("making one\n")
-        # The repository is made before the server is asked: from then on it waits.
-        wait_until((repo / "jsbackup.json").exists, "the repository")
+        # It holds a lease before the server is asked: from then on it waits.
+        wait_until(lambda: any((repo / "locks").glob("*")), "the lease")
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
         server.thaw()

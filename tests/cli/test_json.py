@@ -177,6 +177,8 @@ def test_every_command_prints_what_the_schema_says(
     assert (made["streams"], made["messages"], made["result"], made["failed"]) == (1, 1000, "complete", [])
 
     shown = check("show", typed("show", "latest", "-r", repo, "--json"))
+    assert shown["backup"] == first["backup"]  # the newest that has everything
+    shown = check("show", typed("show", config["backup"], "-r", repo, "--json"))
     assert shown["backup"] == config["backup"] and shown["previous"] == second["backup"]
     assert shown["source"]["imported"] is None
     shown = check("show", typed("show", first["backup"], "-r", repo, "--json"))

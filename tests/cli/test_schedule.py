@@ -130,6 +130,10 @@ def test_lines_for_cron_run_as_they_stand(typed: Type, config: Path, shop: Shop,
         words = shlex.split(command.replace("\\%", "%"))
         program = words.index("jsbackup") if "jsbackup" in words else 0
         names.append(words[program + 1])
+        if names == ["backup"]:  # a disk that is not mounted gets no new repository
+            missing_one = typed(*words[program + 1 :])
+            assert missing_one.code == 10 and "is not mounted" in missing_one.err
+            assert typed("init", "--profile", "shop").code == 0
         done = typed(*words[program + 1 :])
         assert (done.code, done.out) == (0, ""), done.err
     assert names == ["backup", "forget", "verify", "status"]
@@ -160,6 +164,7 @@ def test_units_are_accepted_by_systemd_and_run_with_what_they_are_lent(
 
     (tmp_path / "lent").mkdir()
     shutil.copy(config, tmp_path / "lent" / "config.toml")
+    assert typed("init", "--profile", "shop").code == 0
     monkeypatch.delenv("JSBACKUP_CONFIG")
     for job in ("backup", "forget", "verify", "status"):
         (line,) = services[f"jsbackup-shop-{job}.service"]["ExecStart"]
@@ -229,6 +234,7 @@ def test_manifests_are_what_kubernetes_takes_and_run_with_what_is_mounted(
         mounted_config.chmod(0o600)
         # A profile with variables in place of its secrets is one.
         assert typed("config", "check", "--config", mounted_config, "--profile", profile).code == 0
+        assert profile != "shop" or typed("init", "--profile", "shop").code == 0
         for job in jobs:
             arguments = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
             if profile == "shop" and arguments[0] != "drill":
@@ -239,7 +245,7 @@ def test_manifests_are_what_kubernetes_takes_and_run_with_what_is_mounted(
 @pytest.mark.nats
 def test_what_cannot_be_scheduled_is_refused_or_left_out(typed: Type, config: Path, tmp_path: Path) -> None:
     notes = made(typed, "cron", profile="Other.Shop")["notes"]
-    assert len(notes) == 2 and "keep-daily" in notes[0] and "no drill" in notes[1]
+    assert len(notes) == 3 and "keep-daily" in notes[0] and "no drill" in notes[1] and "--no-init" in notes[2]
     whole = config.read_text()
     for line, message in (
         ("--format cron --every 7m", "every 7m"),

@@ -8,7 +8,7 @@ import ipaddress
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,39 +56,49 @@ _UNLIMITED = dict.fromkeys(
 
 
 class Operator:
-    """An operator with a system account and one account; `config` makes a server trust it.
+    """An operator with a system account and others, by name; `config` makes a server trust it.
 
-    `tiers` are JetStream limits of the account by their number of replicas, such as `{"R1": {"streams": 1}}`.
+    `tiers` are JetStream limits of the accounts by their number of replicas, such as `{"R1": {"streams": 1}}`.
     """
 
-    def __init__(self, tiers: Mapping[str, Mapping[str, int]] | None = None) -> None:
+    def __init__(
+        self, tiers: Mapping[str, Mapping[str, int]] | None = None, accounts: Sequence[str] = ("APP",)
+    ) -> None:
         operator, system = Key(nkeys.PREFIX_BYTE_OPERATOR), Key(nkeys.PREFIX_BYTE_ACCOUNT)
-        self.account = Key(nkeys.PREFIX_BYTE_ACCOUNT)
+        self.accounts = {name: Key(nkeys.PREFIX_BYTE_ACCOUNT) for name in accounts}
+        self.account = self.accounts[accounts[0]]
         jwt = operator.jwt(operator.public, "op", {"type": "operator", "system_account": system.public})
         limits = {"type": "account", "limits": {**_UNLIMITED, "wildcards": True}}
-        system_limits = limits
+        flat = {key: value for key, value in _UNLIMITED.items() if key not in _STORED} | {"wildcards": True}
+        # The system account must not have JetStream.
+        system_limits = {"type": "account", "limits": flat}
         if tiers is not None:
-            flat = {key: value for key, value in _UNLIMITED.items() if key not in _STORED} | {"wildcards": True}
             own = {name: {**dict.fromkeys(_STORED, -1), **given} for name, given in tiers.items()}
-            # The system account must not have JetStream.
-            system_limits = {"type": "account", "limits": flat}
             limits = {"type": "account", "limits": {**flat, "tiered_limits": own}}
         preload = "\n".join(
             f"  {key.public}: {operator.jwt(key.public, name, claims)}"
-            for key, name, claims in ((system, "SYS", system_limits), (self.account, "APP", limits))
+            for key, name, claims in (
+                (system, "SYS", system_limits),
+                *((key, name, limits) for name, key in self.accounts.items()),
+            )
         )
         self.config = (
             f"operator: {jwt}\nsystem_account: {system.public}\nresolver: MEMORY\nresolver_preload: {{\n{preload}\n}}\n"
         )
 
-    def user(self, *, bearer: bool = False, expires: int | None = None) -> tuple[str, str]:
-        """JWT and seed of a new user."""
+    def user(
+        self, *, account: str = "", bearer: bool = False, expires: int | None = None, publish: Sequence[str] = ()
+    ) -> tuple[str, str]:
+        """JWT and seed of a new user, of the first account if none is named; with `publish` it may publish no more."""
         user = Key()
         claims: dict[str, Any] = {"type": "user", "subs": -1, "data": -1, "payload": -1}
         if bearer:
             claims["bearer_token"] = True
+        if publish:
+            claims["pub"] = {"allow": list(publish)}
         outer = {} if expires is None else {"exp": expires}
-        return self.account.jwt(user.public, "ann", claims, **outer), user.seed
+        key = self.accounts[account] if account else self.account
+        return key.jwt(user.public, "ann", claims, **outer), user.seed
 
 
 def creds_text(jwt: str, seed: str) -> str:

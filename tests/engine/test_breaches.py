@@ -10,11 +10,12 @@ import pytest
 
 from jsbackup.config import Glob
 from jsbackup.engine.breaches import Limits, LiveStreams, find_breaches, last_good_verify, not_backed_up, span
-from jsbackup.engine.status import Origin, Status, take_status
+from jsbackup.engine.status import Status, take_status
 from jsbackup.repository import layout
 from jsbackup.repository.checks import DrillOutcome, FailedStream, VerifyOutcome, put_drill, put_verify
 from jsbackup.repository.layout import ReceiptKey
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.origin import Origin
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import TagRule
 from jsbackup.repository.verify import Level
@@ -139,10 +140,11 @@ def test_what_finds_no_new_streams_or_has_no_consumers_covers_less(world: World,
     assert world.rules(max_age_seconds=24 * HOUR) == ["backup-age"]
 
 
-def test_words_that_changed_leave_no_line_behind_that_is_too_old(world: World) -> None:
+def test_a_newer_backup_that_leaves_a_stream_out_does_not_stand_for_it(world: World) -> None:
     world.back_up(300, "A", "TMP_1")
     world.back_up(1, "A", selection=Selection(exclude=("TMP*",)))
-    assert world.rules(max_age_seconds=24 * HOUR) == []
+    assert world.rules(max_age_seconds=24 * HOUR) == ["backup-age"]
+    assert [line.covered for line in world.status().lines] == [False, False]
 
 
 def test_another_account_is_not_covered(world: World) -> None:

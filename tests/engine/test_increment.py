@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jsbackup.engine.increment import Increment, Incremental, Present, Span, Whole, choose, plan_increment
 from jsbackup.formats.digest import StreamDigest
+from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.model import SequencePair, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, Captured, SegmentRef, StreamBackup
@@ -45,7 +46,11 @@ def stream(sequences: list[int], last: int = 0, *, deleted: bool = True, lost: i
 def segments(sequences: list[int], size: int) -> tuple[SegmentRef, ...]:
     runs = [sequences[i : i + size] for i in range(0, len(sequences), size)]
     return tuple(
-        SegmentRef(f"s/{r[0]}", r[0], r[-1], len(r), 100 * len(r), 1, 2, 10, "00", str(r), StreamDigest()) for r in runs
+        SegmentRef(
+            *(f"s/{r[0]}", r[0], r[-1], len(r), 100 * len(r), 1, 2, 10, "00", str(r), StreamDigest()),
+            gaps=digest_of_missing(s for s in range(r[0], r[-1]) if s not in r),
+        )
+        for r in runs
     )
 
 
@@ -98,6 +103,30 @@ def test_a_segment_that_lost_messages_is_read_anew() -> None:
     made = increment(backup(OLD), stream([s for s in OLD if s not in (6, 7)] + [21]))
     assert [ref.first_seq for ref in made.kept] == [1, 9, 13]
     assert made.spans == (Span(5, 8, 2), Span(17, 21, 5))
+
+
+def test_a_segment_of_which_one_message_came_back_and_another_went_is_read_anew() -> None:
+    there = [s for s in OLD if s != 8]
+    made = increment(backup(there, size=5), stream([s for s in OLD if s != 9]))
+    assert [ref.first_seq for ref in made.kept] == [1, 12]
+    assert made.spans == (Span(6, 11, 5), Span(17, 20, 4))
+
+
+def test_a_stream_of_which_one_message_came_back_and_another_went_has_changed() -> None:
+    there = [s for s in OLD if s != 6]
+    assert increment(backup(there, size=19), stream(there)).spans == ()
+    assert (
+        why(backup(there, size=19), stream([s for s in OLD if s != 7]))
+        == "no segment of the last backup is still as it was"
+    )
+
+
+def test_a_segment_with_gaps_that_an_older_version_stored_is_read_anew() -> None:
+    there = [s for s in OLD if s != 8]
+    old = backup(there, size=5)
+    assert [ref.first_seq for ref in increment(old, stream([*there, 21])).kept] == [1, 6, 12]
+    old = replace(old, segments=tuple(replace(ref, gaps="") for ref in old.segments))
+    assert [ref.first_seq for ref in increment(old, stream([*there, 21])).kept] == [1, 12]
 
 
 def test_a_segment_that_is_not_in_the_store_any_more_is_read_anew() -> None:

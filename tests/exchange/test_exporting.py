@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
+from jsbackup.exchange.import_stream import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive import ArchiveDecoder
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
@@ -29,6 +30,7 @@ from tests.exchange.folders import V1, V2, golden_folder, imported, stored_messa
 from tests.formats.archives import Content, as_stored, read
 from tests.harness.backups import CREATED, INCARNATION, make_repository, store_opaque
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.harness.natscli import jsm_validate
 from tests.harness.servers import VERSIONS
 from tests.harness.stores import Fault, FaultStore
 
@@ -138,6 +140,30 @@ def test_an_export_is_imported_without_a_loss(
     assert again.warnings == ()
 
 
+@pytest.mark.natscli
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    streams=st.lists(
+        st.tuples(message_lists(), st.integers(0, 5), st.sampled_from(["file", "memory"])), min_size=1, max_size=6
+    ),
+)
+def test_nats_backup_validate_is_content_with_any_export_as_v2(
+    tmp_path_factory: pytest.TempPathFactory, streams: list[tuple[list[Message], int, str]]
+) -> None:
+    path, store = tmp_path_factory.mktemp("folders"), MemoryStore()
+    held: dict[str, list[Message]] = {}
+    for number, (messages, tail, storage) in enumerate(streams):
+        last = (messages[-1].sequence if messages else 0) + tail
+        first = last + 1 if last and not messages else 0
+        stream = stored(store, messages, name=f"S{number}", last_seq=last, first_seq=first, storage=storage)
+        export(path / stream.name, store, stream, Archive.V2)
+        held[stream.name] = messages
+    found = jsm_validate(path / name for name in held)
+    assert {name: (one["error"], one["messages"]) for name, one in found.items()} == {
+        name: ("", len(messages)) for name, messages in held.items()
+    }
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @BOTH
 def test_a_real_servers_stream_goes_through_both_formats(tmp_path: Path, version: str, archive: Archive) -> None:
@@ -188,6 +214,17 @@ def test_a_large_pending_set_comes_along(tmp_path: Path, store: MemoryStore) -> 
 
 
 # --- what a format cannot hold ---
+
+
+@pytest.mark.parametrize(
+    ("created", "archive", "noted"), [(CREATED, "v1", 0), (CREATED, "v2", 1), (UNKNOWN_TIME, "v1", 1)]
+)
+def test_a_stream_that_would_copy_again_is_noted(
+    tmp_path: Path, store: MemoryStore, created: str, archive: str, noted: int
+) -> None:
+    stream = replace(stored(store, MESSAGES, sources=[{"name": "ORIGIN"}]), created=created)
+    notes = export(tmp_path / "out", store, stream, Archive(archive)).notes
+    assert sum("copies from other streams" in note for note in notes) == noted
 
 
 def test_a_memory_stream_is_v2_and_never_v1(tmp_path: Path, store: MemoryStore) -> None:

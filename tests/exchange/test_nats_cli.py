@@ -31,10 +31,23 @@ def test_config_and_state_are_read_and_other_blocks_passed_over() -> None:
     assert plain.state == StreamState(
         messages=3, bytes=99, first_seq=4, last_seq=9, first_ns=1795248000_123456789, last_ns=0
     )
-    edited = meta(
-        edit={"options": [], "source_digest": "sha256:00"}, source={"subjects": [">"], "dropped": 1}, later=[1]
-    )
-    assert decode_meta(edited, "backup.json") == plain
+    assert decode_meta(meta(later=[1], edit=None, source=7), "backup.json") == plain
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"edit": {"options": ["a=\x1b[31m", 7]}}, ["it was edited with 'nats backup edit' (a=\\x1b[31m, 7)"]),
+        ({"edit": {"options": "x", "obfuscated": False}}, ["it was edited with 'nats backup edit' (no options)"]),
+        ({"edit": {"obfuscated": True}}, ["it was edited with 'nats backup edit' (no options): names, subjects, "]),
+        ({"source": {"dropped": 0}}, ["it was recorded with 'nats sub --backup': it has no consumers"]),
+        ({"source": {"dropped": 12}}, ["it was recorded with 'nats sub --backup', which missed 12 messages: "]),
+        ({"edit": {}, "source": {}}, ["it was edited", "it was recorded"]),
+    ],
+)
+def test_what_did_not_come_from_a_server_is_called_so(block: dict[str, Any], said: list[str]) -> None:
+    made = decode_meta(meta(**block), "backup.json").made
+    assert len(made) == len(said) and all(one.startswith(start) for one, start in zip(made, said, strict=True))
 
 
 def test_what_is_written_is_read_back() -> None:

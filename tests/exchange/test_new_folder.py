@@ -99,12 +99,26 @@ def test_what_appears_meanwhile_is_never_replaced(target: Path) -> None:
     with pytest.raises(StoreError, match="meanwhile"), NewFolder(target, "token", 0o700) as new:
         fill(new)
         target.mkdir(exist_ok=True)
-        # The last of ours in order of names, so that others were moved before it is met.
-        (target / "backup.json").write_bytes(b"theirs")
+        # The last of ours that was made, so that others were moved before it is met.
+        (target / "S").write_bytes(b"theirs")
         new.commit()
-    assert tree(target) == {"backup.json": b"theirs"}
-    assert [path.name for path in target.iterdir()] == ["backup.json"]
+    assert tree(target) == {"S": b"theirs"}
+    assert [path.name for path in target.iterdir()] == ["S"]
     assert nothing_but(target)
+
+
+def test_in_a_folder_that_exists_what_was_made_last_gets_its_name_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[str] = []
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda self, to: moved.append(Path(to).name) or rename(self, to))
+    with NewFolder(tmp_path, "token", 0o700) as new:
+        (new.staging / "zzz").write_bytes(b"somebody else's")
+        new.write("stream.arc.s2", b"")
+        new.write("backup.json", b"{}")
+        new.commit()
+    assert moved == ["zzz", "stream.arc.s2", "backup.json"]
 
 
 def test_a_file_in_the_place_of_the_folder_is_never_replaced(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from jsbackup.repository.manifest import (
     Manifest,
     Result,
     SegmentRef,
+    Selection,
     Source,
     StreamBackup,
     total_of,
@@ -82,6 +83,7 @@ def nth_manifest(number: int, *, streams: int = 1, segments: int = 1) -> Manifes
         streams=tuple(some_stream(f"STREAM_{one:02}", segments) for one in range(streams)),
         tags={"number": str(number)},
         previous=nth_id(number - 1) if number else None,
+        selection=Selection(),
     )
 
 

@@ -192,6 +192,19 @@ def time_ns(text: str) -> int:
 # --- comparing ---
 
 
+def unused_floors(before: Mapping[str, ObservedStream], after: Mapping[str, ObservedStream]) -> list[str]:
+    """Consumers that acknowledged nothing, as patterns for `compare`: 2.15 counts their floor from the first sequence
+    or the one they start with, which means the same."""
+    return [
+        f"{name}:consumer.{consumer}.ack_floor"
+        for name, stream in after.items()
+        for consumer, info in stream.consumers.items()
+        if info["ack_floor"]["consumer_seq"] == 0
+        and info["ack_floor"]["stream_seq"] + 1 in (stream.state["first_seq"], info["config"].get("opt_start_seq"))
+        and before[name].consumers[consumer]["ack_floor"]["consumer_seq"] == 0
+    ]
+
+
 def compare(
     before: Mapping[str, ObservedStream],
     after: Mapping[str, ObservedStream],

@@ -33,11 +33,23 @@ import pytest
 
 _log = logging.getLogger(__name__)
 
-VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
-NEWEST = VERSIONS[-1]
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY / ".cache" / "nats-server"
+
+VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1", "2.15.2")
+BUNDLED = "2.15.1"  # what the extra `drill` installs: the newest that pip has
+
+
+def _newest() -> str:
+    """The newest release. Where it is not installed, for want of Go, the newest of pip stands in: most tests run on
+    this one and would be skipped. Never in CI."""
+    installed = os.access(CACHE / VERSIONS[-1] / "bin" / "nats-server", os.X_OK)
+    return VERSIONS[-1] if installed or os.environ.get("CI") == "true" else BUNDLED
+
+
+# Tests that name 2.15.1 by hand stay with it: then both of 2.15 are used by many tests. Server source: between the two
+# nothing of snapshots, archives and restores changed, but that 2.15.2 checks the counts in `index.db`.
+NEWEST = _newest()
 
 # Below Linux's ephemeral range (32768-60999): no outgoing connection can take a claimed port between stop and restart.
 _PORTS = range(14000, 32000)

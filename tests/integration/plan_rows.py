@@ -478,8 +478,8 @@ ROWS = [
         Rule.COPIED_BY,
         "2.12.8",
         "FILE --if-exists replace",
-        "stream OTHER copies from it",
-        "Restore OTHER as well, or make it anew.",
+        "stream OTHER is its mirror, keeps what it has and goes on behind sequence 0",
+        "Restore OTHER as well, if it is to be the same.",
         there=(_FILE, {"name": "OTHER", "mirror": {"name": "FILE"}}),
     ),
     Row(

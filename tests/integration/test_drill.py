@@ -21,7 +21,7 @@ from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
 from tests.harness.awkward import fill
 from tests.harness.commands import command_line, environment, jsbackup
-from tests.harness.servers import NEWEST, NatsServer, binary
+from tests.harness.servers import BUNDLED, NatsServer, binary
 
 pytestmark = pytest.mark.nats
 
@@ -32,7 +32,7 @@ EMBEDDED = Path(sys.executable).parent / "nats-server"
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A backup of every awkward stream; beside it, as `small`, one of two of them."""
     folder = tmp_path_factory.mktemp("drill") / "repo"
-    with NatsServer(NEWEST) as server:
+    with NatsServer(BUNDLED) as server:
         asyncio.run(_fill(server.url))
         jsbackup("backup", "-s", server.url, "-r", folder).ok()
         jsbackup("backup", "OLD", "KV_ttl", "-s", server.url, "-r", folder.parent / "small").ok()
@@ -46,7 +46,7 @@ def small(repo: Path, tmp_path: Path) -> Path:
 
 async def _fill(url: str) -> None:
     async with connected(url) as nc:
-        await fill(nc, NEWEST)
+        await fill(nc, BUNDLED)
         old = {"name": "OLD", "subjects": ["old"], "storage": "file", "max_age": 3600 * 10**9}
         await call(nc, "STREAM.CREATE.OLD", {**old, "retention": "limits", "num_replicas": 1})
         await nc.publish("old", b"message")
@@ -98,7 +98,7 @@ def test_an_older_server_is_warned_of_and_what_it_cannot_hold_is_refused(repo: P
     older = binary("2.12.8")
     done = jsbackup("drill", "-r", small, "--nats-server", older).ok()
     [warning] = done.document["warnings"]
-    assert NEWEST in warning and "2.12.8" in warning
+    assert BUNDLED in warning and "2.12.8" in warning
     before = len(outcomes(repo))
     refused = jsbackup("drill", "-r", repo, "--nats-server", older)
     assert refused.code == 15, refused
@@ -218,7 +218,7 @@ def shop_vault(tmp_path: Path) -> Iterator[tuple[Path, Path, Path]]:
     identity.write_text(f"{me.text}\n")
     identity.chmod(0o600)
     jsbackup("init", "-r", vault, "--encrypt-to", me.recipient.label, "--writer-key", writer).ok()
-    with NatsServer(NEWEST) as server:
+    with NatsServer(BUNDLED) as server:
         asyncio.run(_few(server.url))
         jsbackup("backup", "-s", server.url, "-r", vault, "--writer-key", writer).ok()
     yield vault, writer, identity

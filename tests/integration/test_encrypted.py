@@ -197,7 +197,7 @@ def test_a_backup_that_was_removed_or_exchanged_is_noticed(vault: Vault, tmp_pat
     exchanged = vault.copy(tmp_path / "exchanged")
     (exchanged / second).unlink()
     shutil.copy(exchanged / first, exchanged / second)
-    found = jsbackup("verify", "latest", "-r", exchanged, *key)
+    found = jsbackup("verify", vault.backups[1], "-r", exchanged, *key)
     assert found.code == 14 and "under this name" in found.document["problems"][0]["problem"]
 
     newest = vault.copy(tmp_path / "newest")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import ConsumerConfig
 from nats.js.errors import KeyNotFoundError
 
 from jsbackup.cli.main import run
@@ -77,7 +78,9 @@ async def _fill(url: str, chance: random.Random) -> None:
             for sequence in chance.sample(range(1, 61), 8):
                 await call(nc, f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
         await call(nc, "STREAM.MSG.GET.A", {"last_by_subj": "a.>"})
-        one = await js.pull_subscribe("a.x.>", "reader", stream="A")
+        # Nothing is delivered again while tests use what is made here once.
+        patient = ConsumerConfig(ack_wait=3600)
+        one = await js.pull_subscribe("a.x.>", "reader", stream="A", config=patient)
         for message in (await one.fetch(8))[::2]:
             await message.ack_sync()
         bucket = await js.create_key_value(bucket="cfg", history=3)

@@ -57,6 +57,7 @@ def full_manifest() -> Manifest:
         sha256="a" * 64,
         digest=HEX,
         fingerprint=StreamDigest.from_hex("b" * 64),
+        gaps="c" * 32,
     )
     state = ConsumerState(
         SequencePair(7, 12), SequencePair(5, 10), {11: PendingAck(6, 1_795_225_500_000_000_001)}, {11: 3, 12: 1}
@@ -184,7 +185,8 @@ def _streams(draw: st.DrawFn, name: str) -> StreamBackup:
         last, digest = draw(st.integers(first, (1 << 63) - 1)), draw(_hex)
         key = layout.segment_key(folder, first, last, digest)
         counts = draw(_positive), draw(_positive), draw(_ns), draw(_ns), draw(_positive)
-        segments.append(SegmentRef(key, first, last, *counts, draw(_hex), digest, draw(_digests)))
+        gaps = draw(st.just("") | _hex.map(lambda digits: digits[:32]))
+        segments.append(SegmentRef(key, first, last, *counts, draw(_hex), digest, draw(_digests), gaps))
     consumers = []
     for consumer in draw(st.lists(_names, max_size=2)):
         state, pending = draw(st.none() | _states), None

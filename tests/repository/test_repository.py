@@ -202,11 +202,13 @@ def test_the_latest_backup_is_none_that_was_made_by_reshaping_unless_all_are(sto
     assert repository.resolve("latest") == SECOND
 
 
-def test_the_latest_backup_is_the_newest_also_if_it_is_damaged(store: Store) -> None:
+def test_a_newer_backup_that_cannot_be_read_may_be_the_latest_and_is_no_reason_to_take_another(store: Store) -> None:
     repository = make_repository(store)
     store_backup(repository, FIRST)
     store.put(layout.manifest_key(SECOND), b"{")
-    assert repository.resolve("latest") == SECOND
+    with pytest.raises(FormatError, match=SECOND) as raised:
+        repository.resolve("latest")
+    assert f"{FIRST}: name it by its id" in (raised.value.hint or "")
 
 
 def test_a_backup_that_is_not_there_is_a_usage_error(store: Store) -> None:

@@ -17,10 +17,12 @@ from jsbackup.repository import layout
 from jsbackup.repository.copying import copy_backups
 from jsbackup.repository.forget import carry_out, plan_by_policy
 from jsbackup.repository.holds import held_backups
+from jsbackup.repository.origin import origin_of
 from jsbackup.repository.previous import previous_streams
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping, Policy
 from jsbackup.repository.reuse import stored_segments
+from jsbackup.repository.sources import Wanted
 from tests.harness.backups import INCARNATION
 from tests.harness.counting import PAGE, CountingStore
 from tests.harness.many import ManyBackups, nth_created, nth_id, nth_manifest
@@ -59,9 +61,14 @@ def test_listing(many: ManyBackups) -> None:
 
 
 def test_finding_a_backup(many: ManyBackups) -> None:
-    for text in ("latest", nth_id(BACKUPS - 1)[:15]):
-        with counted(many, 1 + PAGES) as store:
-            assert Repository.open(store).resolve(text) == nth_id(BACKUPS - 1)
+    with counted(many, 1 + PAGES) as store:
+        assert Repository.open(store).resolve(nth_id(BACKUPS - 1)[:15]) == nth_id(BACKUPS - 1)
+    # Whether others share the repository, a listing tells; where the source is known, the newest manifest does.
+    with counted(many, 5 + 2 * PAGES + UNCOVERED) as store:
+        assert Repository.open(store).resolve("latest") == nth_id(BACKUPS - 1)
+    origin = origin_of(many.made(BACKUPS - 1).source)
+    with counted(many, 2 + PAGES) as store:
+        assert Repository.open(store).choose("latest", Wanted(origin=origin)).manifest.id == nth_id(BACKUPS - 1)
     with counted(many, 2) as store:
         repository = Repository.open(store)
         repository.manifest(repository.resolve(nth_id(4321)))

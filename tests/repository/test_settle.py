@@ -10,8 +10,9 @@ from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.settle import messages_to_remove
+from jsbackup.repository.settle import messages_to_remove, overwritten
 from jsbackup.stores.memory import MemoryStore
+from tests.harness.api import headers
 from tests.harness.batches import Message, batch_of
 
 FOLDER = "segments/S-00000000"
@@ -81,3 +82,30 @@ def test_what_stays_of_each_subject_is_never_less_than_the_limit_allows(
         all_of_it = [m.sequence for m in messages if m.subject == subject]
         assert set(all_of_it[-limit:]).isdisjoint(gone)
         assert {s for s in all_of_it[:-limit] if s in doubtful} <= gone
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "sub", "all"])), min_size=1, max_size=30),
+    st.integers(0, 3),
+    st.data(),
+)
+def test_what_newer_messages_replaced_is_what_the_server_removes(
+    written: list[tuple[str, str | None]], limit: int, data: st.DataObject
+) -> None:
+    after = data.draw(st.integers(0, len(written)))
+    there: list[Message] = []
+    read: list[Message] = []
+    for number, (subject, roll_up) in enumerate(written, start=1):
+        block = headers(("Nats-Rollup", roll_up)) if roll_up else None
+        message = Message(number, subject=subject, headers=block)
+        if roll_up == "all":
+            there = []
+        elif roll_up == "sub":
+            there = [one for one in there if one.subject != subject]
+        there.append(message)
+        while limit and sum(one.subject == subject for one in there) > limit:
+            there.remove(next(one for one in there if one.subject == subject))
+        read = list(there) if number <= after else [*read, message]
+    refs, reader = _stored(read)
+    gone = overwritten(refs, after, limit, reader)
+    assert [one.sequence for one in read if one.sequence not in gone] == [one.sequence for one in there]

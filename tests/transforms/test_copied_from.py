@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, PlanRefused
-from jsbackup.transforms.copied_from import SourceMark, follow_headers, source_marks
+from jsbackup.transforms.copied_from import Mend, SourceMark, follow_headers, source_marks
 from jsbackup.transforms.reshape import Reshape
 
 BEFORE = {
@@ -106,8 +106,9 @@ def test_marks_survive_json() -> None:
 
 
 def test_an_origin_that_is_made_anew_is_known_by_its_name_alone() -> None:
-    reshape = Reshape().of_copy(BEFORE, ["O", "Q"])
-    assert reshape and not Reshape().of_copy(BEFORE, ["X", "Q"])
+    renewed = {("O", "a.x", ">"): Mend(renewed=True)}
+    reshape = Reshape().of_copy(BEFORE, renewed)
+    assert reshape and not Reshape().of_copy(BEFORE, {("X", ">", ">"): Mend()})
 
     def value(before: str) -> str:
         after = follow_headers(block("Nats-Stream-Source", before), reshape.marks, lambda n: n, lambda s: s)

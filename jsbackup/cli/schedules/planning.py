@@ -55,6 +55,10 @@ def plan_schedule(
             continue
         taken = {str(parameter.name) for parameter in command.params}
         jobs.append(_job(name, {key: value for key, value in values.items() if key in taken}, times, between))
+    if any("--no-init" in job.arguments for job in jobs):
+        notes.append(
+            "backup makes no repository here (--no-init): make it once, with 'jsbackup init' or a first backup"
+        )
     if not jobs:
         raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
     if any("context" in profile.values(job.name) for job in jobs):
@@ -67,6 +71,8 @@ def plan_schedule(
 
 def _job(name: str, values: Mapping[str, Any], times: Mapping[str, When], between: int) -> Job:
     arguments = [name]
+    if name == "backup" and "no_init" not in values:  # a disk that is not mounted is no place for a new repository
+        arguments.append("--no-init")
     if name == "forget" and not values.get("prune"):
         arguments.append("--prune")
     if name == "verify" and not values.keys() & {"sample", "max_bytes"}:

@@ -1,10 +1,12 @@
-// Takes and restores stream backups with jsm.go, the library behind `nats stream backup` and `nats stream restore`.
+// Takes, restores and validates stream backups with jsm.go, the library behind `nats backup`.
 //
-//	jsm backup  URL STREAM DIRECTORY [check]
-//	jsm restore URL STREAM DIRECTORY
+//	jsm backup   URL STREAM DIRECTORY [check]
+//	jsm restore  URL STREAM DIRECTORY
+//	jsm validate DIRECTORY...
 //	jsm version
 //
-// Tests use it to see what that library writes and what it takes. The last line on stdout is the stream's state, as JSON.
+// Tests use it to see what that library writes and what it takes. The last line on stdout is the stream's state, as JSON;
+// of validate there is a line for each directory, with an error or what it counted.
 package main
 
 import (
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nats-io/jsm.go"
+	jsmbackup "github.com/nats-io/jsm.go/backup"
 	"github.com/nats-io/nats.go"
 )
 
@@ -30,8 +33,11 @@ func run(args []string) error {
 	if len(args) == 1 && args[0] == "version" {
 		return version()
 	}
+	if len(args) > 1 && args[0] == "validate" {
+		return validate(args[1:])
+	}
 	if len(args) < 4 {
-		return fmt.Errorf("usage: jsm backup|restore URL STREAM DIRECTORY")
+		return fmt.Errorf("usage: jsm backup|restore URL STREAM DIRECTORY, or jsm validate DIRECTORY...")
 	}
 	nc, err := nats.Connect(args[1])
 	if err != nil {
@@ -76,6 +82,28 @@ func restore(manager *jsm.Manager, name, directory string) error {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(state)
+}
+
+// What `nats backup validate` does, for many directories at once.
+func validate(directories []string) error {
+	lines := json.NewEncoder(os.Stdout)
+	for _, directory := range directories {
+		found := map[string]any{"directory": directory, "error": ""}
+		report, err := jsmbackup.Verify(directory)
+		if err != nil {
+			found["error"] = err.Error()
+		} else {
+			found["consumers"] = report.Consumers
+			found["messages"] = report.Messages
+			found["subjects"] = report.NumSubjects
+			found["first_seq"] = report.FirstSeq
+			found["last_seq"] = report.LastSeq
+		}
+		if err := lines.Encode(found); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func version() error {

@@ -1,0 +1,271 @@
+"""Which backup BACKUP is, in every command: an id, the start of one, or `latest` (`repository/latest.py`).
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jsbackup.cli.command import Command, CommandContext, Shared
+from jsbackup.config import Glob, read_config
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.engine.planned import RestorePlan
+    from jsbackup.repository.latest import Choice
+    from jsbackup.repository.manifest import Manifest, Selection, Source
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.retention import TagRule
+
+__all__ = [
+    "LATEST",
+    "Choosing",
+    "Finder",
+    "choosing_options",
+    "find_backup",
+    "find_ids",
+    "make_finder",
+    "notes_json",
+    "origin_option",
+    "parse_choosing",
+    "parse_origin",
+    "parse_tag_rule",
+    "with_elsewhere",
+]
+
+LATEST = "latest"  # as `repository/layout.py` has it
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ORIGIN = click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="`latest` is of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
+)
+_TAG = click.option("--tag", "tags", multiple=True, metavar="K[=V]", help="`latest` has this tag.")
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """What `--origin` and `--tag` said; `given` if the command has them."""
+
+    origins: tuple[Glob, ...] = ()
+    tags: tuple[TagRule, ...] = ()
+    given: bool = False
+
+
+def choosing_options(command: F) -> F:
+    """`--origin` and `--tag`, given to the command as `origins` and `tags`."""
+    return _ORIGIN(_TAG(command))
+
+
+def origin_option(command: F) -> F:
+    """`--origin` alone, where `--tag` means something else."""
+    return _ORIGIN(command)
+
+
+def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[str]) -> Choosing:
+    """Raises UsageError for what is none, and if a backup is named by its id."""
+    if backup not in (None, LATEST) and (origins or tags):
+        raise UsageError(
+            f"--{'origin' if origins else 'tag'} chooses what `latest` means, and {backup} is an id",
+            hint="Leave one of them out.",
+        )
+    return Choosing(tuple(map(parse_origin, origins)), tuple(map(parse_tag_rule, tags)), given=True)
+
+
+def parse_origin(text: str) -> Glob:
+    """A cluster, an account, a domain, or a pattern of them. Raises UsageError."""
+    if not text or any(character.isspace() or not character.isprintable() for character in text):
+        raise UsageError(
+            f"no cluster, account or domain can be named {text!r}", hint="See 'jsbackup list' for those there are."
+        )
+    return Glob(text)
+
+
+def parse_tag_rule(text: str) -> TagRule:
+    """`KEY` or `KEY=VALUE` as a rule. UsageError for anything else."""
+    from jsbackup.repository.retention import TagRule
+
+    key, equals, value = text.partition("=")
+    if not key:
+        raise UsageError(f"not a tag: {text!r}", hint="Write it as KEY or as KEY=VALUE.")
+    return TagRule(key, value if equals else None)
+
+
+@dataclass(slots=True)
+class Finder:
+    """Finds the backup of a command, and says which it is and what else there is. `choice` is what was found.
+
+    It may be called from a worker thread, with the source that is connected to, or without.
+    """
+
+    shared: Shared
+    repository: Repository
+    text: str
+    choosing: Choosing = field(default_factory=Choosing)
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    silent: bool = False  # the result of the command says which backup it is
+    all_needed: bool = True  # else the streams that are named may be elsewhere
+    usual: Selection | None = None
+    choice: Choice | None = None
+
+    def __call__(self, source: Source | None = None) -> Manifest:
+        """Raises as `Repository.choose`."""
+        from jsbackup.repository.origin import origin_of
+        from jsbackup.repository.sources import Wanted
+
+        wanted = Wanted(
+            streams=self.streams,
+            exclude=self.exclude,
+            all_needed=self.all_needed,
+            origin=None if source is None else origin_of(source),
+            origins=self.choosing.origins,
+            tags=self.choosing.tags,
+            choosable=self.choosing.given,
+            profile=self.shared.profile,
+            usual=self.usual,
+        )
+        self.choice = self.repository.choose(self.text, wanted)
+        if self.is_latest:
+            self._tell(self.choice)
+        return self.choice.manifest
+
+    def early(self) -> Manifest | Finder:
+        """The backup, if it can be found without a source; else itself, to be called with the source."""
+        return self if self.is_latest else self()
+
+    @property
+    def found(self) -> Manifest:
+        """What was found."""
+        assert self.choice is not None
+        return self.choice.manifest
+
+    @property
+    def is_latest(self) -> bool:
+        return self.text == LATEST
+
+    def _tell(self, choice: Choice) -> None:
+        from jsbackup.repository.origin import origin_of
+
+        manifest, output = choice.manifest, self.shared.output
+        if not self.silent:
+            of_it = f", of {origin_of(manifest.source).words}" if "imported" not in manifest.source.extra else ""
+            output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
+        for note in choice.notes:
+            output.note(f"note: {note}")
+
+
+def make_finder(
+    shared: Shared,
+    repository: Repository,
+    text: str,
+    choosing: Choosing | None = None,
+    *,
+    streams: Sequence[Glob] = (),
+    exclude: Sequence[Glob] = (),
+    silent: bool = False,
+    all_needed: bool = True,
+) -> Finder:
+    """A `Finder`, which knows what the named profile backs up."""
+    return Finder(
+        shared,
+        repository,
+        text,
+        choosing or Choosing(),
+        tuple(streams),
+        tuple(exclude),
+        silent=silent,
+        all_needed=all_needed,
+        usual=_usual(shared) if text == LATEST and shared.profile else None,
+    )
+
+
+def find_backup(
+    shared: Shared,
+    repository: Repository,
+    text: str,
+    choosing: Choosing | None = None,
+    *,
+    streams: Sequence[Glob] = (),
+    exclude: Sequence[Glob] = (),
+    silent: bool = False,
+) -> Manifest:
+    """The backup that a command without a server means. Raises as `Repository.choose`."""
+    return make_finder(shared, repository, text, choosing, streams=streams, exclude=exclude, silent=silent)()
+
+
+def notes_json(finder: Finder) -> JsonObject:
+    """What a document says of the backup that was found: how it was chosen, and what of it is elsewhere."""
+    choice = finder.choice
+    return {
+        "notes": [] if choice is None else list(choice.notes),
+        "elsewhere": []
+        if choice is None
+        else [{"stream": one.stream, "backup": one.backup, "created": one.created} for one in choice.elsewhere],
+    }
+
+
+def with_elsewhere(plan: RestorePlan, choice: Choice | None) -> RestorePlan:
+    """The plan with what the backup lacks of what was asked for, and which backup has it, among its warnings."""
+    from jsbackup.engine.rules import Finding, Rule
+
+    if choice is None or not choice.elsewhere:
+        return plan
+    known = {one.stream for one in choice.elsewhere}
+    left = (one for one in plan.warnings if one.rule is not Rule.INCOMPLETE_BACKUP or one.stream not in known)
+    found = (
+        Finding(
+            one.stream,
+            Rule.IN_ANOTHER_BACKUP,
+            f"is not in backup {plan.backup}, but in {one.backup}, made {one.created[:19]}Z",
+            f"Restore it from there: 'jsbackup restore {one.backup} {shlex.quote(one.stream)}'.",
+        )
+        for one in choice.elsewhere
+    )
+    return replace(plan, warnings=(*left, *found))
+
+
+def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, newest: bool = False) -> list[str]:
+    """The ids of backups that are named. Raises as `Repository.choose`.
+
+    With `newest`, `latest` has to be the newest backup that there is, too: UsageError if it is another.
+    """
+    found = []
+    for text in texts:
+        if text != LATEST:
+            found.append(repository.resolve(text))
+            continue
+        finder = make_finder(shared, repository, text)
+        found.append(finder().id)
+        last = repository.backups()[-1]
+        if newest and found[-1] != last:
+            raise UsageError(
+                f"'latest' would be {found[-1]}, and {last} is newer", hint="Name the one that is meant by its id."
+            )
+    return found
+
+
+def _usual(shared: Shared) -> Selection | None:
+    """What a backup of the profile selects, by what stands in the file. None where that cannot be read."""
+    from jsbackup.repository.manifest import Selection
+
+    ctx = click.get_current_context()
+    if not isinstance(ctx, CommandContext) or not isinstance(ctx.command, Command) or shared.config is None:
+        return None
+    profile = ctx.command.read_profile(ctx, read_config(shared.config), shared.profile, table=["backup"])
+    values = profile.values("backup")
+    if profile.problems:
+        return None
+    streams, exclude = (tuple(map(str, values.get(name) or ())) for name in ("streams", "exclude"))
+    return Selection(streams, exclude)

@@ -1,0 +1,126 @@
+"""A backup that finds nothing of what there was before: has the server lost its streams, or is it another one now?
+
+Only a backup without any message is looked at (of configurations: without any stream). It is held against the newest
+backup of the same source that has messages of streams that it would have too. A stream that had messages and is still
+the same one, but lets go of them by itself (a work queue that was worked off, `max_age`), is as it should be. One that
+is gone, was made anew or was purged is not: then the backup is partial, and says of each what it had.
+
+An account that never had a message has nothing to lose, and `backup --allow-empty` says that all is as it should be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from jsbackup.engine.failure import Failure
+from jsbackup.engine.stream_backup import StreamResult
+from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.model import JsonObject
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.offers import selects
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.retention import Grouping, group_of
+from jsbackup.repository.summary import BackupSummary, summary_of
+
+__all__ = ["Lost", "find_lost"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKED_AT = 8
+# By these a stream becomes empty without anybody's mistake.
+_LETTING_GO = ("max_age", "allow_msg_ttl")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`results` are those of the backup, marked where a stream has lost all that it had; `gone` are streams that are
+    there no more. `note` is a sentence; "" where nothing is missed."""
+
+    results: tuple[StreamResult, ...]
+    gone: tuple[Failure, ...] = ()
+    note: str = ""
+
+
+def find_lost(repository: Repository, made: Manifest, results: Sequence[StreamResult]) -> Lost:
+    """What is lost, if nothing is left, of a backup that is about to be committed as `made`. Raises StoreError."""
+    asked = made.selection
+    assert asked is not None
+    left = made.streams if asked.config_only else [one for one in made.streams if one.captured.messages]
+    if left or asked.allow_empty:
+        return Lost(tuple(results))
+    before = next(_earlier(repository, made), None)
+    if before is None:
+        return Lost(tuple(results))
+    had = {stream.name: stream for stream in _of_worth(before, made)}
+    now = {one.stream.name: one for one in results}
+    reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
+    lost = {name: why for name, why in reasons.items() if why}
+    if not lost:
+        return Lost(tuple(results))
+    marked = [_warned(one, lost[one.stream.name]) if one.stream.name in lost else one for one in results]
+    gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
+    note = (
+        f"nothing is left of what backup {before.id} has: see whether the server has lost its streams, or is another "
+        "one now; if it should have none any more, say so once with 'jsbackup backup --allow-empty'"
+    )
+    return Lost(tuple(marked), tuple(gone), note)
+
+
+def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
+    """The newest backups with something that the new one would have too, those asked for in the same words first."""
+    mine = summary_of(made)
+    try:
+        backups = [one for one in repository.inventory().summaries if _is_comparable(one, mine)]
+    except JsBackupError as error:
+        _log.warning("what there was before cannot be looked up: %s", error.message)
+        return
+    alike = [one for one in backups if group_of(one, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
+    accepted = max((one.id for one in alike if one.selection.allow_empty and not one.messages), default="")
+    others = [one for one in backups if one not in alike]
+    newest = (one.id for line in (alike, others) for one in reversed(line) if one.id > accepted)
+    for backup in islice(newest, _LOOKED_AT):
+        try:
+            manifest = repository.manifest(backup)
+        except JsBackupError as error:
+            _log.warning("backup %s: %s", backup, error.message)
+            continue
+        if _of_worth(manifest, made):
+            yield manifest
+
+
+def _is_comparable(backup: BackupSummary, mine: BackupSummary) -> bool:
+    something = backup.streams if mine.selection.config_only else backup.messages
+    empty = backup.selection.allow_empty
+    return backup.is_of_a_server and origin_of(backup) == origin_of(mine) and bool(something or empty)
+
+
+def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
+    """The streams of an earlier backup that the new one would have too, and that had messages."""
+    asked = made.selection
+    assert asked is not None
+    return [one for one in before.streams if selects(asked, one.name) and (one.captured.messages or asked.config_only)]
+
+
+def _why_missed(had: StreamBackup, found: StreamResult | None, backup: str) -> str:
+    """Why the stream may have been lost; "" if it is as it should be."""
+    messages = had.captured.messages
+    held = f"it had {messages:,} messages in backup {backup}" if messages else f"it is in backup {backup}"
+    if found is None:
+        return f"{held}, and the server has no such stream any more"
+    now = found.stream
+    if now.created != had.created or now.state.last_seq < had.state.last_seq:
+        return f"{held}, and is another stream now, without messages"
+    return "" if _lets_go(now.config) else f"{held}, and has none any more"
+
+
+def _lets_go(config: JsonObject) -> bool:
+    return config.get("retention", "limits") != "limits" or any(config.get(name) for name in _LETTING_GO)
+
+
+def _warned(result: StreamResult, why: str) -> StreamResult:
+    stream = replace(result.stream, warnings=(*result.stream.warnings, why))
+    return replace(result, stream=stream, incomplete=True)

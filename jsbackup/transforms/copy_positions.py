@@ -1,0 +1,143 @@
+"""How far a stream with sources has copied, as the server that opens it will read it from its messages.
+
+Server source (nats-server `server/stream.go`, `server/filestore.go`, `server/consumer.go`, 2.10.26 to 2.15.2), each
+seen on real servers too:
+
+- **The key.** A source is known by `<name> <filter> <destination>` (`composeIName`): the name, with `:<hash of the API
+  prefix>` for an external one and (from 2.14) `:C=<hash of the consumer>`; the filter, `>` for none; the destination,
+  `>` without transforms. With transforms both are those of all transforms, joined by form feeds. Several sources of one
+  origin differ in their filters or transforms, and so do their keys.
+- **The mark.** Each message that was copied has `Nats-Stream-Source: <name> <sequence> <filter> <destination>
+  [ <subject>[ <identity>]]` (subject from 2.12, identity from 2.15). When a server opens the stream (start, restore,
+  new leader), it reads back from the last message: the first mark found of each key is where that source goes on, at
+  the next sequence. Marks of two fields (before 2.10) are of every source of that name. From 2.12 on only messages are
+  looked at that match the filters and destinations, by their subjects as they are stored: where the stream has a
+  `subject_transform` of its own beside filters, they do not, and 2.12 and 2.14 copy all again whenever they start it.
+- **No mark.** The source begins at `opt_start_seq`; else at the later of `opt_start_time` and the stream's own last
+  time; else, where the stream's first sequence is above 1, at the stream's last time; else at the first message.
+- **2.15** keeps key, sequence and identity beside the messages (`sources.db`), so a restart does not depend on messages
+  that were deleted. A snapshot does not have that file, whichever format; the restore of an archive v1 takes it.
+- **The identity** is a hash of the origin's time of creation (`identity_of`). 2.15 sends it along when it begins to
+  copy; where the origin has another one by now it forgets the mark and begins as with no mark at all. Without an
+  identity nobody compares. An origin gets its time of creation back from an archive v1 into a single server; not from
+  v2, not where the archive has none (import of v2), and not in a cluster, where the assignment's time counts.
+- **Beyond the end.** 2.10 to 2.14 go on at the origin's end if the mark lies behind it. 2.15 waits until the origin has
+  passed the mark: until then nothing that is published there is copied.
+- **Mirrors** have no marks: they go on behind their own last sequence, whatever it was that made it. A mirror that is
+  ahead of its origin waits likewise (2.15), or is set back in its numbers and stores over what it had (2.10 to 2.14).
+- **Start options of mirrors** count only while the mirror has never had a message.
+- **Where an origin is missing** the server tries again after 10, 20, 30 s and so on, up to two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TypeAlias
+
+from jsbackup.errors import FormatError
+from jsbackup.model import JsonObject
+from jsbackup.transforms.batches import HEADERS, SEQUENCE, MessageBatch
+from jsbackup.transforms.header_block import fields
+
+__all__ = [
+    "MARK",
+    "Position",
+    "SourceKey",
+    "identity_of",
+    "is_external",
+    "last_positions",
+    "mark_of",
+    "read_mark",
+    "source_key",
+]
+
+MARK = b"Nats-Stream-Source"
+
+SourceKey: TypeAlias = tuple[str, str, str]
+"""Name, filter and destination, as in marks."""
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last mark of a source: the origin's `sequence` and `identity` ("" for none), and the message `at` that has
+    it. Behind that one come `later` messages of the stream itself."""
+
+    sequence: int
+    identity: str
+    at: int
+    later: int = 0
+
+
+def server_hash(text: str) -> str:
+    """As servers shorten texts (`getHash`)."""
+    return "".join(_DIGITS[byte % 62] for byte in sha256(text.encode()).digest()[:8])
+
+
+def identity_of(created: str) -> str:
+    """The identity of a stream that was created then (RFC 3339 in UTC, as servers write it)."""
+    return server_hash(created)
+
+
+def is_external(source: JsonObject) -> bool:
+    """Whether the origin is reached through another API, so that nothing is known of it here."""
+    return bool(source.get("external"))
+
+
+def source_key(source: JsonObject) -> SourceKey:
+    """The key of a mirror or source of a configuration. Raises FormatError if that is damaged."""
+    name = source["name"]
+    external, consumer = source.get("external"), source.get("consumer")
+    if isinstance(external, dict):
+        name += f":{server_hash(str(external.get('api') or ''))}"
+    if isinstance(consumer, dict):
+        name += f":C={server_hash(str(consumer.get('name') or ''))}"
+    transforms = source.get("subject_transforms")
+    if not transforms:
+        return name, source.get("filter_subject") or ">", ">"
+    if not isinstance(transforms, list) or not all(isinstance(transform, dict) for transform in transforms):
+        raise FormatError("subject_transforms are damaged")
+    src, dest = ("\f".join(str(transform.get(key) or ">") for transform in transforms) for key in ("src", "dest"))
+    return name, src, dest
+
+
+def read_mark(value: str) -> tuple[SourceKey, int, str] | None:
+    """Key, sequence and identity of a mark; filter and destination are "" in one of two fields. None if it is none."""
+    parts = value.split(" ")
+    if len(parts) not in (2, 4, 5, 6) or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 20:
+        return None
+    if len(parts) == 2:
+        return (parts[0], "", ""), int(parts[1]), ""
+    return (parts[0], parts[2], parts[3]), int(parts[1]), parts[5] if len(parts) == 6 else ""
+
+
+def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[SourceKey, Position]:
+    """The last mark of each of these sources in a batch, of those that have one there."""
+    column, sequences = batch.column(HEADERS), batch.column(SEQUENCE)
+    found: dict[SourceKey, Position] = {}
+    if column.null_count == batch.num_rows:
+        return found
+    for row in range(batch.num_rows - 1, -1, -1):
+        block = column[row].as_py()
+        if block is None or MARK not in block or (mark := mark_of(block)) is None:
+            continue
+        key, sequence, identity = mark
+        of = [key] if key[1] else [one for one in keys if one[0] == key[0]]
+        for one in of:
+            if one in keys and one not in found:
+                found[one] = Position(sequence, identity, sequences[row].as_py(), batch.num_rows - 1 - row)
+        if len(found) == len(keys):
+            break
+    return found
+
+
+def mark_of(block: bytes) -> tuple[SourceKey, int, str] | None:
+    """The mark in a header block, as `read_mark` has it; None if there is none."""
+    try:
+        value = next((block[f.start : f.stop] for f in fields(block) if f.name == MARK), None)
+    except FormatError:
+        return None
+    return None if value is None else read_mark(value.decode("utf-8", "surrogateescape"))

@@ -1,0 +1,91 @@
+"""What trials by strangers found with exit code 0, point by point, and the tests that hold each mended.
+
+Numbers are those of the trial's report. A test is named by its file in this folder or below `tests/`, and its function.
+`test_points.py` checks that every one of them exists.
+"""
+
+from __future__ import annotations
+
+__all__ = ["POINTS"]
+
+POINTS: dict[int, tuple[str, ...]] = {
+    1: (
+        "test_latest.py::test_latest_is_of_the_account_that_is_connected_to",
+        "test_latest.py::test_of_several_sources_none_is_taken_unless_it_is_chosen",
+        "test_latest.py::test_a_lost_cluster_is_restored_into_another_one_with_one_command",
+        "test_latest.py::test_a_profile_means_what_it_has_backed_up",
+        "test_latest.py::test_by_all_a_profile_means_what_it_says_now",
+        "test_latest.py::test_accounts_that_are_jwts_are_kept_apart",
+        "test_latest.py::test_accounts_that_nobody_may_learn_are_told_apart_by_who_logs_in",
+        "test_worth.py::test_a_list_says_of_what_how_old_how_long_and_how_much",
+        "repository/test_latest.py::test_whatever_there_is_no_other_source_is_taken_and_nothing_is_missing_unsaid",
+    ),
+    2: (
+        "test_worth.py::test_an_empty_backup_after_a_full_one_is_incomplete_and_stands_for_nothing",
+        "test_worth.py::test_an_account_that_never_had_a_stream_is_backed_up_as_it_is",
+        "test_worth.py::test_streams_that_somebody_made_anew_without_messages_are_lost_too",
+        "test_worth.py::test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be",
+        "test_worth.py::test_a_follow_of_a_server_that_loses_its_streams_ends_incomplete",
+        "test_latest.py::test_a_backup_of_one_stream_by_hand_is_not_what_all_means",
+        "test_latest.py::test_a_stream_that_is_gone_comes_from_the_newest_backup_that_has_it",
+        "test_latest.py::test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one",
+        "test_worth.py::test_a_drill_of_few_streams_does_not_count_as_one_of_all",
+        "test_worth.py::test_each_account_has_to_be_drilled_by_itself",
+    ),
+    3: (
+        "test_worth.py::test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it",
+        "engine/test_breaches.py::test_a_newer_backup_that_leaves_a_stream_out_does_not_stand_for_it",
+    ),
+    5: (
+        "test_first_backup.py::test_a_first_run_that_fails_leaves_nothing",
+        "test_first_backup.py::test_a_copy_that_copies_nothing_makes_no_repository",
+        "test_first_backup.py::test_a_replica_is_made_with_its_first_object",
+        "test_first_backup.py::test_where_a_disk_is_not_mounted_nothing_is_made",
+        "test_first_backup.py::test_that_a_repository_is_made_is_said_with_quiet_too",
+    ),
+    9: (
+        "test_copies.py::test_copies_go_on_where_they_were_after_a_restore",
+        "test_copies.py::test_copies_go_on_where_they_were_after_a_restore_by_archives_v2",
+        "test_copies.py::test_copies_of_origins_in_memory_go_on_where_they_were",
+        "test_copies.py::test_copies_go_on_where_they_were_under_other_names_and_subjects",
+        "test_copies.py::test_copies_go_on_where_they_were_in_the_same_account_under_other_names",
+        "test_copies.py::test_copies_go_on_where_they_were_when_all_are_replaced",
+        "test_copies.py::test_copies_go_on_where_they_were_when_they_are_cloned",
+        "test_copies.py::test_copies_go_on_where_they_were_when_a_folder_of_the_nats_cli_is_imported",
+        "test_copies.py::test_copies_go_on_where_they_were_when_parts_are_restored_one_by_one",
+        "test_copies.py::test_copies_go_on_where_they_were_in_a_cluster",
+    ),
+    14: (
+        "test_busy_buckets.py::test_a_backup_misses_no_key_that_is_overwritten_meanwhile",
+        "test_busy_buckets.py::test_history_roll_ups_and_hot_keys_are_as_they_were",
+        "test_busy_buckets.py::test_follow_has_a_state_that_was",
+        "test_busy_buckets.py::test_a_clone_misses_no_key_that_is_overwritten_meanwhile",
+        "test_busy_buckets.py::test_more_deleted_sequences_than_can_be_asked_for",
+        "test_busy_buckets.py::test_a_user_who_may_not_read_on_is_told_what_is_missing",
+        "engine/test_catch_up.py::test_what_was_read_is_the_stream_as_it_was_when_the_server_described_it",
+    ),
+    15: (
+        "test_restored_in_place.py::test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not",
+        "test_restored_in_place.py::test_a_bucket_restored_in_place_is_backed_up_as_it_is",
+        "test_restored_in_place.py::test_two_servers_of_one_cluster_name_do_not_lend_each_other_messages",
+        "test_restored_in_place.py::test_a_disk_that_was_put_back_is_noticed",
+        "test_restored_in_place.py::test_follow_notices_that_a_stream_was_restored_in_place",
+    ),
+    21: (
+        "engine/test_downstream.py::test_every_stream_comes_once_and_behind_all_that_it_waits_for",
+        "test_copies.py::test_backups_made_while_publishers_are_at_work_are_restored_with_nothing_ahead",
+        "test_copies.py::test_backups_that_follow_publishers_are_restored_with_nothing_ahead",
+        "test_copies.py::test_clones_made_while_publishers_are_at_work_have_nothing_ahead",
+        "test_copies.py::test_copies_of_a_later_backup_go_on_where_their_origin_ends",
+        "test_copies.py::test_a_mirror_of_another_stream_that_is_shorter_is_refused",
+        "test_copies.py::test_sources_of_another_stream_of_that_name_copy_what_it_has",
+    ),
+    22: (
+        "test_copies.py::test_a_plan_says_what_copies_do_when_their_origin_alone_is_replaced",
+        "test_copies.py::test_copies_go_on_when_their_origin_is_restored_into_memory_after_them",
+    ),
+    23: (
+        "test_copies.py::test_a_plan_says_in_numbers_what_is_copied_again",
+        "test_copies.py::test_sources_resume_where_they_had_got_to_when_that_is_asked_for",
+    ),
+}

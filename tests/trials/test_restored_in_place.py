@@ -1,0 +1,135 @@
+"""After a stream was restored in place, or its server's disk was put back, the next backup is of what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.api import call, connected
+from tests.harness.commands import PATIENT, jsbackup
+from tests.harness.servers import NEWEST, NatsServer
+from tests.integration.test_follow import following, wait_for
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
+
+VERSIONS = [NEWEST, "2.12.8", "2.10.26"]
+STREAM = {"name": "S", "subjects": ["orders.>"], "storage": "file", "retention": "limits", "num_replicas": 1}
+
+
+def ask(url: str, *requests: tuple[str, dict[str, Any]]) -> None:
+    async def run() -> None:
+        async with connected(url) as nc:
+            for subject, body in requests:
+                await call(nc, subject, body)
+
+    asyncio.run(run())
+
+
+def publish(url: str, *messages: tuple[str, bytes]) -> None:
+    async def run() -> None:
+        async with connected(url) as nc:
+            for subject, data in messages:
+                await nc.request(subject, data, timeout=30)
+
+    asyncio.run(run())
+
+
+def delete(url: str, sequence: int) -> None:
+    ask(url, ("STREAM.MSG.DELETE.S", {"seq": sequence}))
+
+
+def back_up(url: str, repo: Path) -> str:
+    return str(jsbackup("backup", "-s", url, "-r", repo, *PATIENT).ok().document["backup"])
+
+
+def check_equal(url: str, repo: Path) -> None:
+    """The newest backup is what the server has: by reading both whole."""
+    assert jsbackup("diff", "latest", "live", "-s", url, "-r", repo, *PATIENT).ok().document["equal"]
+
+
+def hundred(url: str) -> None:
+    ask(url, ("STREAM.CREATE.S", STREAM))
+    publish(url, *((f"orders.eu.{number % 7}", b"%03d" % number) for number in range(100)))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_message_that_was_saved_is_backed_up_and_one_that_was_erased_is_not(version: str, tmp_path: Path) -> None:
+    with NatsServer(version) as server:
+        hundred(server.url)
+        first = back_up(server.url, tmp_path)
+        delete(server.url, 50)
+        back_up(server.url, tmp_path)
+        jsbackup("restore", first, "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path, *PATIENT).ok()
+        delete(server.url, 60)
+        back_up(server.url, tmp_path)
+        check_equal(server.url, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_bucket_restored_in_place_is_backed_up_as_it_is(version: str, tmp_path: Path) -> None:
+    bucket = STREAM | {"name": "KV_b", "subjects": ["$KV.b.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
+    with NatsServer(version) as server:
+        ask(server.url, ("STREAM.CREATE.KV_b", bucket))
+        publish(server.url, *((f"$KV.b.k{number}", b"1") for number in range(10)))
+        first = back_up(server.url, tmp_path)
+        publish(server.url, ("$KV.b.k5", b"2"), ("$KV.b.k7", b"2"))
+        back_up(server.url, tmp_path)
+        restore = ("restore", first, "KV_b", "--if-exists", "replace", "-s", server.url, "-r", tmp_path)
+        jsbackup(*restore, *PATIENT).ok()
+        publish(server.url, ("$KV.b.k8", b"3"), ("$KV.b.k7", b"3"))
+        back_up(server.url, tmp_path)
+        check_equal(server.url, tmp_path)
+
+
+def test_two_servers_of_one_cluster_name_do_not_lend_each_other_messages(tmp_path: Path) -> None:
+    with NatsServer("2.12.8") as production, NatsServer("2.12.8") as staging:
+        ask(production.url, ("STREAM.CREATE.S", STREAM))
+        names = (json.dumps({"name": f"person {number}"}).encode() for number in range(300))
+        publish(production.url, *((f"orders.eu.{number}", name) for number, name in enumerate(names)))
+        clone = ("clone", "S", "--mask", "orders.>:$.name=redact")
+        jsbackup(*clone, "-s", production.url, "--to-server", staging.url, *PATIENT).ok()
+        back_up(staging.url, tmp_path)
+        publish(production.url, ("orders.eu.1", b'{"name": "person 300"}'))
+        back_up(production.url, tmp_path)
+        check_equal(production.url, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_disk_that_was_put_back_is_noticed(version: str, tmp_path: Path) -> None:
+    repo, copy = tmp_path / "repo", tmp_path / "copy"
+    with NatsServer(version, directory=tmp_path / "server", config="") as server:
+        hundred(server.url)
+        server.stop()
+        shutil.copytree(server.store_directory, copy)
+        server.start()
+        delete(server.url, 50)
+        back_up(server.url, repo)
+        server.stop()
+        shutil.rmtree(server.store_directory)
+        shutil.copytree(copy, server.store_directory)
+        server.start()
+        delete(server.url, 60)
+        back_up(server.url, repo)
+        check_equal(server.url, repo)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.0, 2.0])
+def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float, tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
+        hundred(server.url)
+        first = back_up(server.url, tmp_path)
+        with following(tmp_path, server.url) as process:
+            delete(server.url, 50)
+            wait_for(tmp_path, lambda manifest: manifest.streams[0].captured.messages == 99, process)
+            restore = ("restore", first, "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path)
+            jsbackup(*restore, *PATIENT).ok()
+            time.sleep(pause_seconds)
+            delete(server.url, 60)
+            assert process.end()[0] == 0
+        check_equal(server.url, tmp_path)

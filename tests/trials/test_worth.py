@@ -1,0 +1,187 @@
+"""What a backup is worth: one of a server that has lost its streams, a drill of a few streams, words that leave
+something out (points 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import CONFIG, Type, ask, backup_of, delete, fill, names, typing, url
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+EMBEDDED = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "nats-server"
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST, name="C1", config=CONFIG) as started:
+        yield started
+
+
+@pytest.fixture
+def shop(server: NatsServer) -> Iterator[str]:
+    """The URL of an account without streams."""
+    yield url(server, "SHOP")
+    delete(url(server, "SHOP"), *names(url(server, "SHOP")))
+
+
+def test_an_empty_backup_after_a_full_one_is_incomplete_and_stands_for_nothing(
+    shop: str, typed: Type, tmp_path: Path
+) -> None:
+    repo = tmp_path / "repo"
+    where = ("-s", shop, "-r", repo)
+    fill(shop, "ORDERS", 3)
+    fill(shop, "EMPTY", 0)
+    full = backup_of(typed("backup", *where, "--json"))
+    delete(shop, "ORDERS", "EMPTY")
+    quiet = typed("backup", *where, "-q")
+    assert (quiet.code, quiet.out) == (3, "")
+    assert f"ORDERS: it had 3 messages in backup {full}, and the server has no such stream any more" in quiet.err
+    assert f"nothing is left of what backup {full} has" in quiet.err and "--allow-empty" in quiet.err
+    again = typed("backup", *where, "--json")
+    assert (again.code, again.document["result"]) == (3, "partial")
+    assert [one["name"] for one in again.document["skipped"]] == ["ORDERS"]
+
+    shown = typed("show", "latest", "-r", repo, "--json")
+    assert backup_of(shown) == full and "it has no stream, and earlier ones have" in shown.err
+    drilled = typed("drill", "-r", repo, "--nats-server", EMBEDDED, "--json")
+    assert (drilled.code, backup_of(drilled)) == (0, full)
+    status = typed("status", "-r", repo, "--json")
+    assert status.code == 17
+    assert {one["rule"] for one in status.document["breaches"]} == {"empty-backup", "incomplete-backup"}
+    kept = typed("forget", "--keep-last", "1", "--prune", "--grace", "0s", "-r", repo, "--json").document["kept"]
+    assert full in [one["backup"] for one in kept]
+    done = typed("restore", "latest", *where, "--json")
+    assert (done.code, backup_of(done)) == (0, full) and names(shop) == ["EMPTY", "ORDERS"]
+    assert typed("backup", *where).code == 0 and typed("status", "-r", repo).code == 0
+
+
+def test_an_account_that_never_had_a_stream_is_backed_up_as_it_is(shop: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    for _ in range(2):
+        assert typed("backup", *where, "-q").code == 0
+    fill(shop, "EMPTY", 0)
+    assert typed("backup", *where, "-q").code == 0
+    delete(shop, "EMPTY")  # it never had a message
+    assert typed("backup", *where, "-q").code == 0
+    drilled = typed("drill", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
+    assert drilled.code == 0 and "nothing restored, nothing proved" in drilled.out
+    assert typed("status", "-r", tmp_path / "repo", "--max-drill-age", "1d").code == 17
+
+
+def test_streams_that_somebody_made_anew_without_messages_are_lost_too(shop: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    fill(shop, "ORDERS", 3)
+    full = backup_of(typed("backup", *where, "--json"))
+    delete(shop, "ORDERS")
+    fill(shop, "ORDERS", 0)
+    lost = typed("backup", *where, "--json")
+    assert lost.code == 3
+    assert lost.document["streams"][0]["warnings"] == [
+        f"it had 3 messages in backup {full}, and is another stream now, without messages"
+    ]
+    for streams in ((), ("ORDERS",)):
+        planned = typed("plan", "latest", *streams, *where, "--if-exists", "replace", "--json")
+        assert backup_of(planned) == full
+    # That it should be so is said once.
+    assert typed("backup", *where, "--allow-empty", "-q").code == 0
+    assert typed("backup", *where, "-q").code == 0
+    assert typed("status", "-r", tmp_path / "repo").code == 0
+
+
+def test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be(
+    shop: str, typed: Type, tmp_path: Path
+) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    fill(shop, "WORK", 3, retention="workqueue")
+    assert typed("backup", *where).code == 0
+    ask(shop, "STREAM.PURGE.WORK")
+    assert typed("backup", *where, "-q").code == 0
+    fill(shop, "ORDERS", 3)
+    assert typed("backup", *where).code == 0
+    ask(shop, "STREAM.PURGE.ORDERS")
+    purged = typed("backup", *where, "-q")
+    assert purged.code == 3 and "and has none any more" in purged.err
+
+
+def test_a_follow_of_a_server_that_loses_its_streams_ends_incomplete(shop: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    fill(shop, "ORDERS", 3)
+    first = typed("follow", *where, "--for", "1ms", "--json")
+    assert first.code == 0
+    delete(shop, "ORDERS")
+    then = typed("follow", *where, "--for", "1ms", "--json")
+    assert (then.code, then.document["result"]) == (3, "partial")
+    assert backup_of(typed("show", "latest", "-r", tmp_path / "repo", "--json")) == first.document["newest"]
+
+
+def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    drill, status = ("drill", "-r", repo, "--nats-server", EMBEDDED), ("status", "-r", repo, "--max-drill-age", "1d")
+    fill(shop, "ORDERS", 3)
+    fill(shop, "PAYMENTS", 3)
+    assert typed("backup", "-s", shop, "-r", repo).code == 0
+    hand = backup_of(typed("backup", "ORDERS", "-s", shop, "-r", repo, "--json"))
+    for words in ((hand,), ("latest", "ORDERS"), ("latest", "--exclude", "PAYMENTS")):
+        done = typed(drill[0], *words, *drill[1:])
+        assert done.code == 0 and "it does not count as a drill of everything" in done.out
+        breaches = typed(*status, "--json").document["breaches"]
+        assert [one["rule"] for one in breaches] == ["drill-age"]
+    done = typed(*drill, "--json")
+    assert done.code == 0 and done.document["everything"] and len(done.document["streams"]) == 2
+    assert typed(*status).code == 0
+
+
+def test_each_account_has_to_be_drilled_by_itself(server: NatsServer, shop: str, typed: Type, tmp_path: Path) -> None:
+    repo, pay = tmp_path / "repo", url(server, "PAY")
+    fill(shop, "ORDERS", 3)
+    fill(pay, "ORDERS", 3)
+    try:
+        for where in (shop, pay):
+            assert typed("backup", "-s", where, "-r", repo).code == 0
+        assert typed("drill", "-r", repo, "--origin", "PAY", "--nats-server", EMBEDDED).code == 0
+        told = typed("status", "-r", repo, "--max-drill-age", "1d")
+        assert told.code == 17 and "drill-age: no drill of all streams is known that went well" in told.out
+        assert "account SHOP)" in told.out and "account PAY)" not in told.out.partition("BREACH")[2]
+        assert typed("status", "-r", repo, "--max-drill-age", "1d", "--origin", "C1/PAY").code == 0
+    finally:
+        delete(pay, "ORDERS")
+
+
+def test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it(shop: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    fill(shop, "ORDERS", 3)
+    fill(shop, "PAYMENTS", 3)
+    assert typed("backup", *where).code == 0
+    assert typed("backup", "--exclude", "PAYMENTS", *where).code == 0
+    status = typed("status", "-r", tmp_path / "repo", "--json")
+    assert [line["covered"] for line in status.document["lines"]] == [False, False]
+    assert typed("backup", *where).code == 0
+    status = typed("status", "-r", tmp_path / "repo", "--json")
+    assert sorted(line["covered"] for line in status.document["lines"]) == [False, True]
+
+
+def test_a_list_says_of_what_how_old_how_long_and_how_much(shop: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    fill(shop, "ORDERS", 3)
+    assert typed("backup", *where).code == 0
+    assert typed("backup", "ORDERS", "--exclude", "TMP*", "--no-consumers", *where).code == 0
+    listed = typed("list", "-r", tmp_path / "repo")
+    for column in ("AGE", "ADDED", "TIME", "SOURCE", "SELECTION"):
+        assert column in listed.out.splitlines()[0]
+    assert "C1/SHOP  all" in listed.out and "C1/SHOP  ORDERS, but TMP*, without consumers" in listed.out
+    first, second = typed("list", "-r", tmp_path / "repo", "--json").document["backups"]
+    assert first["source"]["account"] == "SHOP" and first["source"]["cluster"] == "C1"
+    assert first["stored_bytes_added"] > 0 and second["stored_bytes_added"] == 0
+    assert 0 < first["seconds"] < 60 and 0 <= second["age_seconds"] <= first["age_seconds"]
+    assert second["selection"] == {"streams": ["ORDERS"], "exclude": ["TMP*"], "consumers": False, "config_only": False}
+    assert len(typed("list", "-r", tmp_path / "repo", "--origin", "PAY", "--json").document["backups"]) == 0
