@@ -10,20 +10,21 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "model", "times", "config", "progress"}
+BASE = {"errors", "model", "times", "names", "config", "progress"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
     "times": ({"errors"}, set()),
+    "names": ({"errors"}, set()),
     "heap": (set(), set()),
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
-    "config": ({"errors", "model", "times"}, set()),
-    "protocol": ({"errors", "model", "times"}, set()),
+    "config": ({"errors", "model", "times", "names"}, set()),
+    "protocol": ({"errors", "model", "times", "names"}, set()),
     "formats": (
-        {"errors", "model", "times", "compute"},
+        {"errors", "model", "times", "names", "compute"},
         {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"},
     ),
     "stores": ({"errors", "model"}, set()),
@@ -31,7 +32,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         BASE | {"heap", "compute", "formats", "stores"},
         {"pyarrow", "zstandard"},
     ),
-    "transforms": ({"errors", "model", "times", "compute", "config"}, {"pyarrow"}),
+    "transforms": ({"errors", "model", "times", "names", "compute", "config"}, {"pyarrow"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
     "engine": (BASE | {"compute", "protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
     "pipeline": (

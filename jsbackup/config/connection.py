@@ -36,6 +36,7 @@ from jsbackup.config.secrets import (
 )
 from jsbackup.config.values import parse_duration
 from jsbackup.errors import UsageError
+from jsbackup.names import BLANKS
 
 __all__ = [
     "Connection",
@@ -56,8 +57,9 @@ DEFAULT_PORT: Final = 4222
 DEFAULT_TIMEOUT_SECONDS: Final = 5.0  # the nats CLI's
 MAX_TIMEOUT_SECONDS: Final = 3600.0
 
-_TOKEN_TEXT = re.compile(r"[^\s.*>]+")
-_SUBJECT_TEXT = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_TOKEN = rf"[^{BLANKS}\0.*>]+"
+_TOKEN_TEXT = re.compile(_TOKEN)
+_SUBJECT_TEXT = re.compile(rf"{_TOKEN}(\.{_TOKEN})*")
 
 
 @dataclass(frozen=True, slots=True)

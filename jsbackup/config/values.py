@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from jsbackup.errors import UsageError
+from jsbackup.names import has_blank
 
 __all__ = ["Glob", "is_chosen", "parse_bool", "parse_duration", "parse_glob", "parse_size", "parse_time"]
 
@@ -136,7 +137,7 @@ def parse_glob(text: str) -> Glob:
     """A stream name or a pattern of them. Raises UsageError for what can be no stream name, such as a subject."""
     if not text:
         raise UsageError("an empty stream name", hint="Name a stream, or give a pattern such as 'ORDERS*'.")
-    if any(character in "./\\>" or character.isspace() for character in text):
+    if has_blank(text) or any(character in "./\\>" for character in text):
         raise UsageError(
             f"no stream can be named {text!r}",
             hint="Streams are chosen by name or by a pattern of names such as 'ORDERS*', not by subject.",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -82,27 +84,28 @@ class Conversation:
 
         A denied publish that belongs to no request and no subscription is kept for `take_denial`.
         """
+        said = _unquoted(quoted)
         if what == SUBSCRIBE:
             for subscription in self._subscriptions.values():
-                if _quoted(subscription.subject) == quoted:
+                if _is(subscription.subject, said):
                     subscription.fail(lambda subject=subscription.subject: self._denial(what, subject))  # type: ignore[misc]
-            if _quoted(f"{self._inbox}.*") == quoted:
+            if _is(f"{self._inbox}.*", said):
                 self.end(lambda: self._denial(what, f"{self._inbox}.*"))
-        elif not self._refuse_publish(what, quoted):
-            self._denied = self._denial(what, quoted[1:-1])
+        elif not self._refuse_publish(what, said):
+            self._denied = self._denial(what, said)
 
-    def _refuse_publish(self, what: str, quoted: str) -> bool:
+    def _refuse_publish(self, what: str, said: str) -> bool:
         """Fails the requests and subscriptions that published there; whether there were any."""
         known = False
         for token, request in self._requests.items():
             subject = request.subject if what == PUBLISH else f"{self._inbox}.{token}"
-            if _quoted(subject) == quoted and not request.answer.done():
+            if _is(subject, said) and not request.answer.done():
                 request.answer.set_exception(self._denial(what, subject))
                 known = True
         for subscription in self._subscriptions.values():
-            replies_here = what == REPLY and _quoted(subscription.subject) == quoted
-            if replies_here or subscription.has_published(lambda subject: _quoted(subject) == quoted):
-                subscription.fail(lambda: self._denial(what, quoted[1:-1]))
+            replies_here = what == REPLY and _is(subscription.subject, said)
+            if replies_here or subscription.has_published(lambda subject: _is(subject, said)):
+                subscription.fail(lambda: self._denial(what, said))
                 known = True
         return known
 
@@ -145,7 +148,25 @@ class Conversation:
         self.gone.set_result(None)
 
 
-def _quoted(subject: str) -> str:
-    """The subject as the server quotes it (Go's %q), in the lower case that nats-py makes of it."""
-    escaped = subject.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'.lower()
+# What Go's %q writes for characters, in the lower case that nats-py makes of it. Eight digits after U and four after u
+# look alike then, but four never begin with 000 or are 0010: those characters are written with x.
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u(00(?:0[0-9a-f]|10)[0-9a-f]{4}|[0-9a-f]{4})|(.))", re.DOTALL)
+_SHORT = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def _unquoted(quoted: str) -> str:
+    """A subject that the server gives in quotes (Go's %q), but for upper and lower case."""
+
+    def character(match: re.Match[str]) -> str:
+        digits = match[1] or match[2]
+        if digits is None:
+            return _SHORT.get(match[3], match[3])
+        code = int(digits, 16)
+        return chr(code) if code <= sys.maxunicode else "\ufffd"
+
+    return _ESCAPE.sub(character, quoted[1:-1])
+
+
+def _is(subject: str, said: str) -> bool:
+    """Whether the server means this subject. nats-py has lost upper and lower case."""
+    return subject.casefold() == said.casefold()

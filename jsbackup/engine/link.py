@@ -10,8 +10,8 @@
 
 nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`; tests/engine/test_link.py fails if one of them changes its meaning. Long because none of this may be
-known anywhere else.
+`_flusher_task`, `MSG_RE`, `HMSG_RE`; tests/engine/test_link.py fails if one of them changes its meaning. Long because
+none of this may be known anywhere else.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import Any, Final, Self
 
 import nats.errors
+import nats.protocol.parser
 from nats.aio.client import Client, RawCredentials
 from nats.aio.transport import TcpTransport, Transport
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
@@ -39,6 +41,7 @@ from jsbackup.engine.subscription import Subscription
 from jsbackup.engine.tls import tls_context
 from jsbackup.errors import NatsError, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
+from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
 
@@ -57,7 +60,7 @@ _MESSAGE_LIMIT_BYTES: Final = 65 << 20
 _CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
 
 _VIOLATION = re.compile(rf'permissions violation for ({PUBLISH}|{REPLY}|{SUBSCRIBE}) ("(?:[^"\\]|\\.)*")')
-_NOT_A_SUBJECT = re.compile(r"[\s\x00]|\A\.|\.\.|\.\Z|\A\Z")
+_NOT_A_SUBJECT = re.compile(rf"[{BLANKS}\0]|\A\.|\.\.|\.\Z|\A\Z")
 
 
 def _silence() -> None:
@@ -72,11 +75,22 @@ def _silence() -> None:
 _silence()
 
 
+# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects that
+# hold a vertical tab or a form feed.
+_ARGUMENTS = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
+_PATTERNS: Final = {
+    "MSG_RE": re.compile(rb"\AMSG" + _ARGUMENTS + rb"(\d+)\r\n"),
+    "HMSG_RE": re.compile(rb"\AHMSG" + _ARGUMENTS + rb"(\d+)[ \t]+(\d+)\r\n"),
+}
+# The same code with these patterns, so that nats-py stays as it is for others in this process.
+_parse: Final = FunctionType(Parser.parse.__code__, {**nats.protocol.parser.__dict__, **_PATTERNS}, "parse", (b"",))
+
+
 class _BoundedParser(Parser):
     """nats-py's parser, which would gather a message of any announced size, or a control line without end."""
 
     async def parse(self, data: bytes = b"") -> None:
-        await super().parse(data)
+        await _parse(self, data)
         if self.state == AWAITING_MSG_PAYLOAD:
             if self.needed > _MESSAGE_LIMIT_BYTES:
                 raise nats.errors.ProtocolError

@@ -11,7 +11,6 @@ JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine di
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -21,6 +20,7 @@ import pyarrow as pa
 from jsbackup.errors import FormatError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.names import is_new_name
 from jsbackup.times import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ __all__ = [
 # because each step has one in hand, and to stay in the processor's cache.
 BATCH_BYTES = 1 << 20
 
-# The server's bounds (JSMaxNameLen, isValidAssetName).
-MAX_NAME_BYTES = 255
-_NO_NAME = re.compile(r"[\x00 \t\r\n\f.*>/\\]")
 
 MAX_U64 = (1 << 64) - 1
 # The server's own bound on sequences: the two high bits are flags in its records.
@@ -126,11 +123,7 @@ def _no_constant(name: str) -> Any:
 
 def asset_name_is_sound(name: str) -> bool:
     """Whether this can be a stream's or a consumer's name: part of a path, of a subject and of a hash key."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return False
-    return 0 < size <= MAX_NAME_BYTES and not _NO_NAME.search(name)
+    return is_new_name(name)
 
 
 def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> int:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
+from jsbackup.names import check_name
 from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import one_line
-from jsbackup.protocol.names import check_name
 
 __all__ = ["Advisory", "AdvisoryKind", "advisory_subjects", "decode_advisory"]
 

@@ -13,9 +13,9 @@ from typing import Literal, Self
 
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.names import check_name, check_subject
 from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
-from jsbackup.protocol.names import check_name, check_subject
 from jsbackup.protocol.responses import TYPE_PREFIX
 
 __all__ = [

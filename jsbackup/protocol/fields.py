@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
+from jsbackup.names import is_name
 from jsbackup.protocol.headers import one_line
-from jsbackup.protocol.names import is_name
 from jsbackup.times import parse_time
 
 __all__ = ["Fields", "dump_object", "load_object"]

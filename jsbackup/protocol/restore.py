@@ -29,6 +29,7 @@ from typing import NoReturn
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TransferError, UsageError
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.names import check_name, check_subject, is_subject
 from jsbackup.protocol import api
 from jsbackup.protocol.dialogue import Dialogue
 from jsbackup.protocol.events import (
@@ -47,7 +48,6 @@ from jsbackup.protocol.events import (
 from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
-from jsbackup.protocol.names import check_name, check_subject, is_subject
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 

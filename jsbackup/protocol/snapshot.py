@@ -37,6 +37,7 @@ from jsbackup.errors import (
     UnsupportedError,
     UsageError,
 )
+from jsbackup.names import check_name, check_subject
 from jsbackup.protocol import api
 from jsbackup.protocol.dialogue import Dialogue
 from jsbackup.protocol.events import (
@@ -53,7 +54,6 @@ from jsbackup.protocol.events import (
 from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import Status, one_line, parse_status
 from jsbackup.protocol.info import state_from_json
-from jsbackup.protocol.names import check_name, check_subject
 from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
 
 __all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "State"]

@@ -19,12 +19,11 @@ from enum import StrEnum
 
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
+from jsbackup.names import is_new_name
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
 
 __all__ = ["Kind", "RenameOptions", "Renames", "bucket_of"]
 
-_MAX_NAME_BYTES = 255
-_NOT_IN_A_NAME = frozenset(" \t\r\n\f\0.*>/\\")
 _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
 
@@ -142,11 +141,7 @@ def _with_prefix(prefix: str, name: str) -> str:
 
 
 def _check_name(option: str, name: str) -> None:
-    try:
-        fits = 0 < len(name.encode()) <= _MAX_NAME_BYTES
-    except UnicodeEncodeError:
-        fits = False
-    if not fits or not _NOT_IN_A_NAME.isdisjoint(name):
+    if not is_new_name(name):
         raise UsageError(
             f"{option}: not a stream name: {name[:80]!r}",
             hint="Names are one to 255 bytes without spaces, dots, slashes and the wildcards * and >.",

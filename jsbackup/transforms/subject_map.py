@@ -25,6 +25,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.names import BLANKS
 from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
 
 __all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "wildcard_of"]
@@ -95,7 +96,7 @@ class SubjectMap:
                 f"--map-subject: not a map of subjects: {text[:80]!r}",
                 hint="Write FROM=>TO, in quotes: 'orders.*=>old.$1'.",
             )
-        return cls(source.strip(), dest.strip())
+        return cls(source.strip(BLANKS), dest.strip(BLANKS))
 
     def __str__(self) -> str:
         return f"{self.source}=>{self.dest}"

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from jsbackup.errors import UsageError
+from jsbackup.names import has_blank
 
 __all__ = ["check_pattern", "contains", "intersection", "is_pattern", "matcher", "overlaps", "tidy"]
 
 # Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
 _MAX_BYTES = 4096
-_SPACE = frozenset(" \t\r\n\f\0")
 
 
 def is_pattern(text: str) -> bool:
@@ -29,7 +29,7 @@ def is_pattern(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     tokens = text.split(".")
-    return fits and _SPACE.isdisjoint(text) and "" not in tokens and ">" not in tokens[:-1]
+    return fits and not has_blank(text) and "" not in tokens and ">" not in tokens[:-1]
 
 
 def check_pattern(what: str, text: str) -> str:

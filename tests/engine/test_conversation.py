@@ -60,7 +60,16 @@ def test_messages_go_to_their_subscription_until_it_is_removed() -> None:
 
 @pytest.mark.parametrize(
     ("subject", "quoted"),
-    [("Orders.New", '"orders.new"'), ('a"b\\c', '"a\\"b\\\\c"'), ("ΑΣ", '"ας"'), ("GRÖSSE", '"grösse"')],
+    [
+        ("Orders.New", '"orders.new"'),
+        ('a"b\\c', '"a\\"b\\\\c"'),
+        ("ΑΣ", '"ας"'),
+        ("GRÖSSE", '"grösse"'),
+        ("A\u00a0b\u2028\u3000", r'"a\u00a0b\u2028\u3000"'),
+        ("a\x0b\x1cB\x7f\x07", r'"a\v\x1cb\x7f\a"'),
+        ("a\U000e0001B\U0010ffff", r'"a\u000e0001b\u0010ffff"'),
+        ("a\u00adΣ\u00adB\\u00a0", r'"a\u00adσ\u00adb\\u00a0"'),
+    ],
 )
 def test_a_denied_subject_is_known_again_in_quotes_and_lower_case(subject: str, quoted: str) -> None:
     async def main() -> None:

@@ -2,20 +2,37 @@
 
 The server permits any text without space, tab, CR, LF, form feed, `.`, `*` and `>` (`isValidName` in its
 `jetstream.go`), Unicode and control characters included, in up to 255 bytes of UTF-8 (`JSMaxNameLen`). A token is thus
-whatever stands between two dots, byte for byte. Creating refuses `/` and `\\` as well; that is left to the server.
+whatever stands between two dots, byte for byte. What Python and regular expressions take for white space is more than
+that, such as U+00A0 and U+2028: every check of a name or subject uses `BLANKS` instead.
+
+A server creates no stream or consumer with `/` or `\\` in its name (`isValidAssetName`), and can keep none with NUL on
+disk. It may still list such names.
 """
 
 from __future__ import annotations
 
 from jsbackup.errors import UsageError
 
-__all__ = ["MAX_NAME_BYTES", "check_name", "check_subject", "is_name", "is_subject"]
+__all__ = [
+    "BLANKS",
+    "MAX_NAME_BYTES",
+    "check_name",
+    "check_subject",
+    "has_blank",
+    "is_name",
+    "is_new_name",
+    "is_subject",
+]
 
 MAX_NAME_BYTES = 255
 # Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
 _MAX_SUBJECT_BYTES = 4096
-_SPACE = frozenset(" \t\r\n\f")
-_NOT_IN_A_NAME = _SPACE | frozenset(".*>")
+# All that the server takes for white space (`IsValidSubject` in its `sublist.go`).
+BLANKS = " \t\r\n\f"
+_BLANKS = frozenset(BLANKS)
+_BLANKS_AND_NUL = _BLANKS | {"\0"}
+_NOT_IN_A_NAME = _BLANKS | frozenset(".*>")
+_NOT_IN_A_NEW_NAME = _NOT_IN_A_NAME | frozenset("/\\\0")
 
 
 def _fits(text: str, limit: int) -> bool:
@@ -30,9 +47,19 @@ def is_name(text: str) -> bool:
     return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NAME.isdisjoint(text)
 
 
+def is_new_name(text: str) -> bool:
+    """Whether a server would create a stream or consumer of this name, and can keep it on disk."""
+    return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NEW_NAME.isdisjoint(text)
+
+
+def has_blank(text: str) -> bool:
+    """Whether no subject can hold this: white space as the server sees it, or NUL."""
+    return not _BLANKS_AND_NUL.isdisjoint(text)
+
+
 def is_subject(text: str) -> bool:
     """Whether `text` is a subject that can be published to: no empty token, no wildcard, no white space."""
-    if not _fits(text, _MAX_SUBJECT_BYTES) or not _SPACE.isdisjoint(text):
+    if not _fits(text, _MAX_SUBJECT_BYTES) or not _BLANKS.isdisjoint(text):
         return False
     return not any(token in ("", "*", ">") for token in text.split("."))
 
