@@ -19,9 +19,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.cli.schedules.jobs import JOBS, times_of
-from jsbackup.cli.schedules.kubernetes import toml_text
-from jsbackup.cli.schedules.systemd import _escaped
+from jsbackup.cli.schedules.cron import cron_files
+from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, times_of
+from jsbackup.cli.schedules.kubernetes import kubernetes_files, toml_text
+from jsbackup.cli.schedules.systemd import _escaped, systemd_files
 from jsbackup.cli.schedules.yaml import to_yaml
 from jsbackup.errors import UsageError
 from tests.cli.test_json import check
@@ -322,3 +323,80 @@ def test_words_of_units_come_through(word: str) -> None:
     # systemd.service(5): quotes and backslashes as in a shell, %% and $$ for the signs themselves.
     (read,) = shlex.split(_escaped(word)) or [""]
     assert read.replace("%%", "%").replace("$$", "$") == word
+
+
+# --- whatever a profile holds, a file has the lines it should have ---
+
+_WORDS = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12).map(str.strip)
+_PLACES = ("config", "repo", "output", "creds", "program")
+_ENDS = st.sampled_from(
+    ["\n", "\r", "\v", "\f", "\x00", "\x1b", "\x7f", "\x85", "\u2028", "\u2029", "\u202e", "\ud800"]
+)
+
+
+def _plan(**changes: Any) -> Plan:
+    paths = {"config": "/etc/c.toml", "repo": "/srv/repo", "output": "/srv/out", "creds": "/etc/creds", "program": "/j"}
+    paths |= changes
+    times, between = times_of("p", "1h", None)
+    credentials = (Credential("--creds", paths["creds"]),)
+    jobs = tuple(
+        Job(name, (name, "--no-init"), times[name], credentials, Path(paths["repo"]), (Path(paths["output"]),))
+        for name in JOBS
+    )
+    return Plan("p", Path(paths["config"]), (paths["program"],), jobs, ("VARIABLE",), between)
+
+
+def _files(plan: Plan) -> list[str]:
+    files = [*cron_files(plan), *systemd_files(plan, None), *kubernetes_files(plan, "i", "[profiles.p]\n", [])]
+    return [file.content for file in files]
+
+
+@settings(max_examples=60)
+@given(st.tuples(*(_WORDS for _ in _PLACES)))
+def test_no_path_makes_lines_of_a_schedule_of_its_own(words: tuple[str, ...]) -> None:
+    paths = {place: f"/srv/{place}{word}" for place, word in zip(_PLACES, words, strict=True)}
+    try:
+        files = _files(_plan(**paths))
+    except UsageError:
+        assert not all(path.isprintable() and not path.endswith("\\") for path in paths.values())
+        return
+    usual = _files(_plan())
+    assert [_shape(text) for text in files] == [_shape(text) for text in usual]
+    for _, command in _cron_lines(files[0]):
+        words = shlex.split(command.replace("\\%", "%"))
+        assert (words[0], words[words.index("--config") + 1]) == (paths["program"], paths["config"])
+    told = [line for line in files[-1].splitlines() if "--from-file" in line]
+    assert f"--from-file=creds={paths['creds']}" in shlex.split(told[0].removeprefix("#"))
+    (_, backup, *_) = yaml.safe_load_all(files[-1])
+    mounts = backup["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert {paths["repo"], paths["output"]} <= {mount["mountPath"] for mount in mounts}
+
+
+def _shape(text: str) -> list[str]:
+    """How each line begins, as any reader that ends lines wherever some reader does."""
+    lines = text.splitlines()
+    return [line if line.startswith("---") else re.split(r"[=: ]", line.lstrip(), maxsplit=1)[0] for line in lines]
+
+
+@given(st.sampled_from(_PLACES), _WORDS, _ENDS, _WORDS)
+def test_what_could_end_a_line_is_refused_in_every_path(place: str, before: str, end: str, after: str) -> None:
+    with pytest.raises(UsageError, match="no file of a schedule may hold"):
+        _plan(**{place: f"/srv/{before}{end}{after}"})
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_line_feed_in_a_profile_is_refused(kind: str, typed: Type, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for line, what in (
+        (r'repo = "/backups\nExecStartPre=+/bin/sh -c id\n#"', "repo"),
+        (r'repo = "${EVIL}"', "repo"),
+        (r'repo = "/backups"' + "\n" + r'creds = "/etc/x\n---\napiVersion: v1\nkind: Pod"', "creds"),
+        (r'repo = "s3://b/p"' + "\n" + r'identity = "/etc/x\u2028* * * * * id"', "identity"),
+    ):
+        path.write_text(f"[profiles.shop]\n{line}\n")
+        path.chmod(0o600)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("EVIL", "/backups\nUser=root")
+            done = typed("schedule", "--config", path, "--profile", "shop", "--format", kind, *FORMATS[kind])
+        assert (done.code, done.out) == (2, ""), done.out
+        assert f"{what} of the profile has a character that no file of a schedule may hold: '/" in done.err

@@ -72,6 +72,9 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_restored_in_place.py::test_follow_notices_that_a_stream_was_restored_in_place",
     ),
     20: (
+        "cli/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
+        "cli/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",
+        "cli/test_schedule.py::test_no_path_makes_lines_of_a_schedule_of_its_own",
         "test_odd_names.py::test_streams_with_blanks_that_servers_take_are_backed_up_and_restored",
         "test_odd_names.py::test_a_permission_for_such_a_name_is_missed_at_once",
     ),

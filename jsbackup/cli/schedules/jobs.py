@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -81,7 +82,8 @@ class Job:
 class Plan:
     """All that is to run for a profile of the file `config`. `program` are the words that start jsbackup.
 
-    `variables` are those of the environment that the profile names.
+    `variables` are those of the environment that the profile names. Construction raises UsageError for a text that
+    could end a line, and so become a line of its own, in a file of any form.
     """
 
     profile: str
@@ -90,6 +92,26 @@ class Plan:
     jobs: tuple[Job, ...]
     variables: tuple[str, ...]
     every_minutes: int
+
+    def __post_init__(self) -> None:
+        for what, text in self._texts():
+            if not all(map(_is_of_a_line, text)):
+                raise UsageError(
+                    f"{what} has a character that no file of a schedule may hold: {text[:100]!r}",
+                    hint="Line feeds, control characters and invisible ones are refused.",
+                )
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """All that comes from elsewhere, and what it is."""
+        yield "the name of the profile", self.profile
+        yield "the path of the config file", str(self.config)
+        yield from (("the path of this program", word) for word in self.program)
+        yield from (("the name of a variable", name) for name in self.variables)
+        for job in self.jobs:
+            yield from (("an option", word) for word in job.arguments)
+            yield from ((f"{credential.name} of the profile", credential.path) for credential in job.credentials)
+            yield from (("repo of the profile", str(folder)) for folder in job.folders[:1] if folder == job.repo)
+            yield from (("a path of the profile", str(folder)) for folder in job.folders)
 
     @property
     def in_s3(self) -> bool:
@@ -100,6 +122,11 @@ class Plan:
 class File:
     name: str
     content: str
+
+
+def _is_of_a_line(letter: str) -> bool:
+    """Whether no reader takes it for the end of a line, or for nothing: YAML ends lines at U+0085 and U+2028, too."""
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"
 
 
 def times_of(profile: str, every: str, at: str | None) -> tuple[Mapping[str, When], int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
     told = [
         f"# jsbackup, profile {plan.profile}: kubectl apply -f jsbackup-{plan.profile}.yaml",
         "# Before that, and in the same namespace, by whoever has what is secret:",
-        *_secret(name, [f"--from-file={one.name}={one.path}" for one in files]),
+        *_secret(name, [shlex.quote(f"--from-file={one.name}={one.path}") for one in files]),
         *_secret(f"{name}-env", [f"--from-literal={variable}=…" for variable in (*plan.variables, *withheld)]),
     ]
     if plan.in_s3:

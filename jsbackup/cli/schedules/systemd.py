@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsbackup.cli.schedules.jobs import File, Job, Plan
+from jsbackup.errors import UsageError
 
 __all__ = ["systemd_files"]
 
@@ -62,8 +63,8 @@ def _service(plan: Plan, job: Job, user: str | None) -> File:
         f"ExecStart={' '.join(words)}",
         f"User={user or 'jsbackup'}" if user or job.folders else "DynamicUser=yes",
         *([f"EnvironmentFile=-/etc/jsbackup/{plan.profile}.env"] if plan.variables or plan.in_s3 else []),
-        *(f"LoadCredential={name}:{_escaped(path)}" for name, path in lent),
-        *(f"ReadWritePaths={_escaped(str(folder))}" for folder in job.folders),
+        *(f"LoadCredential={name}:{_whole(path)}" for name, path in lent),
+        *(f"ReadWritePaths={_quoted(str(folder))}" for folder in job.folders),
         _HARDENING.format(home="read-only" if in_home else "yes").rstrip(),
     ]
     return File(f"{_unit(plan, job)}.service", "\n".join([*lines, ""]))
@@ -93,11 +94,23 @@ def _unit(plan: Plan, job: Job) -> str:
 
 
 def _escaped(word: str) -> str:
-    """As a word of a unit file: `%` and `$` mean something there, and quotes keep blanks together."""
-    word = word.replace("%", "%%").replace("$", "$$")
+    """As a word of a command: variables are replaced there, so `$` is doubled."""
+    return _quoted(word.replace("$", "$$"))
+
+
+def _quoted(word: str) -> str:
+    """As a word of a unit file: `%` means something there, and quotes keep blanks together."""
+    word = word.replace("%", "%%")
     if not word or any(letter in " \t\"'\\;" for letter in word):
         word = '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return word
+
+
+def _whole(path: str) -> str:
+    """As the rest of a line, in which quotes are letters. Raises UsageError for an end that would not be read."""
+    if path.endswith(("\\", " ")):
+        raise UsageError(f"no unit can name the file {path!r}", hint="Give it a name that ends with another character.")
+    return path.replace("%", "%%")
 
 
 def _is_below(path: Path, folders: tuple[str, ...]) -> bool:
