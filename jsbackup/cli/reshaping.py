@@ -40,7 +40,8 @@ RESHAPING = (
         "--map-subject",
         multiple=True,
         metavar="'FROM=>TO'",
-        help="Other subjects, for messages and for all that names them: 'orders.*=>old.orders.$1'.",
+        help="Other subjects, for messages and for all that names them: 'orders.*=>old.orders.$1'. Those of buckets "
+        "change with their names only.",
     ),
     click.option(
         "--until",

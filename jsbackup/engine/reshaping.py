@@ -15,10 +15,12 @@ from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
-from jsbackup.transforms.follow import arriving_unmapped, subjects_of
+from jsbackup.transforms.follow import arriving_unmapped, held_by, subjects_of
 from jsbackup.transforms.mask import MaskCount
-from jsbackup.transforms.rename import Renames
+from jsbackup.transforms.rename import Renames, subjects_of_bucket
 from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_map import SubjectMaps
+from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Reshaped", "Restored", "about_kept", "about_masks", "rename_streams", "reshape_stream"]
 
@@ -74,7 +76,10 @@ def rename_streams(
     sound = [entry for entry in entries if entry.name not in refused]
     renames = options.renames.over({entry.name: entry.config for entry in sound}) if sound else Renames()
     refusals += _against_masks(sound, options)
-    return Restored(sound, replace(options.reshape, renames=renames)), refusals
+    # Done by the names already: once more, and a bucket that takes the old name of another would lose its keys to it.
+    maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
+    refusals += _against_bucket_maps(sound, maps)
+    return Restored(sound, replace(options.reshape, renames=renames, maps=maps)), refusals
 
 
 def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOptions) -> Reshaped:
@@ -129,6 +134,24 @@ def _against_masks(entries: Sequence[StreamBackup], options: RestoreOptions) -> 
         )
 
 
+def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> Iterator[Finding]:
+    """Maps that name the subjects of a bucket: clients come to these by its name, and would find no keys."""
+    for entry in entries:
+        if not subjects_of_bucket(entry.name):
+            continue
+        bucket = str((entry.config.get("mirror") or {}).get("name") or entry.name)  # a mirror has those of its origin
+        subjects = subjects_of_bucket(bucket)
+        for one in maps.maps:
+            if one.is_wide or not subjects or not overlaps(one.source, subjects):
+                continue
+            if subjects.startswith("$MQTT."):
+                reason, hint = "the server finds MQTT's messages by their subjects", "Leave that map out."
+            else:
+                reason = "the subjects of a bucket change with its name only"
+                hint = f"Give it another name with --rename {bucket}=NAME, or leave that map out."
+            yield Finding(entry.name, Rule.MAP_BUCKET, f"--map-subject {one}: {reason}", hint)
+
+
 def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]) -> Iterator[Finding]:
     """What comes of mapping subjects; a refusal where messages would be lost by it."""
     if not reshape.maps:
@@ -137,7 +160,7 @@ def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]
     for origin in arriving_unmapped(config, reshape.maps, restored):
         reason = f"goes on copying from {origin}, where subjects are not mapped"
         yield Finding(name, Rule.COPIES_UNMAPPED, reason, f"Restore {origin} as well, so that it is mapped too.")
-    merged = reshape.maps.may_merge(subjects_of(config))
+    merged = reshape.maps.guarding(held_by(config)).may_merge(subjects_of(config))
     if not merged:
         return
     if (config.get("max_msgs_per_subject") or -1) > 0 or config.get("allow_msg_counter"):

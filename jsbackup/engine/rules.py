@@ -66,6 +66,7 @@ class Rule(StrEnum):
     MAP_STREAM = "map-stream", _REFUSED
     MAP_CONSUMER = "map-consumer", _REFUSED
     MAP_MERGES = "map-merges", _REFUSED
+    MAP_BUCKET = "map-bucket", _REFUSED
     UNTIL_AFTER_BACKUP = "until-after-backup", _REFUSED
     UNTIL_BEFORE_FIRST = "until-before-first", _REFUSED
     OPAQUE_RESHAPED = "opaque-reshaped", _REFUSED

@@ -9,6 +9,8 @@
 | `filter_subject(s)` of a consumer | selects the messages it selected |
 | deliver subjects | stay: nothing of the stream is stored under them |
 
+Where a stream may hold what is reserved (`subject_map.py`), `held_by` says so: patterns such as `>` do not.
+
 A copy from an origin that is not mapped with it goes on to bring subjects as they were: `arriving_unmapped` says so.
 What cannot be said in the server's words is a PlanRefused with the reason.
 """
@@ -22,10 +24,11 @@ from typing import Any
 
 from jsbackup.errors import FormatError, PlanRefused, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.transforms.rename import subjects_of_bucket
 from jsbackup.transforms.subject_map import SubjectMaps, wildcard_of
 from jsbackup.transforms.subjects import contains, overlaps
 
-__all__ = ["arriving_unmapped", "map_consumer_config", "map_stream_config", "origins_of", "subjects_of"]
+__all__ = ["arriving_unmapped", "held_by", "map_consumer_config", "map_stream_config", "origins_of", "subjects_of"]
 
 _ALL = ("", ">")
 
@@ -49,6 +52,32 @@ def origins_of(config: JsonObject) -> Iterator[JsonObject]:
         yield origin
 
 
+def held_by(config: JsonObject) -> Sequence[str]:
+    """Patterns of what a stream holds, as far as its config tells: what an unknown origin brings is `>`.
+
+    Raises FormatError.
+    """
+    held = [] if config.get("mirror") else list(_texts("subjects", config.get("subjects")))
+    if config.get("subject_transform"):
+        held += _led_to("subject_transform", [config["subject_transform"]])
+    for origin in origins_of(config):
+        transforms = _transforms(origin)
+        held += _led_to("subject_transforms", transforms) if transforms else [_brought_by(origin)]
+    return held
+
+
+def _brought_by(origin: JsonObject) -> str:
+    """A pattern of what comes from an origin that transforms nothing."""
+    pattern = _text("filter_subject", origin.get("filter_subject") or "")
+    return subjects_of_bucket(origin["name"]) or ">" if pattern in _ALL else pattern
+
+
+def _led_to(what: str, transforms: Sequence[Any]) -> list[str]:
+    if not all(isinstance(one, dict) for one in transforms):
+        raise FormatError(f"{what} is damaged")
+    return [_text(what, one.get("dest") or one.get("src") or ">") for one in transforms]
+
+
 def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
     """The config of a stream whose messages are mapped. `mapped` names the streams that are mapped with it.
 
@@ -57,6 +86,7 @@ def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[
         FormatError: a field that names subjects is damaged.
     """
     config = dict(config)
+    ours = maps.guarding(held_by(config))
     subjects = _texts("subjects", config.get("subjects"))
     if subjects:
         with _named("subjects"):
@@ -64,7 +94,7 @@ def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[
     for key in ("subject_transform", "republish"):
         if config.get(key):
             with _named(key):
-                config[key] = _through(key, config[key], maps, maps)
+                config[key] = _through(key, config[key], ours, maps)
     if config.get("mirror"):
         (mirror,) = origins_of({"mirror": config["mirror"]})
         config["mirror"] = _origin("mirror", mirror, maps, mapped)
@@ -75,13 +105,16 @@ def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[
 
 
 def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequence[str] = (">",)) -> JsonObject:
-    """The config of a consumer of a stream with `subjects` (before they are mapped). Raises as `map_stream_config`."""
+    """The config of a consumer of a stream with `subjects` (before they are mapped). Raises as `map_stream_config`.
+
+    `maps` are as the stream guards them.
+    """
     one = config.get("filter_subject") or ""
     many = _texts("filter_subjects", config.get("filter_subjects"))
     if not isinstance(one, str):
         raise FormatError("filter_subject is damaged")
     filters = [one] if one else many
-    if not filters:
+    if not filters or filters == [">"]:  # all of them, wherever they go
         return config
     with _named("its filter"):
         selected = list(maps.select(filters, subjects))
@@ -98,15 +131,15 @@ def arriving_unmapped(config: JsonObject, maps: SubjectMaps, mapped: Collection[
         transforms = _transforms(origin)
         if _is_mapped(origin, mapped) or transforms:
             continue  # what transforms lead to has been mapped
-        if maps.meets(origin.get("filter_subject") or ">"):
+        if maps.meets(_brought_by(origin)):
             found.append(origin["name"])
     return found
 
 
 def _origin(what: str, origin: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
     origin = dict(origin)
-    theirs = maps if _is_mapped(origin, mapped) else SubjectMaps()
-    if origin.get("filter_subject"):
+    theirs = maps.guarding([subjects_of_bucket(origin["name"]) or ">"]) if _is_mapped(origin, mapped) else SubjectMaps()
+    if origin.get("filter_subject") not in (None, *_ALL):
         pattern = _text("filter_subject", origin["filter_subject"])
         with _named(f"the filter of {what}"):
             selected = theirs.select([pattern])

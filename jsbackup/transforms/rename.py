@@ -22,7 +22,7 @@ from jsbackup.model import JsonObject
 from jsbackup.names import is_new_name
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
 
-__all__ = ["Kind", "RenameOptions", "Renames", "bucket_of"]
+__all__ = ["Kind", "RenameOptions", "Renames", "bucket_of", "subjects_of_bucket"]
 
 _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
@@ -45,6 +45,14 @@ def bucket_of(stream: str) -> tuple[Kind, str]:
         if stream.startswith(kind) and _BUCKET.fullmatch(stream[len(kind) :]):
             return kind, stream[len(kind) :]
     return Kind.STREAM, stream
+
+
+def subjects_of_bucket(stream: str) -> str:
+    """The pattern of the subjects that clients look for in a bucket's stream, or MQTT in its own; "" for others."""
+    kind, bucket = bucket_of(stream)
+    if kind is not Kind.STREAM:
+        return f"{_SUBJECTS[kind]}.{bucket}.>"
+    return "$MQTT.>" if stream.startswith("$MQTT_") else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +94,8 @@ class RenameOptions:
         _check_distinct([(name, names.get(name, name)) for name in streams])
         maps = []
         for old, new in names.items():
-            kind, bucket = bucket_of(old)
-            if kind is not Kind.STREAM and not streams[old].get("mirror"):
-                top = _SUBJECTS[kind]
-                maps.append(SubjectMap(f"{top}.{bucket}.>", f"{top}.{bucket_of(new)[1]}.>"))
+            if bucket_of(old)[0] is not Kind.STREAM and not streams[old].get("mirror"):
+                maps.append(SubjectMap(subjects_of_bucket(old), subjects_of_bucket(new)))
         return Renames(tuple(names.items()), SubjectMaps(tuple(maps)))
 
     def unknown(self, streams: Iterable[str]) -> list[str]:
@@ -114,6 +120,11 @@ class Renames:
     def object_bucket(self, old: str) -> str:
         """The new name of an object bucket; its old one if it keeps it."""
         return bucket_of(self.name(Kind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
+
+    def does(self, one: SubjectMap) -> bool:
+        """Whether the new name of a bucket does what a map says, and more."""
+        whole = self.subjects.whole(one.source)
+        return whole is not None and "*" not in one.source and whole.image(one.source) == one.dest
 
     def config(self, config: JsonObject) -> JsonObject:
         """A stream's config under its new name, with the new names of what it copies from in the same account."""

@@ -38,6 +38,7 @@ from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.cut import Cut, Extent
 from jsbackup.transforms.follow import (
     arriving_unmapped,
+    held_by,
     map_consumer_config,
     map_stream_config,
     subjects_of,
@@ -132,7 +133,7 @@ class Reshape:
     def consumer_config(self, config: JsonObject, stream: JsonObject, restored: Collection[str]) -> JsonObject:
         """The config of a consumer of the stream that has (before this) the config `stream`. Raises likewise."""
         if self.maps:
-            config = map_consumer_config(config, self.maps, subjects_of(stream))
+            config = map_consumer_config(config, self.maps.guarding(held_by(stream)), subjects_of(stream))
             stream = map_stream_config(stream, self.maps, restored)
         if self.renames.subjects:
             config = map_consumer_config(config, self.renames.subjects, subjects_of(stream))
@@ -144,7 +145,7 @@ class Reshape:
             f"goes on copying from {name}, where subjects are not mapped"
             for name in (arriving_unmapped(config, self.maps, restored) if self.maps else ())
         ]
-        if merged := self.maps.may_merge(subjects_of(config)):
+        if merged := self.maps.guarding(held_by(config)).may_merge(subjects_of(config)):
             notes.append(f"messages may come to share a subject: {merged}")
         return notes
 

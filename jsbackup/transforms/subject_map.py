@@ -7,6 +7,10 @@ split, …) have no pattern that says where they lead to, so configurations coul
 
 Of several maps the first whose FROM matches a subject is used, once; a subject that none matches stays.
 
+Subjects of buckets and of MQTT (`$KV.`, `$O.`, `$MQTT.`) lead clients to a stream by its name: mapped, the stream would
+be there and nobody would find it. So a wildcard at the beginning of FROM does not stand for these (as in MQTT one does
+not for topics with `$`): only a map that names them maps them, and so does a bucket's new name (`rename.py`).
+
 A *pattern* (of a stream, of a consumer's filter) can be asked for in two senses:
 
 - `cover`: patterns that match all mapped subjects, for a stream, which may take more than what it holds. A pattern of
@@ -22,16 +26,23 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, takewhile
 
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.names import BLANKS
 from jsbackup.transforms.subjects import check_pattern, contains, intersection, is_pattern, matcher, overlaps, tidy
 
-__all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "wildcard_of"]
+__all__ = ["UNTOUCHED", "SubjectMap", "SubjectMaps", "is_reserved", "wildcard_of"]
+
+_RESERVED = ("$KV", "$O", "$MQTT")
 
 _PLACE = re.compile(r"\$(\d{1,9})|\{\{\s*[wW]ildcard\s*\(\s*(\d{1,9})\s*\)\s*\}\}", re.ASCII)
 _FUNCTION = re.compile(r"\{\{\s*([A-Za-z]{1,40})\s*\(.*\)\s*\}\}", re.ASCII)
+
+
+def is_reserved(subject: str) -> bool:
+    """Whether a subject, or all that match a pattern, are those of buckets or of MQTT."""
+    return subject.partition(".")[0] in _RESERVED
 
 
 def wildcard_of(token: str) -> int | None:
@@ -101,8 +112,13 @@ class SubjectMap:
     def __str__(self) -> str:
         return f"{self.source}=>{self.dest}"
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether FROM begins with a wildcard: which does not stand for what is reserved."""
+        return self.source.partition(".")[0] in ("*", ">")
+
     def map(self, subject: str) -> str | None:
-        """The literal subject that this one becomes; None if it does not match."""
+        """The literal subject that this one becomes; None if it does not match, be it reserved or not."""
         match = matcher(self.source).fullmatch(subject)
         if match is None:
             return None
@@ -172,19 +188,38 @@ class SubjectMaps:
 
     def map(self, subject: str) -> str:
         """The literal subject that this one becomes; itself if no map matches."""
-        for one in self.maps:
+        for one in self._for(subject):
             mapped = one.map(subject)
             if mapped is not None:
                 return mapped
         return subject
 
+    def guarding(self, held: Sequence[str]) -> SubjectMaps:
+        """These maps, for patterns of a stream that holds what matches `held`.
+
+        A pattern that begins with a wildcard does not say by itself that what it matches there is reserved.
+        """
+        tops = [top for top in _RESERVED if any(pattern.partition(".")[0] == top for pattern in held)]
+        wide = [at for at, one in enumerate(self.maps) if one.is_wide]
+        if not tops or not wide:
+            return self
+        before, after = self.maps[: wide[0]], self.maps[wide[0] :]
+        if all(map(is_reserved, held)):
+            return SubjectMaps(before)
+        return SubjectMaps((*before, *(SubjectMap(f"{top}.>", f"{top}.>") for top in tops), *after))
+
+    def _for(self, pattern: str) -> Iterator[SubjectMap]:
+        """The maps that can touch what matches a pattern."""
+        reserved = is_reserved(pattern)
+        return takewhile(lambda one: not (reserved and one.is_wide), self.maps)
+
     def meets(self, pattern: str) -> bool:
         """Whether some subject of the pattern is mapped."""
-        return any(overlaps(one.source, pattern) for one in self.maps)
+        return any(overlaps(one.source, pattern) for one in self._for(pattern))
 
     def whole(self, pattern: str) -> SubjectMap | None:
         """The one map that all of the pattern goes through; None if there is no such."""
-        first = next((one for one in self.maps if overlaps(one.source, pattern)), None)
+        first = next((one for one in self._for(pattern) if overlaps(one.source, pattern)), None)
         return first if first is not None and contains(first.source, pattern) else None
 
     def cover(self, patterns: Sequence[str]) -> Sequence[str]:
@@ -206,9 +241,10 @@ class SubjectMaps:
                 own.append(image)
             found += own
             for one in self.maps:
-                if contains(pattern, one.source) or one is self.whole(pattern):
+                if contains(pattern, one.source) or one is self.whole(pattern) or one.source == one.dest:
                     continue  # brings nothing from outside, or nothing that is not told apart still (`loss`)
-                arrived = [one.image(part) for subject in subjects if (part := intersection(one.source, subject))]
+                theirs = [subject for subject in subjects if not (one.is_wide and is_reserved(subject))]
+                arrived = [one.image(part) for subject in theirs if (part := intersection(one.source, subject))]
                 if any(overlaps(image, other) for image in arrived for other in own):
                     raise PlanRefused(f"{pattern} cannot follow its messages: {one} brings others under it")
         return self._disjoint(tidy(found))
@@ -221,7 +257,7 @@ class SubjectMaps:
         pieces: list[tuple[str, str]] = []
         for pattern in patterns:
             left = [pattern]
-            for one in self.maps:
+            for one in self._for(pattern):
                 both = intersection(one.source, pattern) if left else None
                 if both is None:
                     continue
@@ -238,8 +274,8 @@ class SubjectMaps:
 
     def _pieces(self, pattern: str) -> Iterator[tuple[str, str]]:
         """Patterns that together match what becomes of one, each with the reason why it matches more ("" if not)."""
-        stays = not any(contains(one.source, pattern) for one in self.maps)
-        for one in self.maps:
+        stays = not any(contains(one.source, pattern) for one in self._for(pattern))
+        for one in self._for(pattern):
             both = intersection(one.source, pattern)
             if both is None:
                 continue

@@ -115,6 +115,65 @@ def test_buckets_are_renamed_with_their_subjects() -> None:
     assert action.reshape
 
 
+def test_maps_of_everything_leave_buckets_to_their_names() -> None:
+    bucket = stream(
+        "KV_cfg",
+        subjects=["$KV.cfg.>"],
+        republish={"src": ">", "dest": "told.>"},
+        consumers=(consumer("w", filter_subject="$KV.cfg.a"), consumer("all", filter_subject=">")),
+    )
+    mirror = stream("KV_m", subjects=[], mirror={"name": "KV_cfg"})
+    wide_mirror = replace(mirror, consumers=(consumer("w", filter_subject="*.*.a"),))
+    transforms = [{"src": "$KV.cfg.>", "dest": "$KV.sum.>"}]
+    summed = stream("KV_sum", subjects=["$KV.sum.>"], sources=[{"name": "KV_cfg", "subject_transforms": transforms}])
+    audit = stream(
+        "AUDIT",
+        subjects=[],
+        sources=[{"name": "KV_cfg"}, {"name": "S", "filter_subject": "s.x"}, {"name": "OBJ_elsewhere"}],
+        consumers=(consumer("w", filter_subject="$KV.cfg.>"), consumer("o", filter_subject="s.x")),
+    )
+    mqtt = stream("$MQTT_msgs", subjects=["$MQTT.msgs.>"])
+    every = (bucket, mirror, summed, audit, stream("S", subjects=["s.*"]))
+
+    def becomes(made: RestorePlan) -> dict[str, tuple[Any, list[Any]]]:
+        assert rules(made) == []
+        return {
+            action.entry.name: (action.config, [one.consumer.config.get("filter_subject") for one in action.consumers])
+            for action in made.actions
+        }
+
+    for wide in (">=>t.>", "*.>=>t.$1.>"):
+        found = becomes(reshaped(*every, maps=(wide, "*=>t.$1"), prefix="p-"))
+        assert found["S"][0]["subjects"] == ["t.s.*"]
+        assert found["KV_cfg"][0]["subjects"] == ["$KV.p-cfg.>"] and found["KV_cfg"][1] == ["$KV.p-cfg.a", ">"]
+        assert found["KV_cfg"][0]["republish"] == {"src": ">", "dest": "t.told.>"}
+        assert found["KV_m"][0]["mirror"] == {"name": "KV_p-cfg"}
+        (source,) = found["KV_sum"][0]["sources"]
+        assert source["subject_transforms"] == [{"src": "$KV.p-cfg.>", "dest": "$KV.p-sum.>"}]
+        assert found["AUDIT"][0]["sources"][:2] == [{"name": "KV_p-cfg"}, {"name": "p-S", "filter_subject": "t.s.x"}]
+        assert found["AUDIT"][1] == ["$KV.p-cfg.>", "t.s.x"]
+        assert becomes(reshaped(wide_mirror, maps=(wide,)))["KV_m"][1] == ["*.*.a"]
+        assert becomes(reshaped(mqtt, maps=(wide,)))["$MQTT_msgs"][0]["subjects"] == ["$MQTT.msgs.>"]
+
+
+def test_maps_written_for_a_bucket_are_its_new_name_or_refused() -> None:
+    bucket, other = stream("KV_a", subjects=["$KV.a.>"]), stream("KV_b", subjects=["$KV.b.>"])
+    mirror, plain = stream("KV_m", subjects=[], mirror={"name": "KV_a"}), stream("S", subjects=["s.>"])
+    mqtt = stream("$MQTT_msgs", subjects=["$MQTT.msgs.>"])
+    for named in ("$KV.a.>=>$KV.z.>", "$KV.*.x=>x.$1", "$KV.>=>kv.>"):
+        for one in (bucket, mirror):
+            assert rules(reshaped(one, plain, maps=(named,))) == [Rule.MAP_BUCKET]
+        assert rules(reshaped(plain, maps=(named,))) == []
+    assert rules(reshaped(mqtt, maps=("$MQTT.msgs.>=>m.>",))) == [Rule.MAP_BUCKET]
+    turned = reshaped(bucket, other, rename=("KV_a=KV_b", "KV_b=KV_a"), maps=("$KV.a.>=>$KV.b.>",))
+    assert rules(turned) == []
+    assert {action.name: action.config["subjects"] for action in turned.actions} == {
+        "KV_b": ["$KV.b.>"],
+        "KV_a": ["$KV.a.>"],
+    }
+    assert [action.reshape.move("$KV.a.k") for action in turned.actions] == ["$KV.b.k", "$KV.b.k"]
+
+
 def test_a_push_consumer_that_would_deliver_beside_the_old_one_is_told() -> None:
     pushing = stream("S", consumers=(consumer("c", deliver_subject="to.me"),))
     there = (existing("S", "other"),)

@@ -29,6 +29,7 @@ STREAMS = [
     stream_config(
         "WORDY", description="words " * 600, republish={"src": "wordy.>", "dest": "told.>"}, max_msgs_per_subject=3
     ),
+    stream_config("KV_cfg", subjects=["$KV.cfg.>"], max_msgs_per_subject=1),
     stream_config("MEMORY", storage="memory", max_bytes=1 << 20),
     stream_config("INTEREST", retention="interest"),
     stream_config("PLACED", placement={"cluster": "elsewhere"}),
@@ -563,6 +564,13 @@ ROWS = [
         "WORDY --map-subject wordy.*=>wordy.one",
         "it would remove some",
         "Map subjects so that they stay apart.",
+    ),
+    Row(
+        Rule.MAP_BUCKET,
+        "2.12.8",
+        "KV_cfg --map-subject $KV.cfg.>=>cfg.>",
+        "--map-subject $KV.cfg.>=>cfg.>: the subjects of a bucket change with its name only",
+        "Give it another name with --rename KV_cfg=NAME, or leave that map out.",
     ),
     Row(
         Rule.UNTIL_AFTER_BACKUP,

@@ -43,6 +43,11 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_first_backup.py::test_where_a_disk_is_not_mounted_nothing_is_made",
         "test_first_backup.py::test_that_a_repository_is_made_is_said_with_quiet_too",
     ),
+    8: (
+        "test_buckets.py::test_buckets_work_when_every_subject_is_mapped",
+        "engine/test_reshaping.py::test_maps_of_everything_leave_buckets_to_their_names",
+        "engine/test_reshaping.py::test_maps_written_for_a_bucket_are_its_new_name_or_refused",
+    ),
     9: (
         "test_copies.py::test_copies_go_on_where_they_were_after_a_restore",
         "test_copies.py::test_copies_go_on_where_they_were_after_a_restore_by_archives_v2",
