@@ -16,7 +16,7 @@ by `copy_look.py` from a backup, or comes from a server that is cloned. Three qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,9 +133,28 @@ def fit_copies(
 
     `cuts` are the mirrors that were cut, and where.
     """
-    planned = {action.name: action for action in actions}
+    altered: set[str] = set()
+    while True:
+        fitted, refusals = _fit(actions, manifest, target, options, facts, cuts, altered)
+        # What is mended in a copy makes it another stream for its own copies.
+        found = {action.name for action in fitted if action.alters}
+        if found <= altered:
+            return fitted, refusals
+        altered |= found
+
+
+def _fit(
+    actions: Sequence[Action],
+    manifest: Manifest,
+    target: Target,
+    options: RestoreOptions,
+    facts: CopyFacts,
+    cuts: Mapping[str, int],
+    altered: Collection[str],
+) -> tuple[list[Action], list[Finding]]:
+    """As `fit_copies`; `altered` are the streams that get another time of creation."""
     stored = {entry.name: entry for entry in manifest.streams}
-    origins = {name: _planned_origin(action, target) for name, action in planned.items()}
+    origins = {action.name: _planned_origin(action, target, action.name in altered) for action in actions}
     for name, info in target.streams.items():
         same = _is_same_life(stored.get(name), info, manifest)
         origins.setdefault(
@@ -156,9 +175,10 @@ def fit_copies(
     return fitted, refusals
 
 
-def _planned_origin(action: Action, target: Target) -> _Origin:
+def _planned_origin(action: Action, target: Target, altered: bool) -> _Origin:
     state = state_to_restore(action.entry)
-    keeps = action.wire is Wire.V1 and target.clustered is False and not action.entry.created.startswith(_NO_TIME)
+    timed = not altered and not action.entry.created.startswith(_NO_TIME)
+    keeps = timed and action.wire is Wire.V1 and target.clustered is False
     identity = identity_of(action.entry.created) if keeps else ""
     return _Origin(action.name, state.last_seq, state.messages, identity, same=True, planned=True)
 

@@ -8,14 +8,17 @@ stand still: then a copy without a lag has looked at everything that the origin 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.info import SourceInfo, StreamInfo
 from jsbackup.repository.manifest import CopiedFrom
 from jsbackup.transforms.copy_positions import SourceKey, is_external, source_key
+
+if TYPE_CHECKING:
+    from jsbackup.engine.stream_backup import StreamResult
 
 __all__ = ["ask_copied", "key_of_info", "reach_of", "sources_of", "with_copied"]
 

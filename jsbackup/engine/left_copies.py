@@ -64,7 +64,8 @@ def _about_source(action: Action, name: str, reached: int, target: Target) -> It
         return
     if not action.replaces and not action.leftover:
         return
-    if newer and not (action.wire is Wire.V1 and target.clustered is False and entry.created == there.created):
+    keeps = action.wire is Wire.V1 and target.clustered is False and not action.alters
+    if newer and not (keeps and entry.created == there.created):
         messages = entry.captured.messages
         reason = (
             f"stream {name} copies from it, will take it for another one, and copy all of it again: "

@@ -6,6 +6,7 @@ stream that was kept as it came, in pieces of the snapshot itself.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -24,6 +25,7 @@ from jsbackup.repository.archiving import archive_batches, state_to_restore
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_opaque
 from jsbackup.repository.pending import load_consumer
+from jsbackup.times import format_time
 
 __all__ = ["archive_of", "load_consumers", "writer_for"]
 
@@ -98,10 +100,15 @@ def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
 def writer_for(
     action: Action, config: JsonObject, state: StreamState, consumers: Sequence[PlannedConsumer]
 ) -> ArchiveV1Writer | ArchiveV2Writer:
-    """What writes the archive of a stream that will have this state."""
+    """What writes the archive of a stream that will have this state.
+
+    A stream whose messages were altered is made now. One that comes back as it was keeps the time when it was made:
+    by that servers of 2.15 know it as the origin of its copies, and backups know that they have stored it.
+    """
     archived = [planned.consumer for planned in consumers]
     if action.wire is Wire.V1:
-        writer = ArchiveV1Writer(config, action.entry.created, state, archived)
+        created = format_time(time.time_ns()) if action.alters else action.entry.created
+        writer = ArchiveV1Writer(config, created, state, archived)
         writer.set_sources(
             (" ".join(start.key), start.sequence, start.identity)
             for start in action.starts

@@ -157,6 +157,14 @@ class Action:
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
     starts: tuple[Start, ...] = ()  # where its sources go on, as far as that is known
 
+    @property
+    def alters(self) -> bool:
+        """Whether it begins another life: a backup must not take its messages for those that were stored before.
+
+        Renames change headers that name other streams, which matters where the stream keeps its own name.
+        """
+        return self.reshape.alters or bool(self.reshape.renames and self.name == self.entry.name)
+
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:

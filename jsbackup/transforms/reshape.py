@@ -99,6 +99,11 @@ class Reshape:
         return bool(self.cut or self.subjects or (self.masks and self.masks.unmaskable is Unmaskable.DROP))
 
     @property
+    def alters(self) -> bool:
+        """Whether a message that stays may become another one. Renames are left to who knows the streams' names."""
+        return bool(self.maps or self.masks or self.marks)
+
+    @property
     def _moves(self) -> bool:
         return bool(self.maps or self.renames)
 

@@ -77,7 +77,7 @@ def test_each_backup_has_its_reason_for_people_too(typed: Type, repo: Path) -> N
     planned = typed(*line, "--dry-run")
     assert planned.code == 0 and planned.err == ""
     group, header, first, *_ = planned.out.splitlines()
-    assert group == "streams STREAM_00" and header.split() == ["BACKUP", "WHY"]
+    assert group == "all streams" and header.split() == ["BACKUP", "WHY"]
     assert first.split(None, 3) == [
         IDS[0],
         "would",

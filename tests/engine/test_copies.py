@@ -19,9 +19,12 @@ from jsbackup.times import parse_time
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import Position, identity_of
 from jsbackup.transforms.cut import AtSequence
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.reshape import Reshape
 from tests.engine.test_plan import NEW, NOW, OLD, existing, stream
 
 KEY = ("O", ">", ">")
+MASKING = Reshape(masks=Masks.parse(["nothing.>:$.name=redact"], "refuse"))
 ORIGIN = stream("O", messages=10)
 COPY = stream("C", subjects=[], messages=10, sources=[{"name": "O"}])
 MIRROR = stream("M", subjects=[], messages=10, mirror={"name": "O"})
@@ -85,10 +88,21 @@ def test_marks_stay_as_they_are_where_the_origin_gets_its_time_of_creation_back(
         plan(ORIGIN, COPY, known=facts(10, identity="another")),
         plan(replace(ORIGIN, created="0001-01-01T00:00:00Z"), COPY, known=facts(10)),
         plan(ORIGIN, COPY),
+        plan(ORIGIN, COPY, known=facts(10), reshape=MASKING),
     ],
 )
 def test_identities_go_where_the_origin_will_have_another_or_nobody_knows(made: RestorePlan) -> None:
     assert mend(copy_of(made)).renewed and rules(copy_of(made)) == {Rule.ORIGIN_RENEWED}
+
+
+def test_what_is_mended_in_a_copy_makes_it_another_origin_for_its_own_copies() -> None:
+    second = stream("D", subjects=[], messages=10, sources=[{"name": "C"}])
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (ORIGIN, COPY, second))
+    known = CopyFacts({"C": {KEY: facts(10, identity="another")}, "D": {("C", ">", ">"): facts(10)}})
+    made = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions(), copies=known)
+    for name in ("C", "D"):
+        assert mend(copy_of(made, name)).renewed and copy_of(made, name).alters
+    assert not copy_of(made, "O").alters
 
 
 def test_servers_that_know_no_identities_yet_get_marks_that_hold_when_they_do() -> None:

@@ -68,7 +68,12 @@ WHOLE = {NAME: Standing(MESSAGES, MESSAGES, False)}
 
 
 def backups_in(repository: Path) -> list[str]:
-    """The committed backups, each of which has been read through: every message of it is right."""
+    """The committed backups, each of which has been read through: every message of it is right.
+
+    None where there is no repository: a first backup makes it only when it has something to store.
+    """
+    if not repository.exists():
+        return []
     listed: list[str] = [entry["backup"] for entry in jsbackup("list", "-r", repository).ok().document["backups"]]
     if listed:
         jsbackup("verify", "-r", repository, *listed, "--level", "data").ok()

@@ -241,7 +241,7 @@ def test_a_stream_goes_from_a_server_through_a_table_to_a_server(
             for number in range(300):
                 block = {"Nats-Msg-Id": f"order-{number}", "a": "b"} if number % 3 else None
                 await nc.publish(f"orders.{number % 4}", b"x" * (number % 50), headers=block)
-            await nc.flush()
+            await nc.request("orders.0", b"")  # answered when it is stored, and all before it
             await call(nc, "STREAM.MSG.DELETE.ORDERS", {"seq": 7})
             return await observe(nc)
 

@@ -77,7 +77,7 @@ def test_a_backup_that_is_read_and_written_again_is_the_same(
         assert (stream.digest, stream.captured.messages) == (before.digest, len(wanted))
         assert stream.config["subjects"] == ["orders.>"] and stream.config["name"] == name
     line = ["-r", place.location, *[w for k, v in place.keys for w in (f"--{k.replace('_', '-')}", v)]]
-    shown = typed("show", "latest", *line, "--json").document
+    shown = typed("show", manifest.id, *line, "--json").document
     assert (shown["backup"], shown["tags"]) == (manifest.id, {"from": "spark"})
     assert shown["source"]["imported"] == {"from": "a test"}
 

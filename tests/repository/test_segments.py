@@ -222,10 +222,10 @@ def test_little_of_the_next_segment_is_held_while_one_is_stored(monkeypatch: pyt
 
     adding = threading.Thread(target=add)
     adding.start()
+    assert store.putting.wait(10)
     deadline = time.monotonic() + 10
     while len(added) <= 20 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert store.putting.is_set()
     adding.join(0.3)
     # One segment of 2000 bytes, 1000 of the next, and 1000 that wait.
     assert adding.is_alive() and 20 < len(added) < 45

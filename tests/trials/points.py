@@ -75,6 +75,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_restored_in_place.py::test_two_servers_of_one_cluster_name_do_not_lend_each_other_messages",
         "test_restored_in_place.py::test_a_disk_that_was_put_back_is_noticed",
         "test_restored_in_place.py::test_follow_notices_that_a_stream_was_restored_in_place",
+        "test_restored_in_place.py::test_what_a_restore_altered_is_read_again",
     ),
     20: (
         "cli/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",

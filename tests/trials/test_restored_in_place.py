@@ -133,3 +133,21 @@ def test_follow_notices_that_a_stream_was_restored_in_place(pause_seconds: float
             delete(server.url, 60)
             assert process.end()[0] == 0
         check_equal(server.url, tmp_path)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "option",
+    [("--map-subject", "orders.eu.>=>orders.us.>"), ("--mask", "orders.>:$.name=redact")],
+    ids=["mapped", "masked"],
+)
+def test_what_a_restore_altered_is_read_again(option: tuple[str, str], version: str, tmp_path: Path) -> None:
+    """It has the same sequences, times and sizes as what was stored before, and is not the same."""
+    with NatsServer(version) as server:
+        ask(server.url, ("STREAM.CREATE.S", STREAM))
+        publish(server.url, *((f"orders.eu.{number % 7}", b'{"name": "bob"}') for number in range(100)))
+        back_up(server.url, tmp_path)
+        restore = ("restore", "latest", "S", "--if-exists", "replace", "-s", server.url, "-r", tmp_path, *option)
+        jsbackup(*restore, *PATIENT).ok()
+        back_up(server.url, tmp_path)
+        check_equal(server.url, tmp_path)
