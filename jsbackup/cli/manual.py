@@ -234,7 +234,7 @@ MANUAL: Mapping[str, Page] = {
     "plan": Page(
         {
             "jsbackup plan latest -s nats://target.internal:4222 -r ./repo": "a restore of everything",
-            "jsbackup plan latest ORDERS --until 2h --if-exists replace -o plan.json -r ./repo": "kept for later",
+            "jsbackup plan latest ORDERS --if-exists replace -o plan.json -r ./repo": "kept for later",
         },
         _WRITES | _TARGET,
         {0: "the plan can be carried out", 3: _LACKS, 11: _OTHERS_AT_WORK},

@@ -216,6 +216,20 @@ def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
         "last_seq": there.state.last_seq,
         "created": there.created,
         "leftover": action.leftover,
+        "left_out": _left_out_json(action),
+    }
+
+
+def _left_out_json(action: Action) -> JsonObject | None:
+    """What is there, is not selected, and will not be any more."""
+    left_out = action.left_out
+    if left_out is None:
+        return None
+    return {
+        "messages": left_out.messages,
+        "exact": left_out.exact,
+        "subjects": left_out.subjects,
+        "by": left_out.by,
     }
 
 

@@ -57,6 +57,11 @@ _OPTIONS = (
         show_default=True,
         help="What to do about a stream that is there; replace keeps it until the new one is proved.",
     ),
+    click.option(
+        "--replace-with-part",
+        is_flag=True,
+        help="Let a cut, a filter or what --partial leaves replace a stream that has more, which is refused otherwise.",
+    ),
     click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target."),
     click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
     click.option("--placement-cluster", metavar="NAME", help="Cluster that the target places streams in."),
@@ -102,6 +107,7 @@ class Asked:
     streams: tuple[str, ...]
     exclude: tuple[str, ...]
     if_exists: str
+    replace_with_part: bool
     replicas: int | None
     storage: str | None
     placement_cluster: str | None
@@ -137,6 +143,7 @@ class Asked:
             streams=tuple(map(parse_glob, self.streams)),
             exclude=tuple(map(parse_glob, self.exclude)),
             if_exists=IfExists(self.if_exists),
+            replace_with_part=self.replace_with_part,
             wire=Wire(self.wire),
             resume_sources=self.resume_sources,
             consumers=Consumers(self.consumers),

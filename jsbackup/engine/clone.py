@@ -27,6 +27,7 @@ from jsbackup.engine.place import place_of
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import IfExists, RestoreOptions, RestorePlan, Target, Wire
 from jsbackup.engine.preview import Preview, preview_plan
+from jsbackup.engine.replacing import count_left_out
 from jsbackup.engine.restore import RestoreReport
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.settled_copies import look_at_copying
@@ -83,6 +84,7 @@ async def run_clone(
         target = await look_at(js, now_ns())
         same_place = (await place_of(origin)).same(await place_of(js))
         plan = _plan(survey, target, options, same_place=same_place)
+        plan = await count_left_out(js, survey.manifest, plan, target, options)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_readable(js, plan)
@@ -127,6 +129,8 @@ async def preview_clone(
         survey = await _survey(origin, source, options, now_ns())
         same_place = (await place_of(origin)).same(await place_of(js))
         preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
+        counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options)
+        preview = replace(preview, plan=counted)
     return preview, survey.manifest.source
 
 

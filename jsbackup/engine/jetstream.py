@@ -59,6 +59,7 @@ _RELEASES: tuple[tuple[int, Version], ...] = (
 )
 # A cluster waits up to four seconds for streams and consumers that do not answer before it lists the others.
 _LIST_SECONDS = 15.0
+_SUBJECTS_A_PAGE = 100_000  # Server source: JSMaxSubjectDetails
 
 
 class JetStream:
@@ -182,6 +183,17 @@ class JetStream:
         request = api.stream_info(self.prefix, name, deleted_details=deleted_details)
         return stream_info(await self.ask(request, timeout))
 
+    async def subjects(self, name: str, pattern: str) -> dict[str, int]:
+        """How many messages the stream has of each subject that matches."""
+        found: dict[str, int] = {}
+        while True:
+            request = api.stream_info(self.prefix, name, subjects_filter=pattern, offset=len(found))
+            page = stream_info(await self.ask(request, max(self.timeout_seconds, _LIST_SECONDS))).subjects or {}
+            before = len(found)
+            found |= page
+            if len(page) < _SUBJECTS_A_PAGE or len(found) == before:
+                return found
+
     async def find_stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo | None:
         """The stream, or None if JetStream says that there is none."""
         try:
@@ -239,6 +251,15 @@ class JetStream:
         """The message, or None if it was deleted."""
         try:
             return stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
+        except ApiError as error:
+            if error.err_code == ErrCode.NO_MESSAGE_FOUND:
+                return None
+            raise
+
+    async def next_message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
+        """The first message at or after a sequence whose subject matches, or None if there is none."""
+        try:
+            return stored_message(await self.ask(api.message_get_next(self.prefix, stream, sequence, subject)))
         except ApiError as error:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None

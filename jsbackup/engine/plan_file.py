@@ -160,6 +160,7 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "renames": dict(options.renames.names),
         "rename_prefix": options.renames.prefix,
         "reshape": options.reshape.to_json(),
+        "replace_with_part": options.replace_with_part,
         "resume_sources": options.resume_sources,
     }
 
@@ -178,6 +179,7 @@ def _options(fields: Fields) -> RestoreOptions:
         fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
         renames=_renames(fields),
         reshape=Reshape.from_json(fields.object("reshape")),
+        replace_with_part=fields.get("replace_with_part") is True,
         resume_sources=fields.get("resume_sources") is True,
     )
     if options.storage not in (None, "file", "memory"):

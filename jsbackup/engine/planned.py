@@ -27,6 +27,7 @@ __all__ = [
     "ConfigChange",
     "Consumers",
     "IfExists",
+    "LeftOut",
     "PlannedConsumer",
     "RestoreOptions",
     "RestorePlan",
@@ -78,6 +79,7 @@ class RestoreOptions:
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, as asked for; None: left out
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
+    replace_with_part: bool = False  # whether what is selected may replace a stream that has more
     resume_sources: bool = False  # start sequences for sources that would copy again what is gone
 
 
@@ -137,6 +139,22 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Messages at the target that a part leaves out of the stream that it replaces; at least so many if not `exact`.
+
+    `of` all that it has. `subjects` are those without any message that is selected, `of_subjects` all, None if not
+    known. `by` names the options.
+    """
+
+    messages: int
+    of: int
+    exact: bool
+    subjects: int | None = None
+    of_subjects: int | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One stream to restore. `entry` is its backup, or what is kept of it (`kept.py`)."""
 
@@ -156,6 +174,7 @@ class Action:
     times: tuple[int, int] | None = None  # of the first and the last message, where messages were looked at
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
     starts: tuple[Start, ...] = ()  # where its sources go on, as far as that is known
+    left_out: LeftOut | None = None  # of the stream that it replaces, by what was selected
 
     @property
     def alters(self) -> bool:

@@ -10,6 +10,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
+from jsbackup.engine.replacing import count_left_out
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import missing_objects
 from jsbackup.engine.source import FindBackup, found_for
@@ -45,6 +46,8 @@ async def preview_restore(
     async with connect_jetstream(connection) as js:
         manifest = await found_for(js, connection, backup)
         preview = await preview_plan(js, lambda target: Planning(repository, target, options).plan(manifest), now_ns)
+        counted = await count_left_out(js, manifest, preview.plan, preview.target, options)
+        preview = replace(preview, plan=counted)
     plan = preview.plan
     lost = [
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)

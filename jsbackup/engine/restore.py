@@ -19,6 +19,7 @@ from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
+from jsbackup.engine.replacing import count_left_out, refuse_remains, with_left_out
 from jsbackup.engine.settle import RestoredConsumer
 from jsbackup.engine.settled_copies import look_again
 from jsbackup.engine.soundness import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
@@ -138,6 +139,7 @@ async def _look_and_plan(
     target = await look_at(js, now_ns())
     planning = Planning(repository, target, options)
     plan = await asyncio.to_thread(planning.plan, manifest)
+    plan = await count_left_out(js, manifest, plan, target, options)
     if saved is not None:
         refuse_if_changed(saved, plan, target)
     refuse_if_refused(plan)
@@ -157,9 +159,11 @@ def make_sure(
     sound = PartialPlan(plan, manifest, {}, ())
     if settings.partial:
         sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker)
+        refuse_if_refused(refuse_remains(sound.plan, planning.target, sound.lost, planning.options))
     else:
         check_objects(objects, manifest, plan, checker)
     plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
+    plan = with_left_out(plan, prospect.plan, planning.options)
     plan = without(plan, {failure.name for failure in sound.failures})
     refuse_if_refused(plan)
     return Prepared(plan, planning.target, sound, prospect.marking)
@@ -170,7 +174,9 @@ async def refuse_if_stale(
 ) -> None:
     """Raise PlanRefused or TargetConflict if what was prepared some time ago would now do something else."""
     target = await look_at(js, now_ns())
-    plan = await asyncio.to_thread(Planning(repository, target, options).plan, prepared.sound.manifest)
+    manifest = prepared.sound.manifest
+    plan = await asyncio.to_thread(Planning(repository, target, options).plan, manifest)
+    plan = await count_left_out(js, manifest, plan, target, options)
     refuse_if_refused(plan)
     now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
     for action in prepared.plan.actions:

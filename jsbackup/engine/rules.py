@@ -77,6 +77,7 @@ class Rule(StrEnum):
     OPAQUE_WIRE = "opaque-wire", _REFUSED
     OPAQUE_CONSUMERS = "opaque-consumers", _REFUSED
     OPAQUE_NEWER = "opaque-newer", _REFUSED
+    PART_REPLACES = "part-replaces", _REFUSED
     OBJECT_LOST = "object-lost", IntegrityError.exit_code
     # Mirrors and sources.
     CYCLE = "cycle", _REFUSED
@@ -114,6 +115,7 @@ class Rule(StrEnum):
     DESTROYS_NEWER = "destroys-newer"
     DESTROYS_ANOTHER = "destroys-another"
     DESTROYS_CONSUMERS = "destroys-consumers"
+    DESTROYS_LEFT_OUT = "destroys-left-out", 0, True
     NOTHING_KEPT = "nothing-kept", 0, True
     SUBJECTS_MERGE = "subjects-merge", 0, True
     COPIES_UNMAPPED = "copies-unmapped", 0, True

@@ -85,7 +85,8 @@ class StreamInfo:
     """A stream. `lost` counts damaged messages, `now_ns` is the server's clock when it answered.
 
     `deleted` holds the deleted sequences in rising order, None where there are some and they were not asked for.
-    `subjects` counts the messages by subject, None unless a filter asked for them and found some.
+    `subjects` counts the messages by subject, None unless a filter asked for them and found some; `subject_count` are
+    all that it has.
     """
 
     name: str
@@ -101,6 +102,7 @@ class StreamInfo:
     mirror: SourceInfo | None
     sources: tuple[SourceInfo, ...]
     now_ns: int
+    subject_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
         mirror=None if mirror is None else _source(mirror),
         sources=tuple(_source(Fields(source, f"{where}: sources")) for source in value.array("sources")),
         now_ns=value.time_ns("ts"),
+        subject_count=state.number("num_subjects", 0),
     )
 
 

@@ -43,6 +43,12 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_first_backup.py::test_where_a_disk_is_not_mounted_nothing_is_made",
         "test_first_backup.py::test_that_a_repository_is_made_is_said_with_quiet_too",
     ),
+    6: (
+        "test_replacing.py::test_one_key_does_not_replace_a_bucket",
+        "test_replacing.py::test_a_clone_of_a_part_does_not_replace_more_under_other_names",
+        "test_replacing.py::test_a_cut_does_not_replace_what_lies_outside_of_it",
+        "test_replacing.py::test_what_is_left_of_a_damaged_backup_does_not_replace_more",
+    ),
     8: (
         "test_buckets.py::test_buckets_work_when_every_subject_is_mapped",
         "engine/test_reshaping.py::test_maps_of_everything_leave_buckets_to_their_names",

@@ -1,0 +1,167 @@
+"""A part of a backup does not replace a living stream that has more, unless that is meant (point 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from jsbackup.times import format_time
+from tests.harness.api import connected
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, ask, count, delete, fill, names, typing
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subject": 1, "allow_rollup_hdrs": True}
+KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
+EU = ("--subject", "$KV.config.prices.eu")
+REPLACE = ("--if-exists", "replace")
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module", params=[NEWEST, "2.10.26"])
+def started(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
+    with NatsServer(request.param, name="C1") as server:
+        yield server
+
+
+@pytest.fixture
+def server(started: NatsServer) -> Iterator[str]:
+    """The URL of a server without streams."""
+    yield started.url
+    delete(started.url, *names(started.url))
+
+
+def put(where: str, **keys: bytes) -> None:
+    async def work() -> None:
+        async with connected(where) as nc:
+            for key, value in keys.items():
+                await nc.request(f"$KV.config.{key}", value, timeout=20)
+
+    asyncio.run(work())
+
+
+def keys(where: str, stream: str = "KV_config") -> dict[str, int]:
+    """The messages of each subject."""
+    state = ask(where, f"STREAM.INFO.{stream}", {"subjects_filter": ">"})["state"]
+    return dict(state.get("subjects") or {})
+
+
+def planned(typed: Type, *arguments: str | Path, code: int = 15) -> dict[str, Any]:
+    """The document of a plan."""
+    told = typed("plan", "latest", *arguments, "--json")
+    assert told.code == code, told
+    return told.document
+
+
+def refused(document: dict[str, Any]) -> str:
+    (one,) = [found for found in document["refusals"] if found["rule"] == "part-replaces"]
+    assert "--replace-with-part" in one["hint"]
+    return str(one["reason"])
+
+
+def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    ask(server, "STREAM.CREATE.KV_config", BUCKET)
+    put(server, **KEYS)
+    assert typed("backup", *where, "-q").code == 0
+    put(server, **{"prices.eu": b"wrong", "users.new": b"5"})
+    before = keys(server)
+
+    document = planned(typed, "KV_config", *EU, *REPLACE, *where)
+    said = "4 of the 5 messages at the target (4 of 5 subjects) are left out by --subject and would be destroyed"
+    assert said in refused(document)
+    gone = document["actions"][0]["destroys"]["left_out"]
+    assert gone == {"messages": 4, "exact": True, "subjects": 4, "by": "--subject"}
+    assert said in typed("plan", "latest", "KV_config", *EU, *REPLACE, *where).out
+    for quiet in ((), ("-q",)):
+        done = typed("restore", "latest", "KV_config", *EU, *REPLACE, *where, *quiet)
+        assert done.code == 15 and said in done.err
+    assert keys(server) == before
+    clone = ("clone", "KV_config", *EU, *REPLACE, "-s", server, "--to-server", server)
+    renamed = ("--rename", "KV_config=KV_other")
+    assert typed(*clone, *renamed, "-q").code == 0  # where nothing is, nothing goes
+    assert keys(server, "KV_other") == {"$KV.other.prices.eu": 1}
+    assert typed(*clone, *renamed, "-q").code == 0  # and again: it has nothing but that
+
+    meant = planned(typed, "KV_config", *EU, *REPLACE, "--replace-with-part", *where, code=0)
+    assert meant["actions"][0]["destroys"]["left_out"]["messages"] == 4
+    done = typed("restore", "latest", "KV_config", *EU, *REPLACE, "--replace-with-part", *where, "--json")
+    assert done.code == 0
+    assert "are left out by --subject and are destroyed" in "; ".join(done.document["streams"][0]["notes"])
+    assert keys(server) == {"$KV.config.prices.eu": 1}
+
+
+def test_a_clone_of_a_part_does_not_replace_more_under_other_names(server: str, typed: Type) -> None:
+    ask(server, "STREAM.CREATE.KV_config", BUCKET)
+    put(server, **KEYS)
+    clone = ("clone", "KV_config", "--rename", "KV_config=KV_other", *REPLACE, "-s", server, "--to-server", server)
+    assert typed(*clone, "-q").code == 0
+    for more in ((), ("--dry-run",)):
+        done = typed(*clone, *EU, *more, "--json")
+        assert done.code == 15 and "3 of the 4 messages at the target (3 of 4 subjects)" in done.out, done
+    assert len(keys(server, "KV_other")) == 4
+    assert typed(*clone, "--subject", "$KV.config.*.*", "-q").code == 0
+    assert typed(*clone, *EU, "--replace-with-part", "-q").code == 0
+    assert len(keys(server, "KV_other")) == 1
+
+
+def test_a_cut_does_not_replace_what_lies_outside_of_it(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 10)
+    time.sleep(0.01)
+    middle = format_time(time.time_ns())
+    time.sleep(0.01)
+    fill(server, "S", 10)
+    assert typed("backup", *where, "-q").code == 0
+    ask(server, "STREAM.MSG.DELETE.S", {"seq": 20})
+    fill(server, "S", 5)
+    for cut, said in (
+        (("--until", "10"), "14 of the 24 messages at the target are left out by --until"),
+        (("--since", "11"), "10 of the 24 messages at the target are left out by --since"),
+        (("--until", middle), "14 of the 24 messages at the target are left out by --until"),
+        (
+            ("--since", middle, "--until", "19"),
+            "15 of the 24 messages at the target are left out by --since and --until",
+        ),
+    ):
+        assert said in refused(planned(typed, "S", *cut, *REPLACE, *where))
+        assert typed("restore", "latest", "S", *cut, *REPLACE, *where, "-q").code == 15
+    assert count(server, "S") == 24
+    # A cut that cuts nothing is the whole backup, and that is what replacing is for.
+    assert typed("restore", "latest", "S", "--until", "20", *REPLACE, *where, "-q").code == 0
+    assert count(server, "S") == 20
+    done = typed("restore", "latest", "S", "--until", "10", *REPLACE, "--replace-with-part", *where, "-q")
+    assert done.code == 0 and count(server, "S") == 10
+
+
+def test_what_is_left_of_a_damaged_backup_does_not_replace_more(
+    started: NatsServer, server: str, typed: Type, tmp_path: Path
+) -> None:
+    if started.version != NEWEST:
+        pytest.skip("of the repository, not of the server")
+    where = ("-s", server, "-r", tmp_path / "repo")
+    fill(server, "S", 10)
+    assert typed("backup", *where, "-q").code == 0
+    fill(server, "S", 10)
+    assert typed("backup", *where, "-q").code == 0
+    repository = Repository.open(LocalStore(tmp_path / "repo"))
+    newest = repository.manifest(repository.backups()[-1])
+    lost = newest.streams[0].segments[-1]
+    (tmp_path / "repo" / lost.key).unlink()
+    done = typed("restore", "latest", "S", "--partial", *REPLACE, *where)
+    assert done.code == 15 and "would replace a stream with 20" in done.err, done
+    assert count(server, "S") == 20
+    done = typed("restore", "latest", "S", "--partial", *REPLACE, "--replace-with-part", *where, "-q")
+    assert done.code == 3 and count(server, "S") == 20 - lost.messages
