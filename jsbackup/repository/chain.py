@@ -2,12 +2,13 @@
 
 A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Two things witness that it
 was there: the newest catalog, which is signed, names every backup there was with the SHA-256 of its manifest; and each
-manifest names the newest one there was when it was committed, with its SHA-256. So
+manifest names the newest one there was when it was committed, with its SHA-256. (Where nothing is signed both are there
+too, without that SHA-256. They witness against slips of the hand and of tools that move files.) So
 
 - every backup that the catalog names has to be there, unchanged. Forgetting one is not removing it: `forget` writes a
   catalog without it first.
 - every backup that the catalog does not cover has to follow one that is there, unchanged; or one that is not newer than
-  the catalog's `head`, which was forgotten.
+  the catalog's `head`, which was forgotten. One that does not is the only witness, and no catalog ever covers it.
 
 That does not show the removal of the newest backups together with all catalogs that name them: what is left is what
 there was before. Whoever remembers the id of a backup asks for it (`expect`), and `status` sees that the newest is old.
@@ -15,13 +16,17 @@ there was before. Whoever remembers the id of a backup asks for it (`expect`), a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry
 
-__all__ = ["Evidence", "Gap", "check_chain"]
+__all__ = ["Evidence", "Gap", "check_chain", "check_links", "refuse_gaps"]
+
+# A hint is to be read: whoever has lost more runs the command again.
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,21 @@ def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
     return [Gap("", "", warning) for warning in evidence.warnings] + found
 
 
+def check_links(evidence: Evidence) -> list[Gap]:
+    """What is wrong with what the backups follow that the catalog does not cover, in the order of ids."""
+    return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
+
+
+def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
+    """What to raise where backups were removed or exchanged, by whoever deletes data or evidence."""
+    first, named = gaps[0], " ".join(gap.backup for gap in gaps[:_MOST_NAMED])
+    more = f" ({len(gaps)} such backups)" if len(gaps) > 1 else ""
+    return IntegrityError(
+        f"backup {first.backup}: {first.problem}{more}",
+        hint=f"Nothing was deleted. Bring its manifest back from a copy, or give it up with 'jsbackup forget {named}'.",
+    )
+
+
 def _by_catalog(evidence: Evidence) -> Iterator[tuple[str, str]]:
     catalog = evidence.catalog
     for entry in catalog.entries if catalog else ():
@@ -72,11 +92,11 @@ def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
     head = catalog.head if catalog else None
     for entry in evidence.present.values():
         previous = entry.previous
-        if entry.id in covered or previous is None or entry.previous_sha256 is None:
-            continue  # without the hash it is no link: where nothing is signed, any earlier backup may be named
+        if entry.id in covered or previous is None:
+            continue
         found = evidence.present.get(previous)
         if found is not None:
-            if found.sha256 != entry.previous_sha256:
+            if entry.previous_sha256 not in (None, found.sha256):
                 yield previous, f"its manifest was exchanged: it is not the one that backup {entry.id} follows"
         elif previous not in evidence.damaged and (head is None or previous > head):
             yield previous, f"it was removed, and not by jsbackup: backup {entry.id} follows it"

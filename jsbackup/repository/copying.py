@@ -25,7 +25,6 @@ from jsbackup.errors import (
     JsBackupError,
     ObjectExists,
     ObjectNotFound,
-    RepositoryLocked,
     TargetConflict,
     UnsupportedError,
 )
@@ -36,7 +35,7 @@ from jsbackup.repository.catalog import CatalogEntry, entry_of
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
 from jsbackup.repository.inventory import newest_catalog, tend_catalog, write_catalog
-from jsbackup.repository.leases import Lease
+from jsbackup.repository.leases import Lease, confirm
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import StoredObject
@@ -140,12 +139,7 @@ class _Run:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
             return False
-        if not self._lease.held:
-            try:
-                self._lease.renew()
-            except RepositoryLocked:  # what the manifest names may have been deleted before it was there
-                self._target.documents.delete(layout.manifest_key(backup))
-                raise
+        confirm(self._target, backup, self._lease)
         self.tally.copied_objects += 1
         return True
 
@@ -170,17 +164,17 @@ class _Run:
             tend_catalog(self._target.documents)
 
     def close_gaps(self, entries: Sequence[CatalogEntry]) -> None:
-        """Put on record which backups a replica was given without the one that they follow.
+        """Put on record which backups were copied as they are, without the one that they follow.
 
         Manifests name that one, and `chain.py` would miss it.
         """
-        if self._target.descriptor.authority is None or not self._same_documents:
+        if not self._same_documents:
             return
         loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
         with _not_needed():
             catalog, _ = newest_catalog(self._target.documents) if loose else (None, ())
             if loose - {entry.id for entry in (catalog.entries if catalog else ())}:
-                write_catalog(self._target.documents)
+                write_catalog(self._target.documents, loose=loose)
 
     def _choose_carrier(self, backup: str) -> Carrier:
         ours, theirs, before = self._source.objects, self._target.objects, self._one_before(backup)
@@ -209,10 +203,11 @@ class _Run:
         insort(self._there, manifest.id)
 
     def _chained(self, manifest: Manifest) -> Manifest:
-        """With the backup that comes before it at the target, where manifests are signed."""
+        """With the backup that comes before it at the target."""
+        before = self._there[: bisect_left(self._there, manifest.id)]
         if self._target.descriptor.authority is None:
-            return replace(manifest, previous_sha256=None)
-        for previous in reversed(self._there[: bisect_left(self._there, manifest.id)]):
+            return replace(manifest, previous=before[-1] if before else None, previous_sha256=None)
+        for previous in reversed(before):
             if previous not in self._stored:
                 found = self._target.inventory({previous}).entries
                 self._stored[previous] = found[0].sha256 if found else None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
+from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.holds import Hold, find_hold, held_backups, is_held
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
 from jsbackup.repository.repository import Repository
@@ -65,6 +66,8 @@ def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
     catalog, warnings = newest_catalog(repository.documents)
     there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
     named = set(backups)
+    if not named <= set(there):  # one that nothing but its follower witnesses can be given up, too
+        there = sorted({*there, *(gap.backup for gap in find_gaps(repository.documents, wanted=()) if gap.backup)})
     for backup in sorted(named.difference(there)):
         raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
     for backup in sorted(named & held_backups(repository)):
@@ -92,6 +95,7 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
     and a store with object lock keeps (`LOCKED`) what its time has not come for.
 
     Raises:
+        IntegrityError: a backup that is not among them was taken away or exchanged; nothing was deleted.
         KeyUnavailable: documents are signed or encrypted here, and the keys that takes were not given; nothing was
             deleted.
         UnsupportedError: the newest catalog takes a newer tool; nothing was deleted.

@@ -5,12 +5,15 @@ would have told is read from an older one and from the manifests.
 
 Backups tend the catalog (`tend_catalog`), `forget` writes one before it deletes (`write_catalog`) and looks again when
 it has (`settle_catalog`). Only what is written here ever leaves entries out, and only those that it is told to.
+
+No catalog covers a backup that follows one which was taken away (`chain.py`): what is covered is not asked any more.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +35,7 @@ from jsbackup.repository.catalog import (
     encode_catalog,
     entry_of,
 )
+from jsbackup.repository.chain import Evidence, Gap, check_links, refuse_gaps
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest_json import decode_manifest
@@ -43,6 +47,7 @@ __all__ = [
     "Inventory",
     "UnreadableBackup",
     "newest_catalog",
+    "retract",
     "settle_catalog",
     "take_inventory",
     "tend_catalog",
@@ -138,6 +143,12 @@ def tend_catalog(documents: Documents) -> bool:
 
     Raises the same as `write_catalog`.
     """
+    with suppress(ObjectExists):
+        return _tend(documents)
+    return False
+
+
+def _tend(documents: Documents) -> bool:
     listed, catalogs = _listed(documents), _catalogs(documents)
     since = max((info.modified_seconds for info in catalogs.values()), default=float("-inf"))
     if not _is_due([info for info in listed.values() if info.modified_seconds >= since]):
@@ -147,26 +158,36 @@ def tend_catalog(documents: Documents) -> bool:
     if not _is_due([info for backup, info in listed.items() if not _covers(named, backup, info)]):
         return False
     try:
-        _write_next(documents, catalogs, base, listed, frozenset())
-    except ObjectExists:
-        return False
+        _write_next(documents, catalogs, base, listed)
+    except _GapsFoundError:  # perhaps only because backups come and go
+        write_catalog(documents)
     return True
 
 
-def write_catalog(documents: Documents, *, without: Collection[str] = ()) -> int:
+def write_catalog(documents: Documents, *, without: Collection[str] = (), loose: Collection[str] = ()) -> int:
     """Write a catalog of all backups but those of `without`, which are going to be deleted; gives its generation.
 
+    Of those that follow a backup which is not there, it covers none but those of `loose`. A backup of `without` need
+    not be there: it is given up.
+
     Raises:
+        IntegrityError: a backup was taken away or exchanged.
         UnsupportedError: the newest catalog takes a newer tool; it is left as the newest.
         KeyUnavailable: a key that it takes to read or to sign documents was not given.
         StoreError: it cannot be stored, or others have been quicker again and again.
     """
+    seen: set[str] = set()
     for _ in range(_MOST_RIVALS):
         catalogs = _catalogs(documents)
         try:
-            return _write_next(documents, catalogs, _base(documents, catalogs), _listed(documents), without)
+            return _write_next(documents, catalogs, _base(documents, catalogs), _listed(documents), without, loose)
         except ObjectExists:
             continue
+        except _GapsFoundError as error:
+            # Manifests come and go between one look and the next, but not the same one twice.
+            if again := [gap for gap in error.gaps if gap.backup in seen]:
+                raise refuse_gaps(again) from None
+            seen.update(gap.backup for gap in error.gaps)
     raise StoreError("the catalog changes again and again while it is rewritten", hint="Try again later.")
 
 
@@ -178,17 +199,37 @@ def settle_catalog(documents: Documents, generation: int, gone: Collection[str])
         write_catalog(documents, without=gone)
 
 
+def retract(documents: Documents, backup: str) -> None:
+    """Delete a manifest that must not stay, of a backup that somebody may follow by now. Raises StoreError."""
+    documents.delete(layout.manifest_key(backup))
+    try:
+        write_catalog(documents, without=[backup])
+    except JsBackupError as error:
+        _log.warning("backup %s was taken back, and the catalog of backups does not say so: %s", backup, error.message)
+
+
+class _GapsFoundError(Exception):
+    def __init__(self, gaps: Sequence[Gap]) -> None:
+        super().__init__()
+        self.gaps = gaps
+
+
 def _write_next(
     documents: Documents,
     catalogs: Mapping[int, ObjectInfo],
     base: Catalog,
     listed: Mapping[str, ObjectInfo],
-    without: Collection[str],
+    without: Collection[str] = (),
+    loose: Collection[str] = (),
 ) -> int:
-    """One try. `base` is the newest of `catalogs`; raises `ObjectExists` if there is a newer one by now."""
+    """One try. `base` is the newest of `catalogs`; raises `ObjectExists` if there is a newer one by now, and
+    `_GapsFoundError` if one would cover up that a backup was taken away."""
     generation = max(catalogs, default=0) + 1
     named = _by_id(base)
-    found, _ = _look_up(documents, base, {backup: info for backup, info in listed.items() if backup not in named})
+    uncovered = {backup: info for backup, info in listed.items() if backup not in named}
+    found, unreadable = _look_up(documents, base, uncovered)
+    if gaps := _gaps(base, found, unreadable, without, loose):
+        raise _GapsFoundError(gaps)
     # An entry never changes: manifests do not, and one that was exchanged or taken away is to be noticed.
     entries = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in without}
     new = replace(
@@ -207,6 +248,19 @@ def _write_next(
     if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
         return write_catalog(documents, without=vanished)
     return generation
+
+
+def _gaps(
+    base: Catalog,
+    found: Sequence[CatalogEntry],
+    unreadable: Sequence[UnreadableBackup],
+    without: Collection[str],
+    loose: Collection[str],
+) -> list[Gap]:
+    """What the backups `found`, which `base` does not cover, witness against."""
+    present = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in loose}
+    there = frozenset({*(one.id for one in unreadable), *loose, *without})
+    return check_links(Evidence(present, there, base))
 
 
 def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:

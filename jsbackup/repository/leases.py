@@ -23,8 +23,8 @@ Why this is safe:
   no harm. So no two sides can judge differently.
 - Between renewals the holder judges by its own clock, from before it sent the last put, and stops when two fifths of
   the time are over (`check`). What it sends while `check` passes has the other three to arrive, which is longer than a
-  request is tried again for (`stores/retry.py`): a store cannot refuse what comes late. `commit` looks again afterwards
-  and takes back what took too long.
+  request is tried again for (`stores/retry.py`): a store cannot refuse what comes late. `commit` renews once more
+  afterwards and takes back what took too long.
 
 Whoever may not delete objects can hold leases too: they are left behind, and expire.
 """
@@ -41,6 +41,7 @@ from jsbackup.errors import FormatError, ObjectNotFound, RepositoryLocked, Store
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.repository.inventory import retract
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -55,6 +56,7 @@ __all__ = [
     "Terms",
     "acquire",
     "commit",
+    "confirm",
     "list_leases",
     "read_lease",
     "remove_lease",
@@ -284,11 +286,25 @@ def commit(repository: Repository, manifest: Manifest, lease: Lease) -> None:
     """
     lease.renew()
     repository.commit(manifest)
-    if not lease.held:
-        try:
-            lease.renew()
-        except RepositoryLocked:
-            repository.documents.delete(layout.manifest_key(manifest.id))
+    confirm(repository, manifest.id, lease)
+
+
+def confirm(repository: Repository, backup: str, lease: Lease) -> None:
+    """After a manifest was put: take it back if the lease was lost before it was there.
+
+    The lease is renewed, whatever our clock says: it may have stood still just before the put, with the machine.
+
+    Raises:
+        RepositoryLocked: it was lost; what the manifest names may have been deleted.
+        StoreError: the store does not answer, and the lease is not held for certain.
+    """
+    try:
+        lease.renew()
+    except RepositoryLocked:
+        retract(repository.documents, backup)
+        raise
+    except StoreError:
+        if not lease.held:
             raise
 
 

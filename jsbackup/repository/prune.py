@@ -15,8 +15,9 @@ What receipts list (`receipts.py`) is named by no manifest: they protect nothing
 and their run has ended.
 
 On doubt nothing is deleted. What ends it is a manifest that is damaged, of a newer format, listed and not there, not of
-the kind that this repository has, exchanged, or removed by something else than `forget` (`chain.py`). Foreign objects
-are never touched. Killed anywhere, it has deleted only what the next run would have deleted too.
+the kind that this repository has, exchanged, or removed by something else than `forget` (`chain.py`). Where there is no
+manifest at all, what is newer than the last catalog ends it. Foreign objects are never touched. Killed anywhere, it has
+deleted only what the next run would have deleted too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from functools import partial
 
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.repository import layout
+from jsbackup.repository.chain import refuse_gaps
 from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.layout import Kind
 from jsbackup.repository.leases import Lease, Mode, list_leases
@@ -163,6 +165,9 @@ def preview_prune(
     with take(Mode.SHARED) as lease:
         survey = _look(repository, lease, read_marks(repository.store).seen_ns, frozenset(without), threads)
     due = survey.due(grace_seconds, survey.now_seconds)
+    if due:
+        _refuse_gaps(repository)
+        _refuse_without_manifests(repository, survey.backups, [one.info for one in due])
     gone = {one.info.key for one in due}
     report = PruneReport(deleted_objects=len(due), freed_bytes=sum(one.info.size for one in due))
     return _waiting([one for one in survey.unused if one.info.key not in gone], report, grace_seconds)
@@ -247,13 +252,21 @@ def _read(repository: Repository, backup: str) -> list[str] | None:
 
 def _refuse_gaps(repository: Repository) -> None:
     """What a backup named that somebody has taken away is all that is left of it."""
-    for gap in find_gaps(repository.documents, wanted=()):
-        if gap.backup:
-            raise IntegrityError(
-                f"backup {gap.backup}: {gap.problem}",
-                hint="Nothing was deleted. Bring its manifest back from a copy, or give it up with "
-                f"'jsbackup forget {gap.backup}'.",
-            )
+    if gaps := [gap for gap in find_gaps(repository.documents, wanted=()) if gap.backup]:
+        raise refuse_gaps(gaps)
+
+
+def _refuse_without_manifests(repository: Repository, backups: Collection[str], due: Sequence[ObjectInfo]) -> None:
+    """Where all backups were forgotten, there is a catalog that says so, and what they named was stored before it."""
+    if backups or not due:
+        return
+    written = [info.modified_seconds for info in repository.documents.list(layout.CATALOGS)]
+    if not written or any(info.modified_seconds > max(written) for info in due):
+        raise IntegrityError(
+            f"there are objects of backups below {layout.SEGMENTS}, and no manifest below {layout.BACKUPS}",
+            hint="Nothing was deleted. If backups were made here, bring their manifests back from a copy. "
+            "If these objects are left by a first backup that failed, make one, and prune again.",
+        )
 
 
 # --- deleting ---
@@ -270,10 +283,12 @@ class _Deleted:
 
 def _delete_due(repository: Repository, lease: Lease, survey: _Survey, grace_seconds: float, threads: int) -> _Deleted:
     # Manifests never change: those that were read need not be read again.
-    named = _named_by(repository, _all_backups(repository) - survey.backups, threads)
+    backups = _all_backups(repository)
+    named = _named_by(repository, backups - survey.backups, threads)
     unused = [one for one in survey.unused if one.info.key not in named]
     now_ns = _ns(lease.renew())
     due = [one.info for one in unused if one.due_ns(grace_seconds) <= now_ns]
+    _refuse_without_manifests(repository, backups, due)
     deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
     gone = list(in_order(deletes, threads))
     return _Deleted(

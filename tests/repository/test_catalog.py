@@ -83,7 +83,7 @@ def test_a_summary_from_a_catalog_is_that_of_the_manifest(store: MemoryStore) ->
     source = Source("2.15.1", "cluster", "account", "domain", "context", extra, **later)
     selection = Selection(("A", "B.*"), ("C",), consumers=False, config_only=True, allow_empty=True)
     manifest = replace(nth_manifest(3), source=source, result=Result.PARTIAL, selection=selection)
-    manifest = replace(manifest, ended="2026-11-21T01:45:07Z", stored_bytes=7)
+    manifest = replace(manifest, ended="2026-11-21T01:45:07Z", stored_bytes=7, previous=None)
     repository = Repository.open(store)
     repository.commit(manifest)
     write_catalog(repository.documents)

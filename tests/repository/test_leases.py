@@ -10,6 +10,8 @@ import pytest
 
 from jsbackup.errors import FormatError, IntegrityError, ObjectNotFound, RepositoryLocked, StoreError, UsageError
 from jsbackup.repository import layout, leases
+from jsbackup.repository.evidence import find_gaps
+from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.leases import Lease, Mode, Terms, acquire, list_leases, read_lease, remove_lease, store_now
 from jsbackup.repository.manifest import Manifest, Result, Source
@@ -230,6 +232,29 @@ def test_the_stores_time_can_be_had_without_a_lease(clock: Clockwork) -> None:
     assert list(clock.store.list()) == []
 
 
+def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
+    """The store's time goes on, the holder's stands still: a paused virtual machine."""
+    now = [1e9]
+    store = MemoryStore(lambda: now[0])
+    make_repository(store)
+
+    def stand_still(operation: str, key: str) -> None:
+        if operation == "put" and key == layout.manifest_key(FIRST):
+            now[0] += 2 * DURATION
+
+    lease = acquire(
+        store, TERMS, wait_seconds=0, clock=lambda: 0.0, sleep=lambda seconds: None, random=lambda count: bytes(count)
+    )
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE)
+    with pytest.raises(RepositoryLocked):
+        leases.commit(Repository.open(FaultStore(store, before=stand_still)), manifest, lease)
+    repository = Repository.open(store)
+    assert repository.backups() == []
+    # Somebody may have followed it already: it is on record that it went.
+    repository.commit(replace(manifest, id=SECOND, previous=FIRST))
+    assert find_gaps(repository.documents) == []
+
+
 def test_a_store_too_slow_to_hold_a_lease_is_an_error(clock: Clockwork) -> None:
     def crawl(operation: str, key: str) -> None:
         clock.now += DURATION / 4
@@ -269,12 +294,19 @@ def holding(world: World, store: Store, purpose: str) -> Callable[[Mode], Abstra
 
 def orphan(store: MemoryStore) -> None:
     """A repository with objects that no manifest names."""
-    make_repository(store)
+    _with_a_backup(store)
     store_opaque(store, "verbatim", CONTENT)
 
 
+def _with_a_backup(store: MemoryStore) -> None:
+    """Where there is none at all, nothing is ever pruned."""
+    made = make_repository(store)
+    made.commit(Manifest("20260101T000000Z-000000", CREATED, "tests", Source("2.15.1"), Result.COMPLETE))
+    write_catalog(made.documents)
+
+
 def forgettable(store: MemoryStore) -> None:
-    make_repository(store)
+    _with_a_backup(store)
     manifest = Manifest(
         FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (store_opaque(store, "verbatim", CONTENT),)
     )

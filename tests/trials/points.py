@@ -83,6 +83,11 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_restored_in_place.py::test_follow_notices_that_a_stream_was_restored_in_place",
         "test_restored_in_place.py::test_what_a_restore_altered_is_read_again",
     ),
+    16: (
+        "test_taken_away.py::test_forget_covers_nothing_up",
+        "test_taken_away.py::test_where_no_manifest_is_left_nothing_is_deleted",
+        "test_taken_away.py::test_a_copy_of_some_backups_is_whole",
+    ),
     20: (
         "cli/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
         "cli/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",

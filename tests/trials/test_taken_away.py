@@ -1,0 +1,109 @@
+"""What was taken away from a repository is noticed before anything is deleted (point 16)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, Typed, backup_of, fill, typing
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+STREAMS = ("A", "B", "C", "D")
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST) as started:
+        for number, stream in enumerate(STREAMS):
+            fill(started.url, stream, 3 + number)
+        yield started
+
+
+class Kept:
+    """A repository with a backup of each stream, in a folder that somebody else may write to, too."""
+
+    def __init__(self, typed: Type, server: NatsServer, folder: Path, kind: str) -> None:
+        self.typed = typed
+        self.repo = folder / "repo"
+        self.keys: list[str | Path] = []
+        if kind == "signed":
+            key = folder / "writer.key"
+            assert typed("init", "--sign", "--writer-key", key, "-r", self.repo).code == 0
+            self.keys = ["--writer-key", key]
+        made = [self.run("backup", stream, "-s", server.url, "--json") for stream in STREAMS]
+        self.ids = [backup_of(one) for one in made]
+
+    def run(self, *arguments: str | Path) -> Typed:
+        return self.typed(*arguments, "-r", self.repo, *self.keys)
+
+    def segments(self) -> int:
+        return len(list(self.repo.rglob("*.parquet")))
+
+    def manifest(self, number: int) -> Path:
+        return self.repo / "backups" / f"{self.ids[number]}.json"
+
+
+@pytest.mark.parametrize("kind", ["plain", "signed"])
+def test_forget_covers_nothing_up(server: NatsServer, typed: Type, tmp_path: Path, kind: str) -> None:
+    kept = Kept(typed, server, tmp_path, kind)
+    away = kept.manifest(2).rename(tmp_path / "away.json")
+    for line in (
+        ("prune", "--grace", "0s"),
+        ("prune", "--grace", "0s", "--dry-run"),
+        ("forget", "--keep-last", "1", "--prune", "--grace", "0s"),
+        ("forget", kept.ids[3]),
+        ("forget", kept.ids[0], "--prune", "--grace", "0s"),
+    ):
+        done = kept.run(*line)
+        assert done.code == 14, (line, done)
+        assert f"backup {kept.ids[2]}: it was removed, and not by jsbackup" in done.err
+        assert f"'jsbackup forget {kept.ids[2]}'" in done.err
+        assert (kept.segments(), len(kept.run("list", "--json").document["backups"])) == (4, 3)
+    assert kept.run("verify").code == 14
+    # Brought back, all is well.
+    away.rename(kept.manifest(2))
+    assert kept.run("verify").code == 0
+    assert kept.run("prune", "--grace", "0s").code == 0 and kept.segments() == 4
+    # Or it is given up.
+    kept.manifest(2).unlink()
+    assert kept.run("forget", kept.ids[2]).code == 0
+    assert kept.run("verify").code == 0
+    assert kept.run("prune", "--grace", "0s").code == 0 and kept.segments() == 3
+    assert kept.run("forget", "--keep-last", "1", "--group-by", "none", "--prune", "--grace", "0s").code == 0
+    assert kept.segments() == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "signed"])
+def test_where_no_manifest_is_left_nothing_is_deleted(
+    server: NatsServer, typed: Type, tmp_path: Path, kind: str
+) -> None:
+    kept = Kept(typed, server, tmp_path, kind)
+    away = shutil.move(kept.repo / "backups", tmp_path / "away")
+    for line in (("prune", "--grace", "0s"), ("prune", "--grace", "0s", "--dry-run")):
+        done = kept.run(*line)
+        assert (done.code, kept.segments()) == (14, 4) and "no manifest" in done.err and "bring" in done.err
+    shutil.move(away, kept.repo / "backups")
+    # All may be forgotten, as long as somebody says so.
+    assert kept.run("forget", *kept.ids, "--prune", "--grace", "0s").code == 0 and kept.segments() == 0
+    again = backup_of(kept.run("backup", "A", "-s", server.url, "--json"))
+    (kept.repo / "backups" / f"{again}.json").unlink()
+    assert kept.run("prune", "--grace", "0s").code == 14 and kept.segments() == 1
+
+
+def test_a_copy_of_some_backups_is_whole(server: NatsServer, typed: Type, tmp_path: Path) -> None:
+    kept, second = Kept(typed, server, tmp_path, "plain"), tmp_path / "second"
+    assert kept.run("copy", kept.ids[1], kept.ids[3], "--to-repo", second).code == 0
+    assert typed("verify", "-r", second).code == 0
+    assert typed("prune", "--grace", "0s", "-r", second).code == 0
+    assert typed("forget", "--keep-last", "1", "--group-by", "none", "--prune", "--grace", "0s", "-r", second).code == 0
+    assert len(list(second.rglob("*.parquet"))) == 1
