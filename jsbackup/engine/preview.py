@@ -10,6 +10,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
+from jsbackup.engine.readable import locked_away
 from jsbackup.engine.replacing import count_left_out
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.engine.soundness import missing_objects
@@ -53,7 +54,8 @@ async def preview_restore(
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
         for problem in await asyncio.to_thread(missing_objects, repository.objects, manifest, plan)
     ]
-    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *lost)))
+    locked = await asyncio.to_thread(locked_away, repository.objects, plan)
+    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *locked, *lost)))
 
 
 async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:

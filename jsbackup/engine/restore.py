@@ -19,6 +19,7 @@ from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.plan_file import SavedPlan, refuse_if_changed
 from jsbackup.engine.planned import RestoreOptions, RestorePlan, Target
 from jsbackup.engine.planning import Planning
+from jsbackup.engine.readable import refuse_if_locked
 from jsbackup.engine.replacing import count_left_out, refuse_remains, with_left_out
 from jsbackup.engine.settle import RestoredConsumer
 from jsbackup.engine.settled_copies import look_again
@@ -156,6 +157,7 @@ def make_sure(
     """
     planning, plan = prospect.planning, prospect.plan
     objects = planning.repository.objects
+    refuse_if_locked(objects, plan)
     sound = PartialPlan(plan, manifest, {}, ())
     if settings.partial:
         sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from jsbackup.errors import IntegrityError, NatsError, PlanRefused, TargetConflict
+from jsbackup.errors import IntegrityError, KeyUnavailable, NatsError, PlanRefused, TargetConflict
 
 __all__ = ["Finding", "Rule"]
 
@@ -79,6 +79,7 @@ class Rule(StrEnum):
     OPAQUE_NEWER = "opaque-newer", _REFUSED
     PART_REPLACES = "part-replaces", _REFUSED
     OBJECT_LOST = "object-lost", IntegrityError.exit_code
+    KEY_MISSING = "key-missing", KeyUnavailable.exit_code
     # Mirrors and sources.
     CYCLE = "cycle", _REFUSED
     ORIGIN_MESSAGE_SIZE = "origin-message-size", _REFUSED

@@ -66,6 +66,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_copies.py::test_copies_go_on_where_they_were_when_parts_are_restored_one_by_one",
         "test_copies.py::test_copies_go_on_where_they_were_in_a_cluster",
     ),
+    10: ("test_keys_at_hand.py::test_a_plan_and_a_restore_are_refused_once_where_the_keys_cannot_read",),
     14: (
         "test_busy_buckets.py::test_a_backup_misses_no_key_that_is_overwritten_meanwhile",
         "test_busy_buckets.py::test_history_roll_ups_and_hot_keys_are_as_they_were",
