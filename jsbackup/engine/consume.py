@@ -50,6 +50,7 @@ __all__ = [
     "is_control",
     "is_reader",
     "open_reader",
+    "owner_of",
     "position_of",
     "read_messages",
     "reader_config",
@@ -62,6 +63,9 @@ _ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have noth
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
 _DESCRIPTION = "jsbackup reads this stream"
+_OWNER = "jsbackup.repository"  # metadata key
+# How long a reader stays to which nobody listens: as long as one waits for a reader that is silent.
+_LEFT_SECONDS = 15.0
 _ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
 
 
@@ -285,13 +289,24 @@ def is_control(message: Message) -> bool:
 
 
 def is_reader(config: JsonObject) -> bool:
-    """Whether a consumer of this configuration is one of ours: a run that was killed leaves it behind for a minute."""
+    """Whether a consumer of this configuration is one of ours: a run that was killed leaves it behind for a while."""
     return config.get("description") == _DESCRIPTION and not config.get("durable_name")
 
 
-def reader_config(inbox: str, first: int, idle_seconds: float) -> JsonObject:
-    """A consumer of ours that delivers to `inbox` what is stored from `first` on, and a heartbeat when it is idle."""
-    return {
+def owner_of(config: JsonObject) -> str | None:
+    """The repository for which a reader of ours was made, where it says so."""
+    if not is_reader(config):
+        return None
+    owner = (config.get("metadata") or {}).get(_OWNER)
+    return owner if isinstance(owner, str) else None
+
+
+def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") -> JsonObject:
+    """A consumer of ours that delivers to `inbox` what is stored from `first` on, and a heartbeat when it is idle.
+
+    `owner` is the id of the repository that it is made for: by that it is known when it was left behind.
+    """
+    config = {
         "name": inbox.replace(".", "-"),
         "description": _DESCRIPTION,
         "deliver_subject": inbox,
@@ -304,8 +319,9 @@ def reader_config(inbox: str, first: int, idle_seconds: float) -> JsonObject:
         "num_replicas": 1,
         "flow_control": True,
         "idle_heartbeat": int(idle_seconds * 1e9),
-        "inactive_threshold": int(60 * 1e9),
+        "inactive_threshold": int(_LEFT_SECONDS * 1e9),
     }
+    return {**config, "metadata": {_OWNER: owner}} if owner else config
 
 
 class Position(NamedTuple):

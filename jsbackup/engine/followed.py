@@ -27,6 +27,7 @@ from jsbackup.engine.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.increment import Increment, Present, is_intact, plan_increment
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import carry_out
+from jsbackup.engine.left_readers import remove_left_readers
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.tail import Backlog, Tail
 from jsbackup.errors import (
@@ -117,6 +118,7 @@ class Followed:
         self._no_tail = info.config.get("retention", "limits") != "limits"
         self._read_anew = False
         self._idle_looks = 0
+        self._tidy = False  # whether what a killed predecessor left was looked for
 
     def has_changed(self, look: Look) -> bool:
         """Whether the last backup does not have all of it."""
@@ -134,6 +136,10 @@ class Followed:
             NatsError: it cannot be read now; another try may succeed.
             IntegrityError, StoreError
         """
+        if not self._tidy:
+            self._tidy = True
+            consumers = None if look.consumers is None else look.consumers.entries.values()
+            await remove_left_readers(self._js, self.name, self._repository.descriptor.id, consumers)
         if self.entry is not None and not self._proved:
             stored = await asyncio.to_thread(stored_segments, self._repository.store, self._folder, self.entry.segments)
             self._proved = len(stored) == len(self.entry.segments)
@@ -284,7 +290,8 @@ class Followed:
         last, state = entry.segments[-1], entry.state
         # The latest time is that of the last message, unless a clock has stepped: then the tail does not begin.
         at_ns = state.last_ns if (last.last_seq, entry.read) == (state.last_seq, _FOLLOWED) else last.max_ns
-        self._tail = Tail(self._js, self.name, last.last_seq, at_ns, self._backlog)
+        owner = self._repository.descriptor.id
+        self._tail = Tail(self._js, self.name, last.last_seq, at_ns, self._backlog, owner)
 
     async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
         """With its deleted sequences: by the counts, where nothing has gone since they were last asked for."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -191,12 +191,14 @@ class _Following:
     async def _round(self) -> None:
         """One backup, if there is something to back up."""
         begun_ns = self._clock_ns()
-        looks, failures = await self._lookout.look()
-        failing = frozenset(failure.name for failure in failures)
+        looks, silent = await self._lookout.look()
+        failures = {failure.name: failure for failure in silent}
+        failing = frozenset(failures)
         # A stream that is still being read counts with those that cannot be read, until it is done.
         unread = failing | {name for name, task in self._reading.items() if not task.done()}
+        has_read = any(task.done() for task in self._reading.values())
         due = asyncio.get_running_loop().time() - self._committed_at >= self._options.at_least_every_seconds
-        if not (due or self._has_changed(looks, unread)):
+        if not (due or has_read or self._has_changed(looks, unread)):
             self._up_to_ns = begun_ns
             return
         held = _Held()
@@ -209,8 +211,9 @@ class _Following:
                 await asyncio.to_thread(receipts.read_earlier)
             results, failed = await self._read(looks, receipts, held)
             if failed and not self._js.link.connected:
-                raise failed[0].error
-            failures += [one for one in failed if one.name not in failing]
+                raise next((one.error for one in failed if one.name not in self._reading), failed[0].error)
+            for failure in failed:
+                failures.setdefault(failure.name, failure)
             for earlier in self._held:
                 if earlier.lease is not None:
                     earlier.lease.check()
@@ -233,47 +236,47 @@ class _Following:
         begun_ns: int,
         lease: Lease,
         receipts: Receipts,
-        results: Mapping[str, StreamResult],
-        failures: list[Failure],
+        read: Mapping[str, StreamResult],
+        failures: Mapping[str, Failure],
     ) -> None:
-        stale = [self._as_before(failure) for failure in failures]
-        named = [*results.values(), *(one for one in stale if one is not None)]
-        missing = [failure for failure, one in zip(failures, stale, strict=True) if one is None]
-        if not named and missing:
+        # By name: what was read to its end just now may be of a stream that does not answer any more.
+        results = {**self._as_before(failures), **read}
+        missing = [failure for name, failure in failures.items() if name not in results]
+        for name in failures.keys() & results.keys():
+            results[name] = _unanswered(results[name], failures[name])
+        if not results and missing:
             raise missing[0].error
         begun = BegunBackup(begun_ns, Chosen(self._source, (), {}), (), receipts, None)
-        streams = sorted(named, key=lambda one: one.stream.name)
+        streams = [results[name] for name in sorted(results)]
         report = await asyncio.to_thread(
             finish_backup, self._repository, self._asked, begun, streams, missing, lease, self._random
         )
         manifest = report.manifest
         assert manifest is not None
-        before = {name: self._last_seq(name) for name in results}
-        for name, result in results.items():
+        before = {name: self._last_seq(name) for name in read}
+        for name, result in read.items():
             await self._followed[name].committed(result)
-        new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in results.items())
-        stored_bytes = sum(result.stored_bytes for result in results.values())
+        new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
+        stored_bytes = sum(result.stored_bytes for result in read.values())
         now_ns = self._clock_ns()
         behind = (now_ns - self._up_to_ns) / 1e9 if self._up_to_ns is not None else 0.0
-        for failure in failures:
-            if failure.name not in self._failing:
-                _log.warning("stream %s: %s", failure.name, failure.error.message)
-        self._failing = frozenset(failure.name for failure in failures)
+        for name, failure in failures.items():
+            if name not in self._failing:
+                _log.warning("stream %s: %s", name, failure.error.message)
+        self._failing = frozenset(failures)
         self._up_to_ns, self._committed_at = begun_ns, asyncio.get_running_loop().time()
-        self.report.add(manifest, tuple(failures), new, stored_bytes, behind)
+        self.report.add(manifest, tuple(failures[name] for name in sorted(failures)), new, stored_bytes, behind)
 
     def _last_seq(self, name: str) -> int:
         entry = self._followed[name].entry
         return entry.state.last_seq if entry else 0
 
-    def _as_before(self, failure: Failure) -> StreamResult | None:
-        """A stream that cannot be read now, as it was last stored."""
-        followed = self._followed.get(failure.name)
-        if followed is None or followed.entry is None:
-            return None
-        entry = followed.entry
-        note = f"as it was at {entry.captured.begun}, because it could not be read: {failure.error.message}"
-        return StreamResult(replace(entry, warnings=(note,)), len(entry.segments), incomplete=True)
+    def _as_before(self, names: Iterable[str]) -> dict[str, StreamResult]:
+        """Streams as they were last stored, those that were."""
+        entries = {name: self._followed[name].entry for name in names if name in self._followed}
+        return {
+            name: StreamResult(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
+        }
 
     async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
         """Streams that were not followed yet, or are others now, with their last backups."""
@@ -385,6 +388,13 @@ class _Held:
     stack: ExitStack = field(default_factory=ExitStack)
     lease: Lease | None = None
     readings: set[asyncio.Task[StreamResult]] = field(default_factory=set)
+
+
+def _unanswered(result: StreamResult, failure: Failure) -> StreamResult:
+    """What is stored of a stream that cannot be read now."""
+    begun = result.stream.captured.begun
+    note = f"as it was at {begun}, because it could not be read: {failure.error.message}"
+    return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, note)), incomplete=True)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:

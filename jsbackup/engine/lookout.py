@@ -15,7 +15,7 @@ from jsbackup.engine.backup import BackupOptions, choose_streams
 from jsbackup.engine.failure import Failure
 from jsbackup.engine.followed import Look
 from jsbackup.engine.jetstream import JetStream
-from jsbackup.errors import NatsError, NatsTimeout, UsageError
+from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.protocol.info import ConsumerInfo
 from jsbackup.protocol.paging import Listing
 
@@ -85,6 +85,8 @@ class Lookout:
                     looks[name] = found
             except NatsError as error:
                 failures.append(Failure(name, error))
+            except FormatError as error:  # an answer that makes no sense: the next one may
+                failures.append(Failure(name, TransferError(error.message)))
         if failures and not looks:
             await self._forget_asked()
             raise failures[0].error
@@ -107,7 +109,7 @@ class Lookout:
         now = asyncio.get_running_loop().time()
         if self._listing is not None and self._listing.done():
             listing, self._listing = self._listing, None
-            if isinstance(error := listing.exception(), NatsError):
+            if isinstance(error := listing.exception(), NatsError | FormatError):
                 _log.info("the streams cannot be listed now: %s", error.message)
             else:
                 listing.result()

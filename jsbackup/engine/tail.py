@@ -148,12 +148,16 @@ class _Rows:
 
 
 class Tail:
-    """The end of `stream` after sequence `at`, where the message has the time `at_ns`. Reads from when it is made."""
+    """The end of `stream` after sequence `at`, where the message has the time `at_ns`. Reads from when it is made.
 
-    def __init__(self, js: JetStream, stream: str, at: int, at_ns: int, backlog: Backlog) -> None:
+    `owner` is the repository that it is for (`left_readers.py`).
+    """
+
+    def __init__(self, js: JetStream, stream: str, at: int, at_ns: int, backlog: Backlog, owner: str = "") -> None:
         self.stream = stream
         self.at, self.at_ns = at, at_ns  # the last message that came
         self._js = js
+        self._owner = owner
         self._base = at  # everything after it is here
         self._needed_from = at + 1  # what has to stay; what is before may go
         self._taken_to = at  # what a backup has
@@ -294,7 +298,10 @@ class Tail:
     async def _run(self) -> None:
         try:
             async with self._js.link.subscribe(self._js.link.new_inbox()) as subscription:
-                config = reader_config(subscription.subject, self.at, _IDLE_SECONDS)
+                if self.consumer:  # of the connection that was lost
+                    with suppress(NatsError):
+                        await self._js.delete_consumer(self.stream, self.consumer)
+                config = reader_config(subscription.subject, self.at, _IDLE_SECONDS, self._owner)
                 self.consumer = (await self._js.create_consumer(self.stream, config)).name
                 try:
                     await self._receive(subscription)

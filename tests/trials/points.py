@@ -113,4 +113,8 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_copies.py::test_a_plan_says_in_numbers_what_is_copied_again",
         "test_copies.py::test_sources_resume_where_they_had_got_to_when_that_is_asked_for",
     ),
+    24: (
+        "test_follow_restarts.py::test_a_stream_that_was_read_and_does_not_answer_any_more_is_named_once",
+        "test_follow_restarts.py::test_a_killed_follow_leaves_no_consumers_to_the_next",
+    ),
 }
