@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from jsbackup.errors import UsageError
 from jsbackup.pipeline.backup_frames import Backup, Reader
 from jsbackup.pipeline.failures import explained
 from jsbackup.pipeline.headers import header_map
+from jsbackup.pipeline.plain_query import only_plain
 from jsbackup.pipeline.tasks import watched
 from jsbackup.progress import Progress
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
@@ -40,11 +40,6 @@ ALL_STREAMS = "messages"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# After comments and brackets. Others would change the session, or write files.
-_READS = re.compile(
-    r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values|table|show|describe|desc|explain)\b", re.I | re.S
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -56,18 +51,20 @@ class Answer:
 
 
 def run_query(backup: Backup, sql: str, *, most_rows: int, progress: Progress | None = None) -> Answer:
-    """Run one statement that reads, and give up to `most_rows` of what it finds.
+    """Run one plain query, and give up to `most_rows` of what it finds.
 
     Raises:
-        UsageError: it does not parse, names what is not there, or would change something.
+        UsageError: it does not parse, names what is not there, or does more than to read streams (`plain_query.py`).
         JsBackupError: it fails.
     """
-    if not _READS.match(sql):
-        raise UsageError("the query is none that reads", hint="Begin it with SELECT or WITH.")
     made = make_views(backup, sql)
     total = sum(stream.captured.bytes for stream in backup.streams())
     try:
-        with watched(backup.session, backup.manifest.id, total, progress), explained("the query"):
+        with (
+            explained("the query"),
+            only_plain(backup.session, sql, view_names(backup.manifest.streams)),
+            watched(backup.session, backup.manifest.id, total, progress),
+        ):
             frame = backup.session.sql(sql)
             found = [tuple(map(_value, row)) for row in _exact_times(frame).limit(most_rows + 1).collect()]
     finally:

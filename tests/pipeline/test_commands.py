@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -18,11 +19,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 
+from jsbackup.errors import UsageError
 from jsbackup.formats.digest import encode_rows
 from jsbackup.model import StreamState
 from jsbackup.pipeline.backup_frames import open_backup
 from jsbackup.pipeline.delta import LOG_KEY
 from jsbackup.pipeline.json_lines import encode_lines, parse_headers
+from jsbackup.pipeline.plain_query import only_plain
 from jsbackup.pipeline.query import view_names
 from jsbackup.pipeline.stats import collect_stats
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
@@ -222,6 +225,89 @@ def test_an_encrypted_repository_is_queried_with_its_key(sealed: Kept, typed: Ty
     assert done.code == 0 and done.out.split() == ["s", *map(str, sorted(both))]
 
 
+# Each a whole class of what Spark's SQL can do besides reading a view, as far from the top as the grammar allows.
+_MORE_THAN_A_QUERY = [
+    "WITH t AS (SELECT 1 a) INSERT OVERWRITE DIRECTORY '{out}' USING csv SELECT * FROM t",
+    "FROM orders INSERT OVERWRITE DIRECTORY '{out}' USING csv SELECT sequence",
+    "INSERT OVERWRITE LOCAL DIRECTORY '{out}' USING csv SELECT 1",
+    "CREATE TABLE x USING csv LOCATION '{out}' AS SELECT 1",
+    "CACHE TABLE x AS SELECT 1",
+    "SET a = b",
+    "ADD FILE '/etc/hostname'",
+    "EXECUTE IMMEDIATE 'SELECT 1'",
+    "BEGIN SELECT 1; END",
+    "EXPLAIN SELECT 1",
+    "SELECT * FROM text.`/etc/hostname`",
+    "SELECT (SELECT max(value) FROM text.`/etc/hostname`) FROM orders",
+    "WITH t AS (SELECT * FROM binaryFile.`/etc/hostname`) SELECT count(*) FROM t",
+    "SELECT * FROM orders, LATERAL (SELECT * FROM csv.`/etc/hostname`)",
+    "SELECT * FROM orders |> UNION ALL (TABLE text.`/etc/hostname`)",
+    "SELECT * FROM IDENTIFIER('text.`/etc/hostname`')",
+    "SELECT * FROM IDENTIFIER('te' || 'xt.`/etc/hostname`')",
+    "SELECT * FROM global_temp.orders",
+    "SELECT * FROM STREAM orders",
+    "SELECT * FROM read_files('/etc/hostname')",
+    "SELECT * FROM python_worker_logs()",
+    "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
+    "SELECT sequence FROM orders WHERE subject = (SELECT java_method('java.lang.System', 'getProperty', 'user.home'))",
+    "SELECT system.builtin.`try_reflect`('java.lang.System', 'getProperty', 'user.home')",
+    "SELECT transform(array(1), x -> reflect('java.lang.System', 'getProperty', 'user.home'))",
+    "VALUES (reflect('java.lang.System', 'getProperty', 'user.home'))",
+    "SELECT count(*) FROM orders GROUP BY reflect('java.lang.System', 'getProperty', 'user.home')",
+    "SELECT count(*) OVER (ORDER BY reflect('java.lang.System', 'getProperty', 'user.home')) FROM orders",
+    "SELECT * FROM orders LATERAL VIEW reflect('java.lang.System', 'getProperty', 'user.home') t",
+    "SELECT * FROM range(1) LIMIT reflect('java.lang.System', 'getProperty', 'user.home')",
+    "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
+    "SELECT from_protobuf(data, 'M', '/etc/hostname') FROM orders",
+    "SELECT from_xml(text, 'a int', map('rowValidationXSDPath', '/etc/hostname')) FROM orders",
+    "SELECT TRANSFORM(sequence) USING 'cat' AS s FROM orders",
+    "FROM orders MAP sequence USING 'cat'",
+]
+
+
+def test_what_is_more_than_a_query_is_refused_before_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    for sql in _MORE_THAN_A_QUERY:
+        with pytest.raises(UsageError) as caught, only_plain(spark, sql.format(out=tmp_path / "out"), ["orders"]):
+            raise AssertionError(sql)
+        said = caught.value.message
+        assert re.match("only plain queries are run|the backup has no stream|the query (calls|reads) ", said), said
+        assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("sql", [sql for sql in _MORE_THAN_A_QUERY if re.match("WITH|SELECT reflect", sql)])
+def test_it_is_one_sentence_and_writes_nothing(kept: Kept, typed: Type, tmp_path: Path, sql: str) -> None:
+    (tmp_path / "kept").touch()
+    done = typed("query", "latest", sql.format(out=tmp_path), *kept.line)
+    (said, hint) = _asides(done.err)
+    assert (done.code, done.out) == (2, "")
+    assert said.startswith("error: ") and hint.startswith("hint: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+_PLAIN = [
+    "WITH t AS (SELECT o.subject s, count(*) n FROM orders o LEFT JOIN odd USING (sequence) GROUP BY ROLLUP (o.subject)"
+    " HAVING n > 0) SELECT s, sum(n) OVER w, (SELECT max(sequence) FROM odd) FROM t WINDOW w AS (PARTITION BY s)"
+    " QUALIFY row_number() OVER (ORDER BY s) < 9 ORDER BY 1 LIMIT 3 OFFSET 0;",
+    "FROM orders |> WHERE sequence > 2 |> EXTEND 1 AS x |> AGGREGATE count(*) AS n GROUP BY x |> ORDER BY n",
+    "(SELECT 1) UNION ALL (SELECT 2) EXCEPT SELECT 3 INTERSECT (VALUES (1), (2))",
+    "SELECT h.k, v FROM orders LATERAL VIEW explode(headers) h AS k, v LIMIT 1",
+    "SELECT * FROM range(3), LATERAL explode(array(1))",
+    "SELECT * FROM (SELECT sequence % 2 AS p, 1 AS n FROM ORDERS) PIVOT (sum(n) FOR p IN (0, 1))",
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT n FROM t",
+    "SELECT /*+ BROADCAST(odd) */ percentile_cont(0.5) WITHIN GROUP (ORDER BY sequence), listagg(subject, ','),"
+    " count(DISTINCT subject) FILTER (WHERE sequence > 1) FROM odd TABLESAMPLE (100 PERCENT)",
+    "SELECT extract(year FROM time), substring(subject FROM 1 FOR 2), try_cast(text AS int), sequence::string,"
+    " md5(data), transform(array(1), x -> x + 1), xpath_string('<a>b</a>', 'a'), from_json(text, 'a int').a,"
+    " CASE WHEN subject LIKE ANY ('a%', 'b') THEN interval 1 day END, window(time, '1 hour').start FROM orders",
+]
+
+
+def test_whatever_only_reads_may_be_asked(spark: SparkSession) -> None:
+    for sql in _PLAIN:
+        with only_plain(spark, sql, ["orders", "odd"]):
+            pass
+
+
 def test_rows_beyond_the_limit_are_said_to_be_there(kept: Kept, typed: Type) -> None:
     sql = "SELECT sequence, sequence FROM orders"
     document = check("query", typed("query", "latest", sql, *kept.line, "--json", "--limit", "7"))
@@ -247,7 +333,7 @@ def test_streams_that_differ_in_case_have_views_of_their_own() -> None:
         (["query", "latest", "SELECT FROM WHERE"], 2, "cannot be understood"),
         (["query", "latest", "SELECT nothing FROM orders"], 2, "`nothing`"),
         (["query", "latest", "SELECT * FROM elsewhere"], 2, "`elsewhere`"),
-        (["query", "latest", "DROP TABLE orders"], 2, "none that reads"),
+        (["query", "latest", "DROP TABLE orders"], 2, "only plain queries are run"),
         (["query", "latest", "SELECT assert_true(sequence > 9) FROM orders"], 1, "the query failed"),
         (["query", "2031", "SELECT 1"], 2, "no backup starts with '2031'"),
         (["stats", "latest", "NOPE"], 2, "has no stream NOPE"),

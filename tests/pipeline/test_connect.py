@@ -127,5 +127,13 @@ def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: P
     assert both.code == 2 and "two places" in both.err
     static = query("--spark-remote", server.url, "--spark-conf", "spark.driver.memory=2g")
     assert static.code == 2 and "cannot be given spark.driver.memory" in static.err
-    wrong = in_shell("query", "latest", "SELECT nothing FROM A", *kept.line, "--spark-remote", server.url)
-    assert wrong.code == 2 and "Traceback" not in wrong.err
+    for sql in (
+        "SELECT nothing FROM A",
+        f"WITH t AS (SELECT 1 a) INSERT OVERWRITE DIRECTORY '{tmp_path / 'out'}' USING csv SELECT * FROM t",
+        "SET a = b",
+        "SELECT * FROM text.`/etc/hostname`",
+        "SELECT IDENTIFIER /**/ ('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
+    ):
+        wrong = in_shell("query", "latest", sql, *kept.line, "--spark-remote", server.url)
+        assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
+    assert not (tmp_path / "out").exists()

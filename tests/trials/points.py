@@ -90,6 +90,8 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_taken_away.py::test_a_copy_of_some_backups_is_whole",
     ),
     20: (
+        "pipeline/test_commands.py::test_what_is_more_than_a_query_is_refused_before_it_runs",
+        "pipeline/test_commands.py::test_it_is_one_sentence_and_writes_nothing",
         "cli/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",
         "cli/test_schedule.py::test_what_could_end_a_line_is_refused_in_every_path",
         "cli/test_schedule.py::test_no_path_makes_lines_of_a_schedule_of_its_own",
