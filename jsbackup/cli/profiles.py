@@ -318,7 +318,7 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
     name = str(parameter.name).removeprefix("to_")
     if name == "server":
         has_login(text)
-    if name == "repo" and not text.lower().startswith("s3:"):  # for which boto3 would be imported
+    if name == "repo" and not text.lower().startswith("s3://"):  # for which boto3 would be imported
         _check_location(text)
     if name.startswith("ping_") and not text.startswith(_REFERENCES):
         check_url(Secret(text))

@@ -162,6 +162,7 @@ def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Reposit
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.keys import NO_KEYS
     from jsbackup.repository.late import make_late
+    from jsbackup.repository.location import holds_anything
     from jsbackup.repository.repository import Repository
 
     store, keys = _store(shared), keys_of(shared)
@@ -169,7 +170,7 @@ def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Reposit
         repository = Repository.open(store, keys)
     except RepositoryNotFound as missing:
         # Whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
-        if keys != NO_KEYS or next(iter(store.list()), None) is not None:
+        if keys != NO_KEYS or holds_anything(store):
             raise
         if not may_make:
             raise not_made(missing) from None

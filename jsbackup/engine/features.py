@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.model import JsonObject
+from jsbackup.times import ZERO_TIME
 
 __all__ = [
     "Lacking",
@@ -43,7 +44,7 @@ _NOTHING: tuple[Any, ...] = (None, False, 0, "", [])
 
 def _set(value: Any) -> bool:
     """Whether a value says something: not absent, false, zero, empty, nor Go's zero time."""
-    return bool(value) and value != "0001-01-01T00:00:00Z"
+    return bool(value) and value != ZERO_TIME
 
 
 def _beyond(*defaults: str) -> Callable[[Any], bool]:

@@ -23,7 +23,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.retry import RetryingStore
-from jsbackup.stores.url import open_store
+from jsbackup.stores.url import check_spelling, open_store
 
 __all__ = ["Place", "check_readable", "find_backup", "find_readable", "opened", "opened_same", "place_of"]
 
@@ -66,6 +66,7 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Place
     """The place that options name. Relative paths are taken from here. `UsageError` for what only this process has."""
     if location == "memory:":
         raise UsageError("a repository in memory cannot be reached from other processes")
+    check_spelling(location)
     if "://" not in location:
         location = str(Path(location).absolute())
     named = {name: str(value) for name, value in keys.items() if value is not None}

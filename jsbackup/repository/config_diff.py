@@ -1,8 +1,9 @@
 """What differs between two configurations, and between the consumers of a stream at two times.
 
-A field that says nothing (absent, null, false, zero, empty text or list) is the same as one that is not there: servers
-of different releases write different ones out. Nor is metadata under `_nats.` looked at, in which servers note what of
-theirs the rest asks for. Objects within a configuration are compared field by field, one level deep (`metadata.owner`).
+A field that says nothing (absent, null, false, zero, empty text or list, the zero time) is the same as one that is not
+there: servers of different releases write different ones out. Nor is metadata under `_nats.` looked at, in which
+servers note what of theirs the rest asks for. Objects within a configuration are compared field by field, one level
+deep (`metadata.owner`).
 
 Of a consumer's state both sides compare what both know: all of it where both are exact, else the ack floor.
 """
@@ -18,6 +19,7 @@ from jsbackup.repository.manifest import ConsumerBackup
 from jsbackup.repository.message_diff import Change
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import load_consumer
+from jsbackup.times import ZERO_TIME
 
 __all__ = ["ConsumerChange", "FieldChange", "diff_configs", "diff_consumers"]
 
@@ -88,7 +90,7 @@ def _flat(config: JsonObject) -> JsonObject:
 
 def _fields(a: JsonObject, b: JsonObject) -> Iterator[FieldChange]:
     for key in sorted(a.keys() | b.keys()):
-        old, new = a.get(key), b.get(key)
+        old, new = _plain(a.get(key)), _plain(b.get(key))
         if not (_says_nothing(old) and _says_nothing(new)) and (
             old != new or isinstance(old, bool) != isinstance(new, bool)
         ):
@@ -97,7 +99,16 @@ def _fields(a: JsonObject, b: JsonObject) -> Iterator[FieldChange]:
 
 def _says_nothing(value: object) -> bool:
     # An empty object can be a setting that is there, with all its defaults.
-    return not value and not isinstance(value, dict)
+    return (not value and not isinstance(value, dict)) or value == ZERO_TIME
+
+
+def _plain(value: object) -> object:
+    """A value without the fields in it that say nothing."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items() if not _says_nothing(one)}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value
 
 
 def _diff_states(objects: Objects, a: ConsumerBackup, b: ConsumerBackup) -> Iterator[FieldChange]:

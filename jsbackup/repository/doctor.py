@@ -23,6 +23,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor
 from jsbackup.repository.keys import NEEDS_IDENTITY, NO_KEYS, GivenKeys
 from jsbackup.repository.leases import SeenLease, list_leases, read_lease, store_now
+from jsbackup.repository.location import holds_anything
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import FiniteStore, Store
 from jsbackup.stores.probe import probe_store
@@ -118,7 +119,7 @@ def _rest(why: str) -> list[Check]:
 def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, plain: bool) -> Check:
     fix = "Make one with 'jsbackup init', or check --repo."
     try:
-        empty = next(iter(store.list()), None) is None
+        empty = not holds_anything(store)
     except StoreError:
         empty = False
     if empty and plain and not purpose.restores:

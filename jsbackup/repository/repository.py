@@ -19,7 +19,6 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import chain, islice
 
 from jsbackup.errors import (
     FormatError,
@@ -39,6 +38,7 @@ from jsbackup.repository.founding import Founding, put_keys
 from jsbackup.repository.inventory import Inventory, take_inventory, tend_catalog
 from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.latest import Choice, choose_latest
+from jsbackup.repository.location import no_repository
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
@@ -55,14 +55,8 @@ _MAX_DESCRIPTOR_BYTES = 1 << 20
 # As `writers.py` has it for the largest of them.
 _MAX_KEY_OBJECT_BYTES = 64 << 20
 
-# How many objects of a strange location are looked at.
-_LOOK = 100
-
 # Of `latest`, where nobody said for what.
 ANYTHING = Wanted()
-
-# What an interrupted `init` leaves.
-_TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
 
 
 class Repository:
@@ -147,7 +141,8 @@ class Repository:
         try:
             data = store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
         except ObjectNotFound:
-            raise _without_descriptor(store) from None
+            empty = RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
+            raise no_repository(store) or empty from None
         descriptor = decode_descriptor(data)
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
@@ -231,40 +226,19 @@ class Repository:
         return decode_manifest(data, key)
 
 
-def _without_descriptor(store: Store) -> RepositoryNotFound | IntegrityError:
-    """What is wrong with a location that has no descriptor."""
-    kinds = _kinds_in(store)
-    if kinds & {layout.Kind.MANIFEST, layout.Kind.SEGMENT}:
-        return IntegrityError(
-            f"the repository at {store.location} has lost its descriptor {layout.DESCRIPTOR}",
-            hint="Bring the file back from a copy; the backups themselves may be sound.",
-        )
-    if kinds:
-        return RepositoryNotFound(
-            f"no repository at {store.location}, which holds something else", hint="Check the location."
-        )
-    return RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
-
-
 def _refuse_occupied(store: Store) -> None:
     try:
         store.head(layout.DESCRIPTOR)
     except ObjectNotFound:
-        error = _without_descriptor(store)
-        if isinstance(error, IntegrityError):
-            raise error from None
-        if _kinds_in(store):
+        found = no_repository(store)
+        if isinstance(found, RepositoryNotFound):
             raise UsageError(
                 f"{store.location} is not empty, and holds no repository", hint="Choose an empty location."
             ) from None
+        if found is not None:
+            raise found from None
         return
     raise _exists(store)
-
-
-def _kinds_in(store: Store) -> set[layout.Kind]:
-    """Which kinds of objects there are, by a look at the first of each place; traces of an interrupted `init` apart."""
-    infos = chain.from_iterable(islice(store.list(prefix), _LOOK) for prefix in (layout.BACKUPS, layout.SEGMENTS, ""))
-    return {layout.kind_of(info.key) for info in infos} - _TRACES
 
 
 def _exists(store: Store) -> UsageError:

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from jsbackup.errors import StoreError, UnsupportedError
@@ -34,6 +35,8 @@ __all__ = [
     "MAX_PART_BYTES",
     "Data",
     "FiniteStore",
+    "Glance",
+    "GlanceStore",
     "LockMode",
     "ObjectInfo",
     "ObjectLock",
@@ -44,6 +47,7 @@ __all__ = [
     "check_key",
     "check_prefix",
     "check_range",
+    "glance_of",
     "is_key",
     "object_lock",
 ]
@@ -53,6 +57,8 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 MAX_KEY_BYTES = 512
 MAX_PART_BYTES = 255
+
+_GLANCE = 999  # keys: one page of S3
 
 _PART = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254}")
 _PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
@@ -174,6 +180,34 @@ class FiniteStore(Protocol):
 
     def room(self) -> tuple[int, int]:
         """Free bytes, and all that there are, free or not. Raises `StoreError` where objects cannot be put at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Some of what a location holds, whatever that is. `complete`: these keys are all of it."""
+
+    keys: tuple[str, ...]
+    complete: bool
+
+
+@runtime_checkable
+class GlanceStore(Protocol):
+    """A store whose location may be anything: a folder of somebody's, in which a listing takes long or fails."""
+
+    def glance(self, prefix: str = "") -> Glance:
+        """Look at a bounded part of what lies below `prefix` (empty, or a folder with its slash), some levels deep.
+
+        What cannot be read is passed over, and special files count as files. Raises `StoreError` if the location
+        itself cannot be read.
+        """
+
+
+def glance_of(store: Store, prefix: str = "") -> Glance:
+    """The same for any store: of one that cannot, the first keys of a listing."""
+    if isinstance(store, GlanceStore):
+        return store.glance(prefix)
+    keys = [info.key for info in islice(store.list(prefix), _GLANCE + 1)]
+    return Glance(tuple(keys[:_GLANCE]), len(keys) <= _GLANCE)
 
 
 def is_key(key: str) -> bool:

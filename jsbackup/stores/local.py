@@ -28,7 +28,8 @@ from pathlib import Path
 
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
-from jsbackup.stores.base import MAX_KEY_BYTES, Data, ObjectInfo, check_key, check_prefix, check_range, is_key
+from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_key, check_prefix, check_range, is_key
+from jsbackup.stores.glance import glance_at
 
 __all__ = ["LocalStore"]
 
@@ -109,6 +110,10 @@ class LocalStore:
             except FileNotFoundError:
                 found = os.statvfs(self._root.parent)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def glance(self, prefix: str = "") -> Glance:
+        with posix.explained(f"cannot list {self.location}/{prefix}"):
+            return glance_at(self._root, prefix)
 
     # --- folders ---
 

@@ -20,12 +20,14 @@ from typing import TypeVar
 from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores.base import (
     Data,
+    Glance,
     LockMode,
     ObjectInfo,
     ProbedStore,
     StaleUploads,
     Store,
     StoreProbe,
+    glance_of,
     object_lock,
 )
 
@@ -145,6 +147,9 @@ class RetryingStore:
         if not isinstance(store, StaleUploads):
             return 0
         return self._retry(lambda: store.abort_stale_uploads(older_than_seconds))
+
+    def glance(self, prefix: str = "") -> Glance:
+        return self._retry(lambda: glance_of(self._store, prefix))
 
     # --- trying again ---
 

@@ -13,11 +13,13 @@ from jsbackup.stores.base import Store, is_key
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 
-__all__ = ["open_store"]
+__all__ = ["check_spelling", "open_store"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=://)|(memory)(?=:)")
 
 
+_WRITTEN = {"s3": "s3://bucket or s3://bucket/prefix", "file": "file:///absolute/path"}
+_TYPO = re.compile(r"(s3|file):", re.IGNORECASE)
 _BUCKET = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
 
 
@@ -36,6 +38,7 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
         raise UsageError("a repository location is a path or a URL, not an empty text or one with NUL in it")
     match = _SCHEME.match(location)
     if match is None:
+        check_spelling(location)
         return LocalStore(Path(location))
     # Only the scheme is repeated in messages: the rest may hold a password.
     scheme = (match[1] or match[2]).lower()
@@ -44,6 +47,16 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
         hint = f"Known locations are a path, {', '.join(f'{known}:' for known in _OPENERS)}."
         raise UnsupportedError(f"no store for locations that start with {scheme}:", hint=hint)
     return opener(location, s3)
+
+
+def check_spelling(location: str) -> None:
+    """Raise UsageError for a URL without its slashes: the folder of that name is not what somebody means by it."""
+    if (typo := _TYPO.match(location)) and not _SCHEME.match(location):
+        scheme = typo[1].lower()
+        raise UsageError(
+            f"a location that starts with {scheme}: is written {_WRITTEN[scheme]}",
+            hint="With two slashes. For a folder of such a name write ./ before it.",
+        )
 
 
 def _file(location: str, _s3: S3Settings | None) -> Store:
@@ -68,7 +81,7 @@ def _s3(location: str, settings: S3Settings | None) -> Store:
     prefix = prefix.strip("/")
     if not _BUCKET.fullmatch(bucket) or (prefix and not is_key(prefix)):
         raise UsageError(
-            "an S3 location is written s3://bucket or s3://bucket/prefix",
+            f"an S3 location is written {_WRITTEN['s3']}",
             hint="A prefix has letters, digits and . _ - %, and no part of it starts with a dot.",
         )
     from jsbackup.stores.s3 import S3Store  # boto3 takes half a second to import
