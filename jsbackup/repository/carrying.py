@@ -24,7 +24,7 @@ from jsbackup.errors import DigestMismatch, ObjectExists, ObjectNotFound
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ConsumerBackup, Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup
-from jsbackup.repository.objects import Objects, StoredObject, damaged_twice, sha256_of
+from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
 from jsbackup.repository.threads import in_order
 
 __all__ = ["Carrier", "Resealing", "Tally", "Verbatim", "replace_objects"]
@@ -144,7 +144,7 @@ class Verbatim:
 
     def _bring(self, ref: AnyRef) -> StoredObject:
         data = self._source.fetch_stored(ref.key, ref.size, ref.sha256)
-        for key in (ref.key, layout.replacement_key(layout.replaced_key(ref.key), ref.sha256)):
+        for key in (ref.key, *layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256)):
             try:
                 self._target.store.put(key, data)
             except ObjectExists:
@@ -157,7 +157,7 @@ class Verbatim:
                     ) from None
             else:
                 return StoredObject(key, ref.size, ref.sha256, added=True)
-        raise damaged_twice(ref.key)
+        raise all_damaged(ref.key)
 
 
 class Resealing:

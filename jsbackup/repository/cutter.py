@@ -26,7 +26,7 @@ from jsbackup.formats.segment import SegmentEncoder, decode_segment
 from jsbackup.heap import give_back, stay_small
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, damaged_twice, sha256_of
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, all_damaged, sha256_of
 from jsbackup.repository.sealing import Sealing
 from jsbackup.repository.threads import Aftermath
 
@@ -156,11 +156,11 @@ class SegmentCutter:
         give_back(ref.bytes)
 
     def _store_segment(self, ref: SegmentRef, data: memoryview) -> SegmentRef:
-        for key in (ref.key, layout.replacement_key(ref.key, ref.sha256)):
+        for key in self._objects.names_for(ref.key, ref.sha256):
             stored = self._put(replace(ref, key=key), data)
             if stored is not None:
                 return stored
-        raise damaged_twice(ref.key)
+        raise all_damaged(ref.key)
 
     def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
         """Store the segment or use what is there; None if that is of no use."""

@@ -49,6 +49,12 @@ class Descriptor:
     recipient: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def replaces_objects(self) -> bool:
+        """Whether `init` found that of two puts under one key at the same moment the later one stays."""
+        store = self.extra.get("store")
+        return isinstance(store, Mapping) and store.get("conditional_writes") is False
+
 
 def encode_descriptor(descriptor: Descriptor) -> bytes:
     features: JsonObject = {}

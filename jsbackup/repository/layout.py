@@ -4,8 +4,8 @@
     segments/<name>-<incarnation>/
         <first>-<last>-<digest>.parquet      a segment
         <first>-<last>-<digest>.<8 digits of sha256>.parquet     the same messages stored once more, because the object
-                                under the first name is damaged, or cannot be proved, and nothing is overwritten (the
-                                two below can have such a name too)
+                                under the first name is damaged, or cannot be proved, and nothing is overwritten; or
+                                stored in a place that would overwrite (the two below can have such a name too)
         pending-<sha256>.parquet             a consumer's pending set, where it is large
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
@@ -93,7 +93,7 @@ __all__ = [
     "probe_key",
     "receipt_key",
     "replaced_key",
-    "replacement_key",
+    "replacement_keys",
     "resolve_backup",
     "segment_key",
     "stream_folder",
@@ -233,11 +233,14 @@ def segment_key(folder: str, first_seq: int, last_seq: int, name: str, suffix: s
     return key
 
 
-def replacement_key(key: str, sha256: str) -> str:
-    """Another key for the content that the object under `key` should have; `sha256` is of the new object as stored."""
+def replacement_keys(key: str, sha256: str) -> list[str]:
+    """Other keys for the content that the object under `key` should have; `sha256` is of the new object as stored.
+
+    The second is for where the object under the first is damaged, too, and so on.
+    """
     folder, _, name = key.rpartition("/")
     stem, _, suffix = name.partition(".")
-    return f"{folder}/{stem}.{sha256[:8]}.{suffix}"
+    return [f"{folder}/{stem}.{sha256[at : at + 8]}.{suffix}" for at in range(0, 32, 8)]
 
 
 def replaced_key(key: str) -> str:

@@ -9,6 +9,7 @@ Sizes and SHA-256 are always those of the stored bytes, so that they can be chec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
@@ -38,25 +39,38 @@ class StoredObject:
 
 
 class Objects:
-    """A store seen through a sealing, and the memory for what is in them. May be used from several threads."""
+    """A store seen through a sealing, and the memory for what is in them. May be used from several threads.
 
-    def __init__(self, store: Store, sealing: Sealing = PLAIN) -> None:
+    `replaces` tells of a store that lets a put replace an object which another one brings at the same moment. Two who
+    store the same content store other bytes for it, if it is sealed, or written by two versions of a library; so there
+    each object has a key of its own from the beginning.
+    """
+
+    def __init__(self, store: Store, sealing: Sealing = PLAIN, *, replaces: bool = False) -> None:
         self.store = store
         self.sealing = sealing
         self.room = Room()
+        self._replaces = replaces
+
+    def names_for(self, key: str, sha256: str) -> Sequence[str]:
+        """The keys under which content named `key` may be put, each if what is under the one before is of no use.
+
+        `sha256` is of the object as it is to be stored.
+        """
+        return [*([] if self._replaces else [key]), *layout.replacement_keys(key, sha256)]
 
     def put_once(self, key: str, data: Data) -> StoredObject:
         """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if
         not, it is left alone and the data stored beside it.
 
         Raises:
-            IntegrityError: both objects that are there hold something else.
+            IntegrityError: all objects that are there hold something else.
             StoreError: it cannot be stored.
         """
         sealed = self.sealing.seal(data)
         sha256 = sha256_of(sealed)
         size = memoryview(sealed).nbytes
-        for name in (key, layout.replacement_key(key, sha256)):
+        for name in self.names_for(key, sha256):
             try:
                 self.store.put(name, sealed)
             except ObjectExists:
@@ -65,7 +79,7 @@ class Objects:
                     return StoredObject(name, len(found), sha256_of(found), added=False)
             else:
                 return StoredObject(name, size, sha256, added=True)
-        raise damaged_twice(key)
+        raise all_damaged(key)
 
     def can_open(self, key: str) -> bool:
         """Whether the object under `key` is encrypted for a key at hand, or not at all: asked before all of it is read.
@@ -113,8 +127,8 @@ class Objects:
         return self.sealing.unseal(key, self.fetch_stored(key, size, sha256))
 
 
-def damaged_twice(key: str) -> IntegrityError:
-    """What to raise where neither the object under `key` nor the one that replaces it is of use."""
+def all_damaged(key: str) -> IntegrityError:
+    """What to raise where neither the object under `key` nor any that replaces it is of use."""
     return IntegrityError(
-        f"object {key} is damaged, and so is the one that replaces it", hint="Remove both and run the command again."
+        f"object {key} is damaged, and so are those that replace it", hint="Remove them and run the command again."
     )

@@ -70,7 +70,7 @@ class Repository:
         access = access or Access()
         self.store = store
         self.descriptor = descriptor
-        self.objects = Objects(store, access.sealing)
+        self.objects = Objects(store, access.sealing, replaces=descriptor.replaces_objects)
         self.documents = Documents(store, access.envelope)
         self.secret = access.secret
 

@@ -180,7 +180,7 @@ def test_backups_that_come_to_the_same_and_differ_are_a_conflict(source: Reposit
 def test_a_backup_whose_objects_are_in_other_places_is_the_same(source: Repository, target: Repository) -> None:
     manifest = source.manifest(FIRST)
     stream = manifest.streams[0]
-    ref = replace(stream.segments[0], key=layout.replacement_key(stream.segments[0].key, "0" * 64))
+    ref = replace(stream.segments[0], key=layout.replacement_keys(stream.segments[0].key, "0" * 64)[0])
     moved = replace(stream, segments=(ref, *stream.segments[1:]))
     target.commit(replace(manifest, streams=(moved, *manifest.streams[1:])))
     assert copy(source, target, [FIRST]).present == (FIRST,)
@@ -199,7 +199,7 @@ def test_another_object_at_the_target_is_left_alone_and_ours_stored_beside_it(
     for backup in ALL:
         assert_sound(target, backup)
         assert contents(target, backup) == contents(source, backup)
-    assert target.store.get(layout.replacement_key(ref.key, ref.sha256)) == source.store.get(ref.key)
+    assert target.store.get(layout.replacement_keys(ref.key, ref.sha256)[0]) == source.store.get(ref.key)
     again = copy(source, target)
     assert (again.present, again.copied_objects) == ((FIRST, SECOND, THIRD), 0)
 

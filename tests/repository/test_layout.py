@@ -21,9 +21,9 @@ def test_keys_are_what_the_design_says() -> None:
     assert folder == "segments/ORDERS-1a2b3c4d"
     key = layout.segment_key(folder, 1, 1234, DIGEST)
     assert key == f"segments/ORDERS-1a2b3c4d/00000000000000000001-00000000000000001234-{DIGEST}.parquet"
-    assert layout.replacement_key(key, "deadbeef" * 8) == key.removesuffix(".parquet") + ".deadbeef.parquet"
+    assert layout.replacement_keys(key, "deadbeef" * 8)[0] == key.removesuffix(".parquet") + ".deadbeef.parquet"
     for first in (key, f"{key}.age", layout.pending_key(folder, DIGEST), layout.opaque_key(folder, DIGEST, ".age")):
-        assert layout.replaced_key(layout.replacement_key(first, "deadbeef" * 8)) == first
+        assert layout.replaced_key(layout.replacement_keys(first, "deadbeef" * 8)[0]) == first
         assert layout.replaced_key(first) == first
     assert layout.pending_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/pending-{DIGEST}.parquet"
     assert layout.opaque_key(folder, DIGEST) == f"segments/ORDERS-1a2b3c4d/opaque-{DIGEST}.zst"
@@ -54,7 +54,7 @@ def test_names_are_percent_encoded(name: str, encoded: str) -> None:
 @given(names, st.integers(0, (1 << 32) - 1))
 def test_every_name_gives_a_valid_folder_and_a_short_one_comes_back(name: str, number: int) -> None:
     folder = layout.stream_folder(name, f"{number:08x}")
-    longest = layout.replacement_key(layout.segment_key(folder, (1 << 64) - 1, (1 << 64) - 1, DIGEST), DIGEST)
+    longest = layout.replacement_keys(layout.segment_key(folder, (1 << 64) - 1, (1 << 64) - 1, DIGEST), DIGEST)[0]
     assert check_key(longest) == longest
     assert len(longest) <= MAX_KEY_BYTES
     parsed = layout.parse_stream_folder(folder)
@@ -118,7 +118,7 @@ def test_a_folder_takes_a_name_and_an_incarnation(name: str, incarnation: str) -
 def test_segment_keys_come_back() -> None:
     key = layout.segment_key("segments/a-00000000", 5, 9, DIGEST)
     assert layout.parse_segment_key(key) == SegmentKey("segments/a-00000000", 5, 9, DIGEST)
-    beside = layout.replacement_key(key, "deadbeef" * 8)
+    beside = layout.replacement_keys(key, "deadbeef" * 8)[0]
     assert layout.parse_segment_key(beside) == SegmentKey("segments/a-00000000", 5, 9, DIGEST, "deadbeef")
 
 
@@ -173,7 +173,7 @@ def test_kinds_are_known_by_the_key() -> None:
     kinds = {
         "jsbackup.json": Kind.DESCRIPTOR,
         layout.segment_key(folder, 1, 2, DIGEST): Kind.SEGMENT,
-        layout.replacement_key(layout.segment_key(folder, 1, 2, DIGEST), DIGEST): Kind.SEGMENT,
+        layout.replacement_keys(layout.segment_key(folder, 1, 2, DIGEST), DIGEST)[0]: Kind.SEGMENT,
         layout.pending_key(folder, DIGEST): Kind.PENDING,
         layout.opaque_key(folder, DIGEST): Kind.OPAQUE,
         layout.manifest_key("20261121T014500Z-1a2b3c"): Kind.MANIFEST,

@@ -308,19 +308,24 @@ def test_a_damaged_object_is_left_alone_and_its_messages_are_stored_beside_it(da
         writer = SegmentWriter(Objects(store), FOLDER, segment_bytes=SIZE)
         writer.add(batch_of(messages))
         (again,) = writer.finish()
-        assert again.key == layout.replacement_key(ref.key, ref.sha256)
+        assert again.key == layout.replacement_keys(ref.key, ref.sha256)[0]
         assert writer.reused == reused
         assert read(store, [again]) == messages
     assert store.get(ref.key) == broken
 
 
-def test_when_the_replacement_is_damaged_too_it_is_said() -> None:
+def test_when_the_replacements_are_damaged_too_it_is_said() -> None:
     store = MemoryStore()
     messages = some_messages(15, 100)
     (ref,) = write(store, messages)
     replace_object(store, ref.key, b"x")
-    store.put(layout.replacement_key(ref.key, ref.sha256), b"y")
-    with pytest.raises(IntegrityError, match="is damaged, and so is the one that replaces it"):
+    keys = layout.replacement_keys(ref.key, ref.sha256)
+    assert len({ref.key, *keys}) == 5
+    for key in keys:
+        (again,) = write(store, messages)
+        assert again.key == key and read(store, [again]) == messages
+        replace_object(store, key, b"y")
+    with pytest.raises(IntegrityError, match="is damaged, and so are those that replace it"):
         write(store, messages)
 
 

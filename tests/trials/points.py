@@ -94,6 +94,11 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_taken_away.py::test_where_no_manifest_is_left_nothing_is_deleted",
         "test_taken_away.py::test_a_copy_of_some_backups_is_whole",
     ),
+    18: (
+        "repository/test_replacing_store.py::test_two_backups_at_once_are_both_whole",
+        "repository/test_replacing_store.py::test_where_nothing_is_replaced_an_object_has_its_usual_key",
+        "integration/test_s3.py::test_a_store_with_bad_moments_loses_nothing",
+    ),
     20: (
         "pipeline/test_commands.py::test_what_is_more_than_a_query_is_refused_before_it_runs",
         "pipeline/test_commands.py::test_it_is_one_sentence_and_writes_nothing",
