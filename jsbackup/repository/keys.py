@@ -28,10 +28,18 @@ thief may have had both it and the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from jsbackup.errors import FormatError, IntegrityError, JsBackupError, KeyUnavailable, ObjectExists, UsageError
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    KeyUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    UsageError,
+)
 from jsbackup.repository import age, layout
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.secret import RepositorySecret
@@ -60,9 +68,9 @@ NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with
 # An identity for an RSA key takes some 700 bytes.
 _MAX_BYTES = 64 << 10
 # To bound what a hostile store can have us read.
-_MOST_IDENTITIES = 1000
+_MOST_IDENTITIES = 5000
 
-# Each may cost seconds of work.
+# Each may cost seconds of work. Others than those that are there first may be somebody's who can only put objects.
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
@@ -199,22 +207,39 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
         if identity.recipient is not None and identity.recipient.label == descriptor.recipient:
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
-    wrapped_ones = list_identities(store, descriptor)
-    passphrases = [one for one in wrapped_ones if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
-    others = [one for one in wrapped_ones if not one.whom.startswith(_PASSPHRASE)][:_MOST_IDENTITIES]
-    for wrapped in (*others, *passphrases):  # in this order: identities cost nothing
+    labels = _labels(given.identities)
+    for wrapped in _worth_trying(list_identities(store, descriptor), given, labels):
         try:
             return _open(store, wrapped, descriptor, given)
-        except KeyUnavailable:
+        except (KeyUnavailable, ObjectNotFound):
             continue
         except IntegrityError as error:  # another one may do
-            damage = damage or error
+            # Whatever somebody puts there for others is nothing that we miss.
+            if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
+                damage = damage or error
     if damage is not None:
         raise damage
     raise KeyUnavailable(
         "no identity or passphrase that was given opens the repository",
         hint="`jsbackup key list` says for whom it is encrypted.",
     )
+
+
+def _labels(identities: Sequence[age.Identity]) -> frozenset[str]:
+    return frozenset(identity.recipient.label for identity in identities if identity.recipient is not None)
+
+
+def _worth_trying(
+    wrapped_ones: Sequence[WrappedIdentity], given: GivenKeys, labels: Collection[str]
+) -> Iterator[WrappedIdentity]:
+    """First what is named after an identity that was given; of the rest first what was there first. Passphrases come
+    last, for they cost most."""
+    oldest_first = sorted(wrapped_ones, key=lambda one: (one.whom not in labels, one.created_seconds, one.key))
+    if given.identities:
+        others = [one for one in oldest_first if not one.whom.startswith(_PASSPHRASE)]
+        yield from others[:_MOST_IDENTITIES]
+    if given.passphrase is not None:
+        yield from [one for one in oldest_first if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
 
 
 def _open(store: Store, wrapped: WrappedIdentity, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
@@ -236,8 +261,7 @@ def _decrypt(data: bytes, wrapped: WrappedIdentity, identities: Sequence[age.Ide
     try:
         return age.decrypt(data, identities, wrapped.key)
     except KeyUnavailable:
-        labels = {identity.recipient.label for identity in identities if identity.recipient is not None}
-        if wrapped.whom in labels:
+        if wrapped.whom in _labels(identities):
             raise IntegrityError(f"{wrapped.key} is damaged, or was encrypted for somebody else") from None
         raise
 

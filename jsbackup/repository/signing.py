@@ -28,11 +28,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from jsbackup.errors import IntegrityError
 from jsbackup.stores.base import Data
 
-__all__ = ["Signatory", "SignedDocument", "Signers", "read_signed", "sign_document"]
+__all__ = [
+    "SIGNATURE_BYTES",
+    "Signatory",
+    "SignedDocument",
+    "Signers",
+    "claimed_signer",
+    "read_signed",
+    "sign_document",
+]
 
 # Every signed document ends with this many bytes.
 _TAIL = re.compile(rb'\{"signature":"([0-9a-f]{128})","signer":"([0-9a-f]{64})"\}\n')
-_TAIL_BYTES = 221
+SIGNATURE_BYTES = 221
 
 
 class Signatory:
@@ -93,7 +101,7 @@ def sign_document(signatory: Signatory, repository: str, key: str, data: Data) -
 
 def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
     """The document in `data`, if anybody at all has signed it as `key`. Raises `IntegrityError`."""
-    match = _TAIL.fullmatch(data, max(0, len(data) - _TAIL_BYTES))
+    match = _TAIL.fullmatch(data, max(0, len(data) - SIGNATURE_BYTES))
     if match is None:
         raise IntegrityError(f"{key} is not signed, or damaged")
     document = data[: match.start()]
@@ -105,6 +113,12 @@ def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
             f"{key} is not what was signed: it was changed, or put under this name by somebody else"
         ) from None
     return SignedDocument(document, match[2].decode())
+
+
+def claimed_signer(tail: bytes) -> str | None:
+    """Who claims to have signed a document that ends with these `SIGNATURE_BYTES`; nothing is checked."""
+    match = _TAIL.fullmatch(tail)
+    return match[2].decode() if match else None
 
 
 def _statement(repository: str, key: str, data: bytes) -> bytes:

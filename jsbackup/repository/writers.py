@@ -14,21 +14,23 @@ a writer key that was lost. In a plain one it is the first writer key itself.
 
 Whoever only knows the public key of the authority (`--expect-signer`; it is in a writer key, and an identity leads to
 it) so knows all the writers and, by `recipient`, that the descriptor does not make them encrypt for somebody else.
-Objects in this place that the authority has not signed are nobody's business and passed over.
+Objects in this place that the authority has not signed are nobody's business and passed over. All are looked at: one
+that is not seen may be the one that replaces a stolen key. Where somebody has put too many for that, nothing is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 
 from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.document import decode_document, encode_document
-from jsbackup.repository.signing import Signatory, Signers, read_signed, sign_document
-from jsbackup.stores.base import Store
+from jsbackup.repository.signing import SIGNATURE_BYTES, Signatory, Signers, claimed_signer, read_signed, sign_document
+from jsbackup.repository.threads import in_order
+from jsbackup.stores.base import ObjectInfo, Store
 
 __all__ = ["Writer", "decode_writer", "encode_writer", "load_signers", "load_writers", "put_writer"]
 
@@ -37,8 +39,14 @@ FEATURES: frozenset[str] = frozenset()
 
 # Half a million documents of a replaced key.
 _MAX_BYTES = 64 << 20
-# More than any repository has, to bound what a hostile store can have us read.
-_MOST_WRITERS = 100
+# More than any repository has, to bound what a hostile store can have us read: objects, and bytes of those that claim
+# to be the authority's.
+_MOST_WRITERS = 5000
+_MOST_BYTES = 1 << 30
+# Up to here an object is read at once. Of a larger one it is asked first who claims to have signed it.
+_SMALL_BYTES = 64 << 10
+
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +103,20 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
     """All that the authority made writers, replaced ones too.
 
     Raises:
-        IntegrityError: the descriptor says something else than the authority.
+        IntegrityError: the descriptor says something else than the authority, or there are too many objects.
         StoreError: the store does not answer.
     """
     found = []
-    keys = [info.key for info in store.list(layout.WRITERS) if layout.kind_of(info.key) is layout.Kind.WRITER]
-    for key in islice(keys, _MOST_WRITERS):
-        data = store.get_range(key, 0, _MAX_BYTES)
+    infos = [info for info in store.list(layout.WRITERS) if layout.kind_of(info.key) is layout.Kind.WRITER]
+    if len(infos) > _MOST_WRITERS:
+        raise _too_many(f"{len(infos):,} objects")
+    left_bytes = _MOST_BYTES
+    reads = (partial(_read, store, info, descriptor) for info in infos)
+    for info, data in zip(infos, in_order(reads, _THREADS), strict=True):
+        key = info.key
+        left_bytes -= len(data)
+        if left_bytes < 0:
+            raise _too_many("too much")
         try:
             document = read_signed(descriptor.id, key, data)
         except IntegrityError:
@@ -115,6 +130,25 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
                 )
             found.append(writer)
     return found
+
+
+def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:
+    """What is stored there; nothing if it does not claim to be the authority's."""
+    if not SIGNATURE_BYTES < info.size <= _MAX_BYTES:
+        return b""
+    if info.size > _SMALL_BYTES:
+        tail = store.get_range(info.key, info.size - SIGNATURE_BYTES, SIGNATURE_BYTES)
+        if claimed_signer(tail) != descriptor.authority:
+            return b""
+    return store.get_range(info.key, 0, info.size)
+
+
+def _too_many(what: str) -> IntegrityError:
+    return IntegrityError(
+        f"there is {what} below {layout.WRITERS}, where each writer key has one small object",
+        hint="Somebody may want to hide one of them. Remove those that are none of yours; "
+        "each is named after a writer's public key.",
+    )
 
 
 def load_signers(store: Store, descriptor: Descriptor) -> Signers:

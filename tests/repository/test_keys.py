@@ -421,6 +421,51 @@ def test_foreign_and_hostile_objects_among_the_keys_are_passed_over(store: Memor
     assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
 
 
+def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemoryStore) -> None:
+    """A thief with the old key may put objects, and may delete none."""
+    founding = make(store, ME)
+    opened = Repository.open(store, of(ME))
+    new, enthrone = replace_writer(
+        store, opened.descriptor, opened.documents, opened.secret, None, created=CREATED, random=counting(60)
+    )
+    enthrone()
+    kept = {info.key for info in store.list(layout.WRITERS)}
+    for number in range(400):
+        for first in "0f":
+            store.put(layout.writer_key(f"{first}{number:063x}"), b"x")
+    large = b"x" * 100_000
+    store.put(layout.writer_key("b" * 64), large)
+    Repository.open(store, GivenKeys(writer=new)).commit(LEAF)
+    with pytest.raises(KeyUnavailable, match="has been replaced"):
+        Repository.open(store, of_writer(founding)).commit(replace(LEAF, id=SECOND))
+    assert {info.key for info in store.list(layout.WRITERS)} > kept
+    for number in range(5000):
+        store.put(layout.writer_key(f"a{number:063x}"), b"x")
+    for keys in (of(ME), of_writer(founding), GivenKeys(writer=new)):
+        with pytest.raises(IntegrityError, match=r"5,80. objects below keys/writer-"):
+            Repository.open(store, keys)
+
+
+def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
+    store = MemoryStore(lambda: now)
+    now = 0.0
+    numbers = counting()
+    founding = found("00ff", [recipient(ME)], "horse battery", numbers)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    (mine,) = (one for one in store.list(layout.KEYS) if layout.identity_key(recipient(ME).label, "00ff") == one.key)
+    now = 1.0
+    ending = mine.key[-len("-00000000.age") :]
+    for number in range(6000):
+        store.put(f"{layout.KEYS}age1{number:058d}{ending}", b"garbage")
+    for number in range(40):
+        store.put(f"{layout.KEYS}passphrase-{number:06d}{ending}", b"garbage")
+    assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
+    assert Repository.open(store, GivenKeys(passphrase="horse battery")).manifest(FIRST).id == FIRST
+    with pytest.raises(KeyUnavailable, match="no identity or passphrase"):
+        Repository.open(store, of(OTHER))
+
+
 def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
     founding = make(store, ME)
     store_backup(Repository.open(store, of_writer(founding)))

@@ -99,6 +99,10 @@ POINTS: dict[int, tuple[str, ...]] = {
         "repository/test_replacing_store.py::test_where_nothing_is_replaced_an_object_has_its_usual_key",
         "integration/test_s3.py::test_a_store_with_bad_moments_loses_nothing",
     ),
+    19: (
+        "repository/test_keys.py::test_a_replaced_writer_stays_replaced_whatever_is_put_beside",
+        "repository/test_keys.py::test_readers_are_not_kept_out_by_what_is_put_beside_their_keys",
+    ),
     20: (
         "pipeline/test_commands.py::test_what_is_more_than_a_query_is_refused_before_it_runs",
         "pipeline/test_commands.py::test_it_is_one_sentence_and_writes_nothing",
