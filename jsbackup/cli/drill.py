@@ -22,6 +22,7 @@ from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.progress import make_progress
+from jsbackup.cli.reports import consumer_result_json, consumer_result_text
 from jsbackup.cli.session import open_repository, run_async
 from jsbackup.cli.terminal import hide_logins
 from jsbackup.config import environment, is_chosen, parse_glob
@@ -274,7 +275,7 @@ class _Drill:
                     "digest": s.digest,
                     "verified": s.verified,
                     "seconds": round(s.seconds, 3),
-                    "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in s.consumers],
+                    "consumers": [consumer_result_json(consumer) for consumer in s.consumers],
                     "notes": self._notes(s),
                 }
                 for s in report.streams
@@ -309,7 +310,7 @@ class _Drill:
                 output.line(f"note: {s.name}: {note}")
             for c in s.consumers:
                 if c.note:
-                    output.line(f"note: {s.name}: consumer {c.name}: {c.fidelity}: {c.note}")
+                    output.line(f"note: {s.name}: {consumer_result_text(c)}")
         for failure in report.failures:
             output.line(f"failed: {failure.name}: {failure.error.message}")
         from jsbackup.engine.breaches import span

@@ -18,6 +18,7 @@ from jsbackup.cli.leases import lock_timeout_option, reading
 from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option
+from jsbackup.cli.reports import again_text
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.errors import IncompleteError
@@ -301,15 +302,8 @@ def _details(action: JsonObject) -> Iterator[str]:
 
 
 def _consumer_text(consumer: JsonObject) -> str:
-    count = consumer["may_come_again"]
-    again = (
-        "nobody knows how many messages come again"
-        if count is None
-        else f"{format_count(count, 'message')} at most come again"
-    )
-    if count == 0:
-        again = "nothing comes again"
-    return f"{consumer['fidelity']}; {again}" + (f"; {consumer['note']}" if consumer["note"] else "")
+    told = f"{consumer['fidelity']}; {again_text(consumer['may_come_again'])}"
+    return told + (f"; {consumer['note']}" if consumer["note"] else "")
 
 
 def _second(moment: str) -> str:

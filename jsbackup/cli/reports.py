@@ -11,13 +11,17 @@ from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
+    from jsbackup.engine.settle import RestoredConsumer
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
     from jsbackup.repository.verify import Problem
 
 __all__ = [
     "Failed",
     "Stored",
+    "again_text",
     "all_failed",
+    "consumer_result_json",
+    "consumer_result_text",
     "lost_text",
     "problem_json",
     "read_as",
@@ -93,6 +97,29 @@ def all_failed(errors: Sequence[JsBackupError]) -> JsBackupError:
 
 def consumer_json(consumer: ConsumerBackup) -> JsonObject:
     return {"name": consumer.name, "fidelity": consumer.fidelity, "reason": consumer.reason}
+
+
+def consumer_result_json(consumer: RestoredConsumer) -> JsonObject:
+    """A consumer at the target in `restore --json`, `clone --json` and `drill --json`."""
+    return {
+        "name": consumer.name,
+        "fidelity": consumer.fidelity,
+        "note": consumer.note,
+        "may_come_again": consumer.may_come_again,
+    }
+
+
+def consumer_result_text(consumer: RestoredConsumer) -> str:
+    """The same for people, where its state is not as it was."""
+    told = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
+    return f"{told}; {again_text(consumer.may_come_again)}"
+
+
+def again_text(count: int | None) -> str:
+    """How many messages come again; None if nobody knows."""
+    if count is None:
+        return "nobody knows how many messages come again"
+    return f"{format_count(count, 'message')} at most come again" if count else "nothing comes again"
 
 
 def stream_json(stream: StreamBackup) -> JsonObject:

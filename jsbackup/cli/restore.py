@@ -16,7 +16,7 @@ from jsbackup.cli.log import start_log
 from jsbackup.cli.output import Output, format_bytes, format_count, format_seconds
 from jsbackup.cli.planning import Asked, planning_options, refuse_beside, runbook_option, window_option
 from jsbackup.cli.progress import make_progress
-from jsbackup.cli.reports import lost_text, problem_json
+from jsbackup.cli.reports import consumer_result_json, consumer_result_text, lost_text, problem_json
 from jsbackup.cli.reshaping import mask_key_options
 from jsbackup.cli.session import connection_of, open_repository, run_async
 from jsbackup.cli.spark import Where, spread_by_spark
@@ -133,7 +133,7 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
         "verified": stream.verified,
         "seconds": round(stream.seconds, 3),
         "wire": stream.wire,
-        "consumers": [{"name": c.name, "fidelity": c.fidelity, "note": c.note} for c in stream.consumers],
+        "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
         "notes": list(stream.notes),
         "copying": None
         if stream.copying is None
@@ -197,7 +197,7 @@ def tell_report(output: Output, report: RestoreReport, done: str) -> None:
             output.line(f"note: {s.as_name}: {note}")
         for c in s.consumers:
             if c.note:
-                output.line(f"note: {s.as_name}: consumer {c.name}: {c.fidelity}: {c.note}")
+                output.line(f"note: {s.as_name}: {consumer_result_text(c)}")
         for problem in s.lost:
             output.line(f"lost: {s.as_name}: {problem.problem}{lost_text(problem)}")
     for missing in report.plan.missing:

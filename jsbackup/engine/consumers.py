@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from jsbackup.engine.consume import is_reader
 from jsbackup.formats.consumer_state import clamp
-from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, SequencePair
 from jsbackup.protocol.info import ConsumerInfo, stored_config
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import ConsumerBackup
@@ -23,18 +23,28 @@ __all__ = ["KnownConsumer", "as_backed_up", "merge_consumers"]
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer with the best state there is, and in `reason` what it lacks ("" if nothing)."""
+    """A consumer with the best state there is, and in `reason` what it lacks ("" if nothing).
+
+    `above_floor` is as in `ConsumerBackup`.
+    """
 
     consumer: ArchivedConsumer
     fidelity: Fidelity
     reason: str = ""
+    above_floor: int | None = None
 
 
 def as_backed_up(known: KnownConsumer) -> ConsumerBackup:
     """As a manifest has it."""
     consumer = known.consumer
     return ConsumerBackup(
-        consumer.name, consumer.config, consumer.created, known.fidelity, consumer.state, known.reason
+        consumer.name,
+        consumer.config,
+        consumer.created,
+        known.fidelity,
+        consumer.state,
+        known.reason,
+        above_floor=known.above_floor,
     )
 
 
@@ -63,7 +73,7 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
     state = clamp(_with_start(consumer.state, info), last_seq)
     created = consumer.created or (info.created if info else None)
     consumer = replace(consumer, state=state, created=created)
-    rolled_back = (
+    if (
         info is not None
         and info.cluster is not None
         and info.cluster.name
@@ -71,10 +81,12 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
         and not state.pending
         and state.delivered == state.ack_floor
         and info.delivered.consumer > state.delivered.consumer
-    )
-    if rolled_back:
+    ):
         return KnownConsumer(
-            consumer, Fidelity.FLOOR, "the cluster's snapshot rolled it back to its ack floor; messages come again"
+            consumer,
+            Fidelity.FLOOR,
+            "the cluster's snapshot rolled it back to its ack floor",
+            _above(info.delivered, state.ack_floor),
         )
     return KnownConsumer(consumer, Fidelity.EXACT)
 
@@ -101,8 +113,16 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     if exact:
         return KnownConsumer(consumer, Fidelity.EXACT)
     return KnownConsumer(
-        consumer, Fidelity.FLOOR, "not in the snapshot; the API tells its ack floor only, messages above come again"
+        consumer,
+        Fidelity.FLOOR,
+        "only its ack floor is known: the API does not tell what was acknowledged above it",
+        _above(info.delivered, info.ack_floor),
     )
+
+
+def _above(delivered: SequencePair, floor: SequencePair) -> int:
+    """Deliveries above the floor: each message was delivered once at least, and lies within these sequences."""
+    return max(0, min(delivered.consumer - floor.consumer, delivered.stream - floor.stream))
 
 
 def _from_config(info: ConsumerInfo) -> KnownConsumer:

@@ -340,7 +340,9 @@ class Execution:
             digest=action.entry.digest.hex,
             verified=True,
             wire=action.wire,
-            consumers=tuple(RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY) for p in action.consumers),
+            consumers=tuple(
+                RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers
+            ),
             notes=tuple(_lasting(action)),
         )
 

@@ -115,7 +115,8 @@ def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
         return None if planned.pending is not None or state is None else len(state.pending)
     if planned.fidelity is Fidelity.FLOOR and state is not None:
         floor = state.ack_floor.stream
-        return sum(min(ref.messages, max(0, ref.last_seq - floor)) for ref in entry.segments)
+        stored = sum(min(ref.messages, max(0, ref.last_seq - floor)) for ref in entry.segments)
+        return stored if planned.above_floor is None else min(stored, planned.above_floor)
     if planned.consumer.config.get("deliver_policy", "all") == "all":
         return entry.captured.messages
     return 0 if planned.consumer.config.get("deliver_policy") == "new" else None

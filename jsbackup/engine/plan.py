@@ -22,7 +22,7 @@ from jsbackup.engine.features import (
     lacking_for_stream,
     version_text,
 )
-from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds
+from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
 from jsbackup.engine.kept import NOTHING_COUNTED, Kept, kept_by_bounds
 from jsbackup.engine.limits import against_limits
 from jsbackup.engine.origins import origins_first
@@ -281,13 +281,13 @@ def _plan_consumer(
         config.pop("num_replicas", None)  # as many as the stream
     consumer = ArchivedConsumer(entry.name, config, entry.state, entry.created)
     if wire is Wire.OPAQUE:
-        return PlannedConsumer(consumer, entry.fidelity, entry.reason)
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason, above_floor=entry.above_floor)
     if options.consumers is Consumers.CONFIG or entry.state is None:
         note = entry.reason or "starts anew"
     elif wire is not Wire.V2 and is_kept_in_memory(entry):
         note = "starts anew: only a v2 restore (2.15) brings the state of a consumer kept in memory"
     else:
-        return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending)
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending, entry.above_floor)
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
 
 
@@ -315,9 +315,13 @@ def _about_config(action: Action, target: Target) -> Iterable[Finding]:
 
 
 def _about_consumers(action: Action) -> Iterable[Finding]:
-    floors = [planned.consumer.name for planned in action.consumers if planned.fidelity is Fidelity.FLOOR]
+    floors = [
+        f"{planned.consumer.name} (at most {may_come_again(action.entry, planned) or 0:,})"
+        for planned in action.consumers
+        if planned.fidelity is Fidelity.FLOOR and planned.consumer.state is not None
+    ]
     if floors:
-        reason = f"messages come again to consumers known by their ack floor only: {', '.join(floors)}"
+        reason = f"messages may come again to consumers known by their ack floor only: {', '.join(floors)}"
         yield Finding(action.entry.name, Rule.ACK_FLOOR, reason)
     if action.config.get("retention") == "interest" and not action.consumers and action.entry.captured.messages:
         yield Finding(

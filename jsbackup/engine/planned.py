@@ -122,6 +122,7 @@ class PlannedConsumer:
     fidelity: Fidelity
     note: str = ""
     pending: ObjectRef | None = None  # where the pending messages are, if there are too many for the manifest
+    above_floor: int | None = None  # of one known by its ack floor: deliveries above it, as far as that is known
 
 
 @dataclass(frozen=True, slots=True)

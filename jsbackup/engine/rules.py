@@ -111,7 +111,7 @@ class Rule(StrEnum):
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"
-    ACK_FLOOR = "ack-floor", 0, True
+    ACK_FLOOR = "ack-floor"
     NOBODY_INTERESTED = "nobody-interested"
     DESTROYS_NEWER = "destroys-newer"
     DESTROYS_ANOTHER = "destroys-another"

@@ -37,11 +37,16 @@ _KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
 
 @dataclass(frozen=True, slots=True)
 class RestoredConsumer:
-    """A consumer at the target. `note` says what is not as it was ("" if nothing)."""
+    """A consumer at the target. `note` says what is not as it was ("" if nothing).
+
+    `may_come_again` is how many messages, at most, it gets that it had before; None if nobody knows. What awaited its
+    acknowledgement counts.
+    """
 
     name: str
     fidelity: Fidelity
     note: str = ""
+    may_come_again: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ def _has_nothing_yet(consumer: ConsumerInfo, last_message: int) -> bool:
 def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredConsumer:
     """Fidelity as planned, unless what the server now holds is less than that."""
     wanted, fidelity, note = planned.consumer.state, planned.fidelity, planned.note
+    above = planned.above_floor
     if wanted is not None and now is not None and fidelity is Fidelity.EXACT:
         unmoved = now.ack_floor.consumer == wanted.ack_floor.consumer
         if (
@@ -125,7 +131,23 @@ def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredCons
             or (wanted.pending and not now.num_ack_pending and unmoved)
         ):
             fidelity, note = Fidelity.FLOOR, "the server took over its ack floor only"
-    return RestoredConsumer(planned.consumer.name, fidelity, note)
+            above = wanted.delivered.consumer - wanted.ack_floor.consumer
+    return RestoredConsumer(planned.consumer.name, fidelity, note, _again(planned, now, fidelity, above))
+
+
+def _again(planned: PlannedConsumer, now: ConsumerInfo | None, fidelity: Fidelity, above: int | None) -> int | None:
+    """What comes again at most; `above` are the deliveries above its ack floor, None where nobody knows."""
+    state = planned.consumer.state
+    if fidelity is Fidelity.EXACT:
+        counted = None if planned.pending is not None or state is None else len(state.pending)
+        return counted if now is None else now.num_ack_pending
+    if fidelity is Fidelity.CONFIG_ONLY and planned.consumer.config.get("deliver_policy", "all") != "all":
+        return 0 if planned.consumer.config["deliver_policy"] == "new" else None
+    # What clients of the target have taken already has come to them again, too.
+    begun = 0 if state is None else state.delivered.consumer
+    left = None if now is None else now.num_pending + max(0, now.delivered.consumer - begun)
+    known = [count for count in (above, left) if count is not None]
+    return min(known, default=None)
 
 
 def letting_go_of_nothing(config: JsonObject) -> JsonObject:

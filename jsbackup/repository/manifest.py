@@ -126,6 +126,8 @@ class SegmentRef:
 class ConsumerBackup:
     """A consumer. `state` is None if only the config is known; `reason` says what is not exact ("" if nothing).
 
+    Of one known by its ack floor, `above_floor` is how many deliveries there were above it, None where nobody knows.
+
     Where the pending set is large, `pending` is the object that holds it and `state` has none
     (`repository/pending.py` puts them together).
     """
@@ -137,6 +139,7 @@ class ConsumerBackup:
     state: ConsumerState | None = None
     reason: str = ""
     pending: ObjectRef | None = None
+    above_floor: int | None = None
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 

@@ -405,6 +405,7 @@ def _consumer_to_json(consumer: ConsumerBackup) -> JsonObject:
         "reason": consumer.reason,
         "state": None if consumer.state is None else {**consumer.state_extra, **_state_to_json(consumer.state)},
         "pending": None if consumer.pending is None else _object_to_json(consumer.pending),
+        **({} if consumer.above_floor is None else {"above_floor": consumer.above_floor}),
     }
 
 
@@ -421,6 +422,7 @@ def _consumer(fields: Fields, folder: str) -> ConsumerBackup:
         reason=fields.text("reason"),
         state=None if state is None else _state(state),
         pending=None if pending is None else _pending(pending, folder),
+        above_floor=None if fields.get("above_floor") is None else fields.number("above_floor", 0, UINT64_MAX),
         state_extra={} if state is None else state.rest(),
         extra=fields.rest(),
     )

@@ -121,7 +121,7 @@ def test_messages_that_come_again_are_counted_at_the_most() -> None:
 
 def test_consumers_known_by_their_floor_are_warned_of() -> None:
     floor = replace(consumer("c"), fidelity=Fidelity.FLOOR)
-    assert warned(stream("S", consumers=(floor,)))[Rule.ACK_FLOOR].endswith("ack floor only: c")
+    assert warned(stream("S", consumers=(floor,)))[Rule.ACK_FLOOR].endswith("ack floor only: c (at most 0)")
 
 
 def test_times_are_exact_where_the_server_told_them_and_bounds_elsewhere() -> None:

@@ -67,6 +67,10 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_copies.py::test_copies_go_on_where_they_were_in_a_cluster",
     ),
     10: ("test_keys_at_hand.py::test_a_plan_and_a_restore_are_refused_once_where_the_keys_cannot_read",),
+    11: (
+        "test_consumers.py::test_a_clone_says_of_consumers_what_arrived",
+        "test_consumers.py::test_a_restore_says_in_numbers_what_comes_again",
+    ),
     13: (
         "test_older_servers.py::test_what_an_older_release_was_given_does_not_differ_from_its_backup",
         "test_locations.py::test_a_folder_above_repositories_is_none_and_names_them",
