@@ -20,13 +20,12 @@ from jsbackup.config import Connection
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
+from jsbackup.protocol.info import MARKER, StreamInfo
 from jsbackup.protocol.restore import RestoreSender, State
 
 __all__ = ["MARKER", "abandon_restore", "is_marked", "remove_stream", "with_marker"]
 
 _log = logging.getLogger(__name__)
-
-MARKER = "jsbackup.restoring"
 
 _SERVER_SECONDS = 30.0  # for a server that went away to come back
 _PAUSE_SECONDS = 1.0
@@ -53,7 +52,8 @@ async def remove_stream(connection: Connection, name: str) -> None:
 async def abandon_restore(connection: Connection, sender: RestoreSender) -> None:
     """End the restore at the server and delete what it made, waiting a while for the server.
 
-    A stream without the marker, if `sender` sends one, is somebody else's and stays. What goes wrong is logged.
+    A stream without the marker, if `sender` sends one, is somebody else's and stays; if it sends none, one that has no
+    messages, or others than were sent. What goes wrong is logged.
     """
     # Without an answer to the request hardly anything can be there: look, but wait for nobody.
     seconds = _SERVER_SECONDS if sender.deliver_subject is not None else 0.0
@@ -73,8 +73,18 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
     found = await js.find_stream(sender.stream)
     # M: clusters keep the name of a restore that failed. There is no such stream then, but it can be deleted.
     nameless = found is None and sender.deliver_subject is not None and js.link.cluster_name is not None
-    if nameless or (found is not None and is_marked(found.config) == is_marked(sender.config)):
+    if nameless or (found is not None and _is_made_by(sender, found)):
         await js.delete_stream(sender.stream)
+    elif found is not None and not is_marked(sender.config):
+        _log.warning("stream %s is there, and may be left half-made, or somebody else's: look at it", sender.stream)
+
+
+def _is_made_by(sender: RestoreSender, found: StreamInfo) -> bool:
+    """Whether `sender` made the stream. Without the mark the messages have to tell: whatever was published is later."""
+    if is_marked(sender.config) or is_marked(found.config):
+        return is_marked(found.config) == is_marked(sender.config)
+    state, sent = found.state, sender.stream_state
+    return 0 < state.messages <= sent.messages and state.last_seq <= sent.last_seq and state.last_ns <= sent.last_ns
 
 
 async def _appear(js: JetStream, name: str) -> None:

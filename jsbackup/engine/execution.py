@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from jsbackup.config import Connection
-from jsbackup.engine.abandon import MARKER, remove_stream, with_marker
+from jsbackup.engine.abandon import MARKER, is_marked, remove_stream, with_marker
 from jsbackup.engine.failure import Failure
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.plan import staging_prefix
@@ -31,7 +31,7 @@ from jsbackup.engine.prove import Proof
 from jsbackup.engine.settle import RestoredConsumer, Settled, configure, creatable, letting_go_of_nothing, settle
 from jsbackup.engine.supply import Delivery, Origin, Sent, Supply, Transfer
 from jsbackup.engine.transmit import TransmitLimits
-from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused
+from jsbackup.errors import JsBackupError, NatsPermissionDenied, PlanRefused, TargetConflict
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.progress import Progress
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
@@ -196,10 +196,31 @@ class Execution:
             yield js
 
     async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
-        if action.leftover:
-            _log.info("stream %s is left over from an interrupted restore: removed", action.name)
+        removed = await self._remove_leftover(js, supply, action) if action.leftover else ()
+        restored = await (self._replace if action.replaces else self._restore)(js, supply, action)
+        return replace(restored, notes=(*removed, *restored.notes))
+
+    async def _remove_leftover(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, ...]:
+        """Remove it, and say so. Raises TargetConflict if it is more than that by now."""
+        there = await js.find_stream(action.name)
+        if there is None:  # a name that a restore in a cluster has taken
             await js.delete_stream(action.name)
-        return await (self._replace if action.replaces else self._restore)(js, supply, action)
+            return ()
+        if not is_marked(there.config):
+            raise TargetConflict(
+                f"stream {action.name} at the target has come since all was planned",
+                hint="Look at it; --if-exists says what to do with it.",
+            )
+        if not (action.forced or await supply.has_last(action, there.state)):
+            raise TargetConflict(
+                f"stream {action.name} is left over from an interrupted restore, and has messages that came since",
+                hint="Look at it. With --if-exists replace it is removed with all that it has.",
+            )
+        await js.delete_stream(action.name)
+        count = there.state.messages
+        note = f"removed a leftover of {count:,} {'message' if count == 1 else 'messages'} of an interrupted restore"
+        _log.info("stream %s: %s", action.name, note)
+        return (note,)
 
     async def _replace(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
         staged, sent = await self._stage(js, supply, action)

@@ -28,6 +28,7 @@ from jsbackup.engine.increment import Increment, Present, is_intact, plan_increm
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import carry_out
 from jsbackup.engine.left_readers import remove_left_readers
+from jsbackup.engine.leftovers import about_mark
 from jsbackup.engine.stream_backup import StreamResult, back_up_stream
 from jsbackup.engine.tail import Backlog, Tail
 from jsbackup.errors import (
@@ -358,6 +359,7 @@ class Followed:
             lost = sorted({*look.consumers.missing, *look.consumers.offline})
             consumers = self._consumers(look.consumers, info)
             warnings = tuple(f"consumer {name} did not answer; its positions are not known" for name in lost)
+        warnings = (*about_mark(info.config), *warnings)
         totals = total_of(segments)
         stream = StreamBackup(
             name=self.name,

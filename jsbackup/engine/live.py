@@ -25,6 +25,7 @@ from jsbackup.engine.prove_copy import prove_copy
 from jsbackup.engine.supply import Delivery, Sent, Supply
 from jsbackup.errors import (
     FormatError,
+    NatsPermissionDenied,
     NatsTimeout,
     PlanRefused,
     SnapshotBusy,
@@ -32,7 +33,7 @@ from jsbackup.errors import (
     TransferError,
     UnsupportedError,
 )
-from jsbackup.model import JsonObject
+from jsbackup.model import JsonObject, StreamState
 from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat
 
@@ -67,6 +68,13 @@ class LiveSupply:
 
     def on_the_way(self, config: JsonObject) -> JsonObject:
         return not_yet(config)
+
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        try:
+            last = await self._js.message(action.entry.name, state.last_seq)
+        except NatsPermissionDenied:
+            last = None
+        return not state.messages or (last is not None and last.timestamp_ns == state.last_ns)
 
     def _source(self, action: Action) -> Source:
         if self._staged is not None:

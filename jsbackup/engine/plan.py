@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jsbackup.config import is_chosen
+from jsbackup.engine.abandon import is_marked
 from jsbackup.engine.copies import cut_of_copy, ends_of_mirrors, fit_copies
 from jsbackup.engine.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.engine.copying import about_origins, against_origins, configs_after
@@ -24,6 +25,7 @@ from jsbackup.engine.features import (
 )
 from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
 from jsbackup.engine.kept import NOTHING_COUNTED, Kept, kept_by_bounds
+from jsbackup.engine.leftovers import grown_leftovers
 from jsbackup.engine.limits import against_limits
 from jsbackup.engine.origins import origins_first
 from jsbackup.engine.overrides import against_overrides, overriding
@@ -45,7 +47,7 @@ from jsbackup.engine.wires import choose_wire, is_kept_in_memory
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.protocol.fields import dump_object
-from jsbackup.protocol.info import state_to_json
+from jsbackup.protocol.info import state_to_json, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
 __all__ = ["check_configs", "plan_restore", "staging_prefix"]
@@ -84,13 +86,16 @@ def plan_restore(
     """
     chosen = _choose(manifest, options)
     restored, refusals = rename_streams(chosen, options, manifest.id)
+    names = {restored.reshape.renames.name(entry.name): entry for entry in restored.streams}
+    target = replace(target, leftovers=target.leftovers - grown_leftovers(names, target))
     actions: list[Action] = []
     skipped: list[Finding] = []
     going: list[StreamBackup] = []
     for entry in restored.streams:
         name = restored.reshape.renames.name(entry.name)
         if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn):
-            skipped.append(Finding(entry.name, Rule.SKIPPED, "exists at the target"))
+            rule = Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
+            skipped.append(Finding(entry.name, rule, _there(name, target)))
         else:
             going.append(entry)
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
@@ -132,6 +137,17 @@ def _exists(name: str, target: Target) -> bool:
     return name in target.streams and name not in target.leftovers
 
 
+def _is_grown(name: str, target: Target) -> bool:
+    """Whether it is left over from an interrupted restore, and has been at work since."""
+    return _exists(name, target) and is_marked(target.streams[name].config)
+
+
+def _there(name: str, target: Target) -> str:
+    if not _is_grown(name, target):
+        return "exists at the target"
+    return "exists at the target: a leftover of an interrupted restore, with messages or consumers that came since"
+
+
 def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
     for glob in options.streams:
         if not any(glob.matches(entry.name) for entry in manifest.streams):
@@ -158,7 +174,8 @@ def _plan_stream(
 ) -> tuple[Action, list[Finding]]:
     entry, name = kept.entry, reshaped.name
     overrides = _overrides(entry, reshaped.config, target, options)
-    wanted = {key: value for key, value in {**reshaped.config, **overrides}.items() if value is not None}
+    # Backups of older versions may have the mark of a restore that was interrupted.
+    wanted = {key: value for key, value in {**stored_config(reshaped.config), **overrides}.items() if value is not None}
     config = fit_stream(wanted, target.version)
     wire, why, problem = choose_wire(entry, name, config, source, target, options)
     consumers: list[PlannedConsumer] = []
@@ -175,6 +192,7 @@ def _plan_stream(
         config=config,
         replaces=exists and options.if_exists is IfExists.REPLACE,
         leftover=name in target.leftovers | target.unborn,
+        forced=options.if_exists is IfExists.REPLACE,
         changes=tuple(_changes(entry.config, wanted, overrides)),
         consumers=tuple(consumers),
         reshape=reshaped.messages,
@@ -219,7 +237,7 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
     name = action.entry.name
     if exists:
         hint = "Choose with --if-exists skip or replace."
-        yield Finding(name, Rule.EXISTS, "exists at the target", hint)
+        yield Finding(name, Rule.EXISTS, _there(action.name, target), hint)
     if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."
         yield Finding(name, Rule.NAME_TAKEN, "has its name taken by another restore", hint)

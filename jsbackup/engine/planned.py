@@ -166,6 +166,7 @@ class Action:
     replaces: bool
     wire_reason: str = ""
     leftover: bool = False  # what is there is left over from an interrupted restore
+    forced: bool = False  # a leftover goes whatever it has
     changes: tuple[ConfigChange, ...] = ()
     consumers: tuple[PlannedConsumer, ...] = ()
     warnings: tuple[Finding, ...] = ()

@@ -89,6 +89,7 @@ class Rule(StrEnum):
 
     # Warnings.
     SKIPPED = "skipped"
+    LEFTOVER_KEPT = "leftover-kept"
     INCOMPLETE_BACKUP = "incomplete-backup"
     IN_ANOTHER_BACKUP = "in-another-backup"
     WITHOUT_MESSAGES = "without-messages", 0, True

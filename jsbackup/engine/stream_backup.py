@@ -22,6 +22,7 @@ from jsbackup.engine.consumers import KnownConsumer, as_backed_up, merge_consume
 from jsbackup.engine.increment import MAX_DELETED, Incremental, Whole
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.join import take_increment
+from jsbackup.engine.leftovers import about_mark
 from jsbackup.errors import (
     FormatError,
     IntegrityError,
@@ -143,7 +144,8 @@ async def back_up_stream(
             stored = await _store_with_attempts(run, done.why) if isinstance(done, Whole) else done
         assert stored.read is not None
         _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
-    warnings = [*said, *stored.warnings]
+    marked = about_mark(info.config)
+    warnings = [*marked, *said, *stored.warnings]
     known: list[KnownConsumer] = []
     lost: set[str] = set()
     if options.consumers:
@@ -171,7 +173,7 @@ async def back_up_stream(
         warnings=tuple(warnings),
         read=stored.read,
     )
-    incomplete = bool(lost) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
+    incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
     return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
 
 

@@ -16,6 +16,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.capture import Advance
 from jsbackup.engine.deliver import deliver
 from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.leftovers import has_message_at
 from jsbackup.engine.outgoing import archive_of, load_consumers
 from jsbackup.engine.planned import Action, PlannedConsumer, Wire
 from jsbackup.engine.prove import Expected, Proof, prove_stream
@@ -90,6 +91,9 @@ class Supply(Protocol):
     def on_the_way(self, config: JsonObject) -> JsonObject:
         """The configuration that the stream has until all of it is there."""
 
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        """Whether the last message of a stream in `state` is one of those that come. Raises as `send`."""
+
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. When this raises, nothing of it is left at the target that could be removed."""
 
@@ -120,6 +124,9 @@ class StoredSupply:
 
     def on_the_way(self, config: JsonObject) -> JsonObject:
         return config
+
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        return await asyncio.to_thread(has_message_at, self._objects, action.entry, state)
 
     async def send(self, delivery: Delivery) -> Sent:
         action, entry = delivery.action, delivery.action.entry

@@ -19,6 +19,7 @@ from jsbackup.protocol.headers import one_line
 from jsbackup.times import format_time
 
 __all__ = [
+    "MARKER",
     "AccountInfo",
     "AccountLimits",
     "ClusterInfo",
@@ -204,14 +205,19 @@ def state_to_json(state: StreamState) -> JsonObject:
 
 # What servers from 2.11 on add to answers and do not store (`jetstream_versioning.go`).
 _ANSWER_METADATA = ("_nats.ver", "_nats.level")
+# Metadata key of a stream that is being restored, or was when the restore was interrupted.
+MARKER = "jsbackup.restoring"
 
 
 def stored_config(config: JsonObject) -> JsonObject:
-    """A stream's or consumer's configuration from an answer of the API, as servers store it and archives have it."""
+    """A stream's or consumer's configuration from an answer of the API, as servers store it and archives have it.
+
+    Without the mark of a restore, which is of one place and never of a backup.
+    """
     metadata = config.get("metadata")
     if not isinstance(metadata, dict):
         return config
-    kept = {key: value for key, value in metadata.items() if key not in _ANSWER_METADATA}
+    kept = {key: value for key, value in metadata.items() if key not in (*_ANSWER_METADATA, MARKER)}
     rest = {key: value for key, value in config.items() if key != "metadata"}
     return rest | ({"metadata": kept} if kept else {})
 
