@@ -160,24 +160,18 @@ def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Reposit
     Raises KeyUnavailable without the key for writing, and RepositoryNotFound if there is none and none may be made.
     """
     from jsbackup.repository.descriptor import Descriptor
-    from jsbackup.repository.keys import NO_KEYS
-    from jsbackup.repository.late import make_late
-    from jsbackup.repository.location import holds_anything
-    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.late import make_late, open_unless_vacant
 
     store, keys = _store(shared), keys_of(shared)
-    try:
-        repository = Repository.open(store, keys)
-    except RepositoryNotFound as missing:
-        # Whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
-        if keys != NO_KEYS or holds_anything(store):
-            raise
+    repository = open_unless_vacant(store, keys)
+    if repository is None:
+        missing = RepositoryNotFound(f"no repository at {store.location}")
         if not may_make:
-            raise not_made(missing) from None
-        repository_id, created, said = new_repository_id(), format_time(time.time_ns()), missing.message
+            raise not_made(missing)
+        repository_id, created = new_repository_id(), format_time(time.time_ns())
 
         def make() -> Repository:
-            shared.output.announce(f"{said}: making one")
+            shared.output.announce(f"{missing.message}: making one")
             return make_repository(shared, repository_id)
 
         return make_late(store, Descriptor(repository_id, created, TOOL), make, clock=time.time)

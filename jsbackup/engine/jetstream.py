@@ -18,7 +18,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.features import Version
 from jsbackup.engine.link import Link
 from jsbackup.engine.turns import Turn
-from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout, TransferError
+from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol import api
 from jsbackup.protocol.info import (
@@ -250,7 +250,10 @@ class JetStream:
     async def message(self, stream: str, sequence: int) -> StoredMessage | None:
         """The message, or None if it was deleted."""
         try:
-            return stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
+            found = stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
+            if found.sequence != sequence:
+                raise FormatError(f"stream {stream}: asked for message {sequence}, got message {found.sequence}")
+            return found
         except ApiError as error:
             if error.err_code == ErrCode.NO_MESSAGE_FOUND:
                 return None

@@ -16,7 +16,7 @@ from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject, SequencePair, StreamState
 from jsbackup.protocol.fields import INT64, Fields
 from jsbackup.protocol.headers import one_line
-from jsbackup.times import format_time
+from jsbackup.times import ZERO_TIME, format_time
 
 __all__ = [
     "MARKER",
@@ -368,8 +368,10 @@ def _reserved(value: Fields, key: str) -> int:
 
 
 def stored_message(document: JsonObject) -> StoredMessage:
-    """From an answer of STREAM.MSG.GET. Raises FormatError."""
+    """From an answer of STREAM.MSG.GET. Raises FormatError, also for one without a time: all messages have it."""
     value = Fields(document, "stored message").fields("message")
+    if value.text("time") in ("", ZERO_TIME):
+        raise FormatError(f"stored message: message {value.number('seq')} has no time")
     headers = _base64(value, "hdrs")
     return StoredMessage(
         subject=value.text("subject"),

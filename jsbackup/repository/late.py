@@ -21,7 +21,9 @@ from jsbackup.errors import JsBackupError, RepositoryLocked, RepositoryNotFound,
 from jsbackup.repository import layout
 from jsbackup.repository.access import Access
 from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.leases import list_leases
+from jsbackup.repository.location import is_vacant
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import (
     Data,
@@ -35,7 +37,21 @@ from jsbackup.stores.base import (
 )
 from jsbackup.stores.memory import MemoryStore
 
-__all__ = ["make_late", "make_now"]
+__all__ = ["make_late", "make_now", "open_unless_vacant"]
+
+
+def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
+    """The repository there, or None where a plain one can be made.
+
+    Raises as `Repository.open`: also RepositoryNotFound where there is something else, or where there are keys, because
+    whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
+    """
+    try:
+        return Repository.open(store, keys)
+    except RepositoryNotFound:
+        if keys != NO_KEYS:
+            raise
+    return None if is_vacant(store) else Repository.open(store, keys)  # which may have been made meanwhile
 
 
 def make_late(

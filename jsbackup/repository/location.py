@@ -10,7 +10,7 @@ from jsbackup.errors import IntegrityError, RepositoryNotFound
 from jsbackup.repository import layout
 from jsbackup.stores.base import Store, glance_of
 
-__all__ = ["holds_anything", "no_repository"]
+__all__ = ["holds_anything", "is_vacant", "no_repository"]
 
 # What an interrupted `init` leaves.
 _TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
@@ -23,6 +23,12 @@ def holds_anything(store: Store) -> bool:
     """Whether something is there, or may be. Raises StoreError if the location cannot be read."""
     seen = glance_of(store)
     return bool(seen.keys) or not seen.complete
+
+
+def is_vacant(store: Store) -> bool:
+    """Whether nothing is there but what the probe of a store leaves, which somebody may be making at this moment."""
+    seen = glance_of(store)
+    return seen.complete and all(layout.kind_of(key) is layout.Kind.PROBE for key in seen.keys)
 
 
 def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:

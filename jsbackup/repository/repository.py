@@ -138,12 +138,7 @@ class Repository:
             UnsupportedError: it takes a newer tool.
             StoreError: the store does not answer.
         """
-        try:
-            data = store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
-        except ObjectNotFound:
-            empty = RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
-            raise no_repository(store) or empty from None
-        descriptor = decode_descriptor(data)
+        descriptor = decode_descriptor(_read_descriptor(store))
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
     def commit(self, manifest: Manifest) -> None:
@@ -226,19 +221,37 @@ class Repository:
         return decode_manifest(data, key)
 
 
+def _read_descriptor(store: Store) -> bytes:
+    with suppress(ObjectNotFound):
+        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
+    empty = RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
+    error = no_repository(store) or empty
+    # Whoever makes a repository stores the descriptor before any backup: what was seen may be of one that is new.
+    try:
+        return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
+    except ObjectNotFound:
+        raise error from None
+
+
 def _refuse_occupied(store: Store) -> None:
+    if _has_descriptor(store):
+        raise _exists(store)
+    found = no_repository(store)
+    if found is None:
+        return
+    if _has_descriptor(store):  # it was made just now
+        raise _exists(store)
+    if isinstance(found, RepositoryNotFound):
+        raise UsageError(f"{store.location} is not empty, and holds no repository", hint="Choose an empty location.")
+    raise found
+
+
+def _has_descriptor(store: Store) -> bool:
     try:
         store.head(layout.DESCRIPTOR)
     except ObjectNotFound:
-        found = no_repository(store)
-        if isinstance(found, RepositoryNotFound):
-            raise UsageError(
-                f"{store.location} is not empty, and holds no repository", hint="Choose an empty location."
-            ) from None
-        if found is not None:
-            raise found from None
-        return
-    raise _exists(store)
+        return False
+    return True
 
 
 def _exists(store: Store) -> UsageError:

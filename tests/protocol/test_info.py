@@ -193,6 +193,14 @@ def test_a_message() -> None:
             stored_message({"message": {**document, "data": damaged}})
 
 
+@pytest.mark.parametrize("time", [None, "", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+00:00"])
+def test_a_message_without_a_time_is_refused(time: str | None) -> None:
+    with pytest.raises(FormatError, match="time"):
+        stored_message({"message": {"subject": "a", "seq": 7, "time": time}})
+    at_epoch = {"subject": "a", "seq": 7, "time": "1970-01-01T00:00:00Z"}
+    assert stored_message({"message": at_epoch}).timestamp_ns == 0
+
+
 @given(
     st.builds(
         StreamState,

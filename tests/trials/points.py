@@ -108,6 +108,8 @@ POINTS: dict[int, tuple[str, ...]] = {
         "repository/test_keys.py::test_readers_are_not_kept_out_by_what_is_put_beside_their_keys",
     ),
     20: (
+        "test_first_backup.py::test_first_backups_at_once_both_succeed_whatever_the_order",
+        "protocol/test_info.py::test_a_message_without_a_time_is_refused",
         "pipeline/test_commands.py::test_what_is_more_than_a_query_is_refused_before_it_runs",
         "pipeline/test_commands.py::test_it_is_one_sentence_and_writes_nothing",
         "cli/test_schedule.py::test_a_line_feed_in_a_profile_is_refused",

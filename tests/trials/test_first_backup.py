@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jsbackup.errors import StoreError
-from jsbackup.repository.late import make_late
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.keys import NO_KEYS
+from jsbackup.repository.late import make_late, open_unless_vacant
 from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from tests.harness.backups import CREATED, store_backup
+from tests.harness.interleave import World, explore
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, backup_of, fill, profiles, typing
 
@@ -129,8 +133,6 @@ def test_that_a_repository_is_made_is_said_with_quiet_too(server: NatsServer, ty
 
 
 def _late(folder: Path, made: list[str]) -> Repository:
-    from jsbackup.repository.descriptor import Descriptor
-
     store = LocalStore(folder)
 
     def make() -> Repository:
@@ -171,6 +173,31 @@ def test_two_that_make_one_at_the_same_time_share_it(tmp_path: Path) -> None:
     store_backup(one, "20261121T014500Z-000001")
     store_backup(other, "20261121T014600Z-000002")
     assert len(Repository.open(LocalStore(tmp_path / "repo")).backups()) == 2
+
+
+def test_first_backups_at_once_both_succeed_whatever_the_order() -> None:
+    def back_up(number: int) -> Callable[[World, Store], Repository]:
+        def run(world: World, store: Store) -> Repository:
+            def make() -> Repository:
+                return Repository.create(store, repository_id=f"{number}" * 8, created=CREATED, tool="test")
+
+            descriptor = Descriptor(f"{number}" * 8, CREATED, "test")
+            opened = open_unless_vacant(store, NO_KEYS)
+            repository = opened or make_late(store, descriptor, make, clock=lambda: world.now)
+            store_backup(repository, f"20261121T01450{number}Z-000001")
+            return repository
+
+        return run
+
+    def check(world: World) -> None:
+        assert [actor.error for actor in world.actors] == [None, None]
+        if all(actor.done for actor in world.actors):
+            assert len(Repository.open(world.store).backups()) == 2
+
+    def world() -> World:
+        return World(lambda store: None, [back_up(1), back_up(2)], ("",), ())
+
+    assert explore(world, check, switches=1) > 100
 
 
 def test_a_location_where_nothing_can_be_stored_is_tried_once(tmp_path: Path) -> None:
