@@ -90,6 +90,11 @@ _OPTIONS = (
         help="Archive format to send; auto takes the faster one that the target can take.",
     ),
     click.option(
+        "--adapt",
+        is_flag=True,
+        help="Leave out settings that the target's release does not know, where no message that is there needs them.",
+    ),
+    click.option(
         "--resume-sources",
         is_flag=True,
         help="Let streams with sources go on where they had got to, although what they copied is gone from them. This "
@@ -115,6 +120,7 @@ class Asked:
     fields: tuple[str, ...]
     consumers: str
     wire: str
+    adapt: bool
     resume_sources: bool
     rename: tuple[str, ...]
     rename_prefix: str | None
@@ -145,6 +151,7 @@ class Asked:
             if_exists=IfExists(self.if_exists),
             replace_with_part=self.replace_with_part,
             wire=Wire(self.wire),
+            adapt=self.adapt,
             resume_sources=self.resume_sources,
             consumers=Consumers(self.consumers),
             replicas=self.replicas,

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from jsbackup.config import is_chosen
 from jsbackup.engine.abandon import is_marked
+from jsbackup.engine.adapting import adapt, way_around
 from jsbackup.engine.copies import cut_of_copy, ends_of_mirrors, fit_copies
 from jsbackup.engine.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.engine.copying import about_origins, against_origins, configs_after
@@ -103,7 +104,7 @@ def plan_restore(
         exists = _exists(restored.reshape.renames.name(entry.name), target)
         refusals += against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
         check_configs(entry)
-        reshaped = reshape_stream(entry, restored, options)
+        reshaped = adapt(reshape_stream(entry, restored, options), entry, target, options)
         if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
             cut = cut_of_copy(reshaped.messages.cut, ends[entry.name])
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
@@ -209,7 +210,7 @@ def _plan_stream(
         *reshaped.warnings,
         *about_kept(kept, action, target),
     )
-    refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target)]
+    refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target, options)]
     refusals += against_overrides(action)
     refusals += [problem] if problem is not None else []
     return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
@@ -243,19 +244,19 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
         yield Finding(name, Rule.NAME_TAKEN, "has its name taken by another restore", hint)
 
 
-def _against_config(action: Action, wanted: JsonObject, target: Target) -> Iterable[Finding]:
+def _against_config(action: Action, wanted: JsonObject, target: Target, options: RestoreOptions) -> Iterable[Finding]:
     """What servers of the target would not take, or would not do."""
     name, version = action.entry.name, version_text(target.version)
-    newer = "Restore into a newer server, or leave the stream out."
     for lacking in lacking_for_stream(wanted, target.version):
-        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", newer)
+        hint = way_around(lacking, name, options)
+        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", hint)
     for consumer in action.entry.consumers if action.consumers else ():
         for lacking in lacking_for_consumer(consumer.config, target.version):
             yield Finding(
                 name,
                 Rule.CONSUMER_FEATURE,
                 f"consumer {consumer.name}: {lacking}, the target is {version}",
-                "Restore into a newer server, or with --consumers none.",
+                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {name}.",
             )
     replicas = action.config.get("num_replicas", 1)
     one = "Restore it with --replicas 1."

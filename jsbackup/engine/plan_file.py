@@ -162,6 +162,7 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "reshape": options.reshape.to_json(),
         "replace_with_part": options.replace_with_part,
         "resume_sources": options.resume_sources,
+        "adapt": options.adapt,
     }
 
 
@@ -181,6 +182,7 @@ def _options(fields: Fields) -> RestoreOptions:
         reshape=Reshape.from_json(fields.object("reshape")),
         replace_with_part=fields.get("replace_with_part") is True,
         resume_sources=fields.get("resume_sources") is True,
+        adapt=fields.get("adapt") is True,
     )
     if options.storage not in (None, "file", "memory"):
         fields.wrong("storage", "file or memory")

@@ -80,6 +80,7 @@ class RestoreOptions:
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
     replace_with_part: bool = False  # whether what is selected may replace a stream that has more
+    adapt: bool = False  # settings that the target does not know are left out where no message needs them
     resume_sources: bool = False  # start sequences for sources that would copy again what is gone
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.copy_look import look_at_copies
@@ -11,10 +11,11 @@ from jsbackup.engine.kept import Kept
 from jsbackup.engine.plan import plan_restore
 from jsbackup.engine.planned import Action, RestoreOptions, RestorePlan, Target
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.engine.survey import estimate, survey
-from jsbackup.errors import IntegrityError, KeyUnavailable
+from jsbackup.engine.survey import estimate, messages_of, survey
+from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["Planning"]
 
@@ -35,10 +36,10 @@ class Planning:
         facts = look_at_copies(self.repository.objects, manifest, plan)
         if facts.sources:
             plan = plan_restore(manifest, self.target, self.options, copies=facts)
-        if not any(action.reshape.cut for action in plan.actions):
-            return plan
-        plan = self._knowing(manifest, plan, self._estimate)
-        return replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
+        if any(action.reshape.cut for action in plan.actions):
+            plan = self._knowing(manifest, plan, self._estimate)
+            plan = replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
+        return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
 
     def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
         """The plan when every message that is kept has been through its transforms; `plan` if there are none.
@@ -50,6 +51,22 @@ class Planning:
             return survey(self.repository.objects, entry, action.reshape, secret)
 
         return self._knowing(manifest, plan, surveyed) if any(action.reshape for action in plan.actions) else plan
+
+    def _against_unwanted(self, manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
+        """Messages with headers that the target would have to know: all messages of such streams are read."""
+        entries = {entry.name: entry for entry in manifest.streams}
+        for action in plan.actions:
+            asked = action.reshape
+            if not asked.unwanted:
+                continue
+            look = Reshape(cut=asked.cut, subjects=asked.subjects, unwanted=asked.unwanted)
+            try:
+                for _ in messages_of(self.repository.objects, entries[action.entry.name], look, b""):
+                    pass
+            except PlanRefused as found:
+                yield Finding(action.entry.name, Rule.STREAM_FEATURE, found.message, found.hint or "")
+            except (IntegrityError, KeyUnavailable):
+                pass  # as in `_estimate`
 
     def _knowing(
         self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], Kept | None]

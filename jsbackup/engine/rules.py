@@ -109,6 +109,7 @@ class Rule(StrEnum):
     MIRROR_CUT = "mirror-cut", 0, True
     COPIED_AGAIN = "copied-again", 0, True
     RESUMED = "resumed", 0, True
+    ADAPTED = "adapted", 0, True
     FEW_SERVERS = "few-servers"
     PLACEMENT_CLUSTER = "placement-cluster"
     PLACEMENT_SINGLE = "placement-single"

@@ -19,7 +19,7 @@ from functools import reduce
 import pyarrow as pa
 
 from jsbackup import compute as pc
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import FormatError, PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.transforms.batches import (
     DATA,
@@ -88,10 +88,11 @@ class Reshape:
     renames: Renames = field(default_factory=Renames)
     masks: Masks = field(default_factory=Masks)
     marks: tuple[SourceMark, ...] = ()
+    unwanted: tuple[str, ...] = ()  # names of headers; a message with one of these stops everything
 
     def __bool__(self) -> bool:
         """Whether anything is to be done."""
-        return bool(self.cut or self.subjects or self.masks or self._moves or self.marks)
+        return bool(self.cut or self.subjects or self.masks or self._moves or self.marks or self.unwanted)
 
     @property
     def drops(self) -> bool:
@@ -164,7 +165,7 @@ class Reshape:
         """The messages of the stream (named as in the backup), reshaped. `tally` is told of them as they go.
 
         Raises:
-            PlanRefused: a message cannot be masked, or two counters would become one.
+            PlanRefused: a message cannot be masked, has an unwanted header, or two counters would become one.
             UsageError: values are to be hashed, and there is no secret.
             FormatError: not batches of messages.
         """
@@ -183,12 +184,27 @@ class Reshape:
                 continue
             if self.subjects is not None:
                 within = keep_rows(within, self.subjects.rows(Subjects(within)))
+            self._refuse_unwanted(within, stream)
             if self.masks:
                 within = self.masks.apply(within, Subjects(within), stream, secret, tally.masked)
             if self._moves or self.marks:
                 within = self._moved(within, Subjects(within))
             tally.kept = tally.kept.plus(within)
             yield within
+
+    def _refuse_unwanted(self, batch: MessageBatch, stream: str) -> None:
+        column = batch.column(HEADERS)
+        if column.null_count == batch.num_rows:
+            return
+        for name in self.unwanted:
+            found = pc.index(pc.match_substring(column, f"\r\n{name}:".encode()), True).as_py()
+            if found >= 0:
+                raise PlanRefused(
+                    f"message {batch.column(SEQUENCE)[found].as_py()} of stream {stream} has the header {name}, which "
+                    "the target does not know",
+                    hint="Restore into a newer server, leave such messages out (--subject, --since, --until), or leave "
+                    "the setting out all the same with --set FIELD=null.",
+                )
 
     def _moved(self, batch: MessageBatch, subjects: Subjects) -> MessageBatch:
         batch = self._with_moved_headers(batch)
@@ -229,13 +245,14 @@ class Reshape:
             "masks": [str(mask) for mask in self.masks.masks],
             "unmaskable": str(self.masks.unmaskable),
             "marks": [mark.to_json() for mark in self.marks],
+            **({"unwanted": list(self.unwanted)} if self.unwanted else {}),
         }
 
     @classmethod
     def from_json(cls, value: JsonObject) -> Reshape:
         """The opposite of `to_json`. Raises FormatError."""
         known = Reshape().to_json()
-        if not isinstance(value, dict) or value.keys() != known.keys():
+        if not isinstance(value, dict) or value.keys() - {"unwanted"} != known.keys():
             raise FormatError("reshape: not the fields that it has")
         if not isinstance(value["cut"], dict) or not isinstance(value["renames"], dict):
             raise FormatError("reshape: cut or renames are damaged")
@@ -250,6 +267,7 @@ class Reshape:
                 Renames(tuple(names), SubjectMaps.parse(_texts(value, "renamed_subjects"))),
                 Masks.parse(_texts(value, "masks"), _text(value["unmaskable"])),
                 tuple(SourceMark.from_json(mark) for mark in value["marks"]),
+                tuple(_texts(value, "unwanted")) if "unwanted" in value else (),
             )
         except UsageError as error:
             raise FormatError(f"reshape: {error.message}") from error

@@ -108,8 +108,7 @@ class Row:
         return f"{self.rule}: {self.arguments} at {self.target}"
 
 
-_NEWER = "Restore into a newer server, or leave the stream out."
-_NO_CONSUMERS = "Restore into a newer server, or with --consumers none."
+_NO_CONSUMERS = "Restore into a newer server, with --consumers none, or leave the stream out with --exclude GROUPS."
 _RAISE = "Raise that limit, make room, or leave the stream out with --exclude."
 _GRANT = "Grant the user this subject"
 _ROOM = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
@@ -119,7 +118,8 @@ _FILE = stream_config("FILE")
 
 def _feature(stream: str, field_name: str, since: str, target: str) -> Row:
     reason = f"{field_name} needs nats-server {since}, the target is nats-server {target}"
-    return Row(Rule.STREAM_FEATURE, target, f"{stream} --consumers none", reason, _NEWER)
+    hint = f"Leave it out with --set {field_name}=null (--adapt does where no message needs it), leave the stream out"
+    return Row(Rule.STREAM_FEATURE, target, f"{stream} --consumers none", reason, hint)
 
 
 ROWS = [

@@ -165,6 +165,7 @@ ELSEWHERE = {
         "tests/trials/test_copies.py",
     ),
     Rule.IN_ANOTHER_BACKUP: "tests/trials/test_latest.py: a backup of one stream by hand",
+    Rule.ADAPTED: "tests/trials/test_older_servers.py",
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",

@@ -140,6 +140,17 @@ def masked_by_hand(message: Message, masks: Masks) -> Message | None:
     return message._replace(headers=headers, data=data)
 
 
+def test_a_message_with_an_unwanted_header_stops_everything() -> None:
+    blocks = [None, b"NATS/1.0\r\nX: Nats-TTL: 1\r\n\r\n", b"NATS/1.0\r\nA: b\r\nNats-TTL: 1h\r\n\r\n"]
+    some = [Message(number, number, "a", block, b"") for number, block in enumerate(blocks, start=1)]
+    reshape = Reshape(unwanted=("Nats-Schedule", "Nats-TTL"))
+    assert reshape and not reshape.drops and Reshape.from_json(reshape.to_json()) == reshape
+    assert len(list(reshape.apply([batch_of(some[:2])], stream="S"))) == 1
+    with pytest.raises(PlanRefused, match="message 3 of stream S has the header Nats-TTL"):
+        list(reshape.apply([batch_of(some)], stream="S"))
+    assert len(list(replace(reshape, cut=Cut.parse(None, "2", 0)).apply([batch_of(some)], stream="S"))) == 1
+
+
 @settings(deadline=None, max_examples=300)
 @given(reshapes(), streams, st.lists(st.integers(1, 5), min_size=1, max_size=12))
 def test_batches_come_out_as_the_rule_says_for_each_message(

@@ -71,6 +71,11 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_consumers.py::test_a_clone_says_of_consumers_what_arrived",
         "test_consumers.py::test_a_restore_says_in_numbers_what_comes_again",
     ),
+    12: (
+        "test_older_servers.py::test_what_the_target_does_not_know_is_left_out_where_nothing_needs_it",
+        "test_older_servers.py::test_a_clone_leaves_out_what_the_target_does_not_know",
+        "test_older_servers.py::test_a_runbook_and_a_saved_plan_adapt_too",
+    ),
     13: (
         "test_older_servers.py::test_what_an_older_release_was_given_does_not_differ_from_its_backup",
         "test_locations.py::test_a_folder_above_repositories_is_none_and_names_them",

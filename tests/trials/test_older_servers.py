@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.api import JSON, call, connected
 from tests.harness.servers import NEWEST, NatsServer
-from tests.trials.accounts import Type, typing
+from tests.trials.accounts import Type, names, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(120)]
 
@@ -47,3 +47,78 @@ def test_what_an_older_release_was_given_does_not_differ_from_its_backup(typed: 
         assert done.code == 0, done.err
         differing = typed("diff", "latest", "live", "-s", older.url, *repo, "--json")
         assert (differing.code, differing.document["equal"]) == (0, True), differing.out
+
+
+TTL = {"max_msgs_per_subject": 1, "allow_rollup_hdrs": True, "allow_direct": True, "allow_msg_ttl": True}
+
+
+async def _buckets(url: str) -> None:
+    """KV_plain sets what it does not use, KV_short has a key that lives for an hour."""
+    async with connected(url) as nc:
+        js = nc.jetstream()
+        for name in ("plain", "short"):
+            config = {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "subject_delete_marker_ttl": 10**10}
+            await call(nc, f"STREAM.CREATE.KV_{name}", {**config, **TTL})
+            for number in range(3):
+                await js.publish(f"$KV.{name}.k{number}", b"v", headers={"X-Other": "Nats-TTL: 1h"})
+        await js.publish("$KV.short.k", b"v", headers={"Nats-TTL": "1h"})
+        await call(nc, "STREAM.CREATE.BATCHED", {"name": "BATCHED", "subjects": ["b.*"], "allow_atomic": True})
+
+
+def test_what_the_target_does_not_know_is_left_out_where_nothing_needs_it(typed: Type, tmp_path: Path) -> None:
+    repo = ("-r", tmp_path / "repo")
+    with NatsServer(NEWEST) as newer, NatsServer("2.10.26") as older:
+        asyncio.run(_buckets(newer.url))
+        assert typed("backup", "-s", newer.url, *repo).code == 0
+        to = ("-s", older.url, *repo)
+        refused = typed("plan", "latest", *to)
+        assert refused.code == 15
+        assert (
+            "hint: Leave it out with --set allow_msg_ttl=null (--adapt does where no message needs it), leave the "
+            "stream out with --exclude KV_plain, or restore into a newer server.\n"
+        ) in refused.out
+        for verb in ("plan", "restore"):
+            refused = typed(verb, "latest", *to, "--adapt", "--json")
+            assert refused.code == 15
+            assert "message 4 of stream KV_short has the header Nats-TTL" in refused.out
+            if verb == "plan":
+                assert [one["stream"] for one in refused.document["refusals"]] == ["KV_short"]
+        done = typed("restore", "latest", *to, "--adapt", "--exclude", "KV_short", "--json")
+        assert done.code == 0, done.err
+        notes = {one["name"]: one["notes"] for one in done.document["streams"]}
+        knows_not = "is left out: nats-server 2.10.26 does not know it"
+        assert f"allow_atomic {knows_not}" in notes["BATCHED"]
+        for field in ("allow_msg_ttl", "subject_delete_marker_ttl"):
+            assert f"{field} {knows_not}; a message with the header Nats-TTL stops the restore" in notes["KV_plain"]
+        # What is about the future only can be left out of the other one by hand.
+        by_hand = ("--set", "allow_msg_ttl=null", "--set", "subject_delete_marker_ttl=null")
+        assert typed("restore", "latest", "KV_short", *to, *by_hand).code == 0
+
+
+def test_a_clone_leaves_out_what_the_target_does_not_know(typed: Type, tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as newer, NatsServer("2.10.26") as older:
+        asyncio.run(_buckets(newer.url))
+        servers = ("-s", newer.url, "--to-server", older.url, "--adapt")
+        previewed = typed("clone", "*", *servers, "--dry-run")
+        assert previewed.code == 0
+        assert "changed: KV_plain: allow_msg_ttl: true → not set" in previewed.out
+        done = typed("clone", "*", *servers, "--json")
+        assert done.code == 3
+        (failed,) = done.document["failed"]
+        assert failed["name"] == "KV_short" and failed["code"] == 15 and "Nats-TTL" in failed["reason"]
+        assert sorted(one["name"] for one in done.document["streams"]) == ["BATCHED", "KV_plain"]
+        assert sorted(names(older.url)) == ["BATCHED", "KV_plain"]
+
+
+def test_a_runbook_and_a_saved_plan_adapt_too(typed: Type, tmp_path: Path) -> None:
+    repo, plan, runbook = ("-r", tmp_path / "repo"), tmp_path / "plan", tmp_path / "runbook.toml"
+    with NatsServer(NEWEST) as newer, NatsServer("2.10.26") as older:
+        asyncio.run(_buckets(newer.url))
+        assert typed("backup", "BATCHED", "KV_plain", "-s", newer.url, *repo).code == 0
+        to = ("-s", older.url, *repo)
+        assert typed("plan", "latest", "KV_plain", *to, "--adapt", "-o", plan).code == 0
+        assert typed("restore", "--plan", plan, *to).code == 0
+        runbook.write_text('[[restore]]\nbackup = "latest"\nstreams = ["BATCHED"]\nadapt = true\n')
+        done = typed("restore", "--runbook", runbook, *to)
+        assert done.code == 0, done.err
+        assert sorted(names(older.url)) == ["BATCHED", "KV_plain"]
