@@ -142,7 +142,9 @@ class Followed:
             consumers = None if look.consumers is None else look.consumers.entries.values()
             await remove_left_readers(self._js, self.name, self._repository.descriptor.id, consumers)
         if self.entry is not None and not self._proved:
-            stored = await asyncio.to_thread(stored_segments, self._repository.store, self._folder, self.entry.segments)
+            stored = await asyncio.to_thread(
+                stored_segments, self._repository.objects, self._folder, self.entry.segments
+            )
             self._proved = len(stored) == len(self.entry.segments)
         if self.entry is None or not self._proved:
             return await self._anew(look, receipts, clock_ns)

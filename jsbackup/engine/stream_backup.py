@@ -226,7 +226,7 @@ class _Run:
         self.progress.advance(self.name, byte_count, messages)
 
     async def _stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
-        found = await asyncio.to_thread(stored_segments, self.objects.store, self.folder, *lists)
+        found = await asyncio.to_thread(stored_segments, self.objects, self.folder, *lists)
         return [ref for ref in found if ref.key not in self._shunned]
 
     async def reusable(self) -> list[SegmentRef]:

@@ -180,7 +180,7 @@ class _Intake:
         self._folder = self._objects.sealing.folder(self._meta.name, self.incarnation)
         before = self._earlier.get((self._meta.name, self.incarnation))
         candidates = self._receipts.candidates(self._folder, before)
-        stored = stored_segments(self._objects.store, self._folder, *candidates)
+        stored = stored_segments(self._objects, self._folder, *candidates)
         stored = [ref for ref in stored if ref.key not in self._shunned]
         self.touched = {ref.key for ref in stored}
         self.writer = SegmentWriter(self._objects, self._folder, stored, note=self._receipts.note)

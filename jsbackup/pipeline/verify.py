@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from jsbackup.pipeline.place import Place, opened
 from jsbackup.pipeline.tasks import pack_tasks, run_tasks
 from jsbackup.progress import Progress
-from jsbackup.repository.verify import AnyRef, Level, ObjectFlaw, check_object, weight_of
+from jsbackup.repository.object_id import AnyRef
+from jsbackup.repository.verify import Level, ObjectFlaw, check_object, weight_of
 
 __all__ = ["SparkChecker"]
 

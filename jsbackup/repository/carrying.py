@@ -131,7 +131,7 @@ class Verbatim:
             for ref in wanted:
                 with suppress(ObjectNotFound):
                     sizes[ref.key] = store.head(ref.key).size
-        there = (ref for ref in wanted if sizes.get(ref.key) == ref.size)
+        there = (ref for ref in wanted if sizes.get(ref.key) == ref.size and not self._target.is_damaged(ref))
         return [ref.key for ref in there if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
 
     def _same_end(self, ref: AnyRef) -> bool:
@@ -179,6 +179,7 @@ class Resealing:
         self._jobs = jobs
         # By the key that an object has at first, also if it is a replacement.
         refs = [ref for stream in (before.streams if before else ()) for ref in _refs_of(stream)]
+        refs = [ref for ref in refs if not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:

@@ -7,7 +7,8 @@ and finds those that are there already.
 A key that is taken is not proof of its object: the segment's digest names the messages, and another version of the
 Parquet library stores the same messages as other bytes, while the manifest records the bytes. So the end of the object
 is compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
-object is read: it is used if it holds the messages, and left alone if it is damaged, with ours stored beside it.
+object is read: it is used if it holds the messages, and left alone if it is damaged, with ours stored beside it. It is
+also read if the last `verify` found it damaged.
 """
 
 from __future__ import annotations
@@ -167,18 +168,19 @@ class SegmentCutter:
         try:
             self._objects.store.put(ref.key, data)
         except ObjectExists:
-            found = ref if self._same_end(ref.key, data) else self._other_encoding(ref)
+            found = ref if self._same_end(ref, data) else self._other_encoding(ref)
             self.reused += found is not None
             return found
         self.stored_bytes += ref.size
         return ref
 
-    def _same_end(self, key: str, data: memoryview) -> bool:
-        if self._objects.sealing.suffix:  # what is encrypted is never the same twice
+    def _same_end(self, ref: SegmentRef, data: memoryview) -> bool:
+        # What is encrypted is never the same twice. What was found damaged may have the end that it should have.
+        if self._objects.sealing.suffix or self._objects.is_damaged(ref):
             return False
         tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
         # One byte more than ours, so that one request compares the size too.
-        return self._objects.store.get_range(key, len(data) - len(tail), len(tail) + 1) == tail
+        return self._objects.store.get_range(ref.key, len(data) - len(tail), len(tail) + 1) == tail
 
     def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
         """The object under `ref.key` as a reference, if it holds the same messages."""

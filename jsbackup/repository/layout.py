@@ -15,7 +15,7 @@
     pruning/<id>.json           what `prune` found unused, and when, see `marks.py`
     receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
     receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `checks.py`
-    verified/<id>.json          what was verified, and when, see `verified.py`
+    verified/<id>.json          what was verified, and when, see `verified.py`; what is damaged in <id>-damaged.json
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
     probe/<id>                  left by an interrupted `init`; means nothing
@@ -78,6 +78,7 @@ __all__ = [
     "identity_key",
     "incarnation",
     "is_backup_id",
+    "is_damage_record",
     "is_hidden_folder",
     "kind_of",
     "lease_key",
@@ -112,6 +113,7 @@ MARKS = "pruning/"
 RECEIPTS = "receipts/"
 CHECKS = ("receipts/drill-", "receipts/verify-")
 VERIFIED = "verified/"
+_DAMAGED = "-damaged"
 PROBES = "probe/"
 KEYS = "keys/"
 WRITERS = "keys/writer-"
@@ -378,8 +380,12 @@ def check_key(kind: str, begun_ns: int, random: bytes) -> str:
     return key
 
 
-def verified_key(record_id: str) -> str:
-    return f"{VERIFIED}{record_id}.json"
+def verified_key(record_id: str, *, damaged: bool = False) -> str:
+    return f"{VERIFIED}{record_id}{_DAMAGED if damaged else ''}.json"
+
+
+def is_damage_record(key: str) -> bool:
+    return kind_of(key) is Kind.VERIFIED and key.endswith(f"{_DAMAGED}.json")
 
 
 def identity_key(whom: str, repository_id: str) -> str:

@@ -9,11 +9,12 @@ Sizes and SHA-256 are always those of the stored bytes, so that they can be chec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
+from jsbackup.repository.object_id import AnyRef, id_of
 from jsbackup.repository.room import Room
 from jsbackup.repository.sealing import PLAIN, Sealing
 from jsbackup.stores.base import Data, Store
@@ -44,13 +45,24 @@ class Objects:
     `replaces` tells of a store that lets a put replace an object which another one brings at the same moment. Two who
     store the same content store other bytes for it, if it is sealed, or written by two versions of a library; so there
     each object has a key of its own from the beginning.
+
+    `damaged` gives the ids of objects that are known to be damaged (`damaged.py`); it is asked once, when it matters.
     """
 
-    def __init__(self, store: Store, sealing: Sealing = PLAIN, *, replaces: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sealing: Sealing = PLAIN,
+        *,
+        replaces: bool = False,
+        damaged: Callable[[], Collection[bytes]] = frozenset,
+    ) -> None:
         self.store = store
         self.sealing = sealing
         self.room = Room()
         self._replaces = replaces
+        self._read_damaged = damaged
+        self._damaged: Collection[bytes] | None = None
 
     def names_for(self, key: str, sha256: str) -> Sequence[str]:
         """The keys under which content named `key` may be put, each if what is under the one before is of no use.
@@ -58,6 +70,12 @@ class Objects:
         `sha256` is of the object as it is to be stored.
         """
         return [*([] if self._replaces else [key]), *layout.replacement_keys(key, sha256)]
+
+    def is_damaged(self, ref: AnyRef) -> bool:
+        """Whether the object was found damaged. Then it is neither kept nor named again."""
+        if self._damaged is None:
+            self._damaged = self._read_damaged()
+        return bool(self._damaged) and id_of(ref) in self._damaged
 
     def put_once(self, key: str, data: Data) -> StoredObject:
         """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 
 from jsbackup.errors import (
     FormatError,
@@ -31,6 +32,7 @@ from jsbackup.errors import (
 )
 from jsbackup.repository import layout
 from jsbackup.repository.access import Access, open_access
+from jsbackup.repository.damaged import read_damaged
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
@@ -70,8 +72,13 @@ class Repository:
         access = access or Access()
         self.store = store
         self.descriptor = descriptor
-        self.objects = Objects(store, access.sealing, replaces=descriptor.replaces_objects)
         self.documents = Documents(store, access.envelope)
+        self.objects = Objects(
+            store,
+            access.sealing,
+            replaces=descriptor.replaces_objects,
+            damaged=partial(read_damaged, self.documents),
+        )
         self.secret = access.secret
 
     @classmethod

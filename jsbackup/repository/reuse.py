@@ -46,8 +46,7 @@ from math import isqrt
 
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
-from jsbackup.repository.objects import MAX_OBJECT_BYTES
-from jsbackup.stores.base import Store
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects
 
 __all__ = ["GROWTH", "Cuts", "Extent", "extent_of", "stored_segments", "untouched"]
 
@@ -131,18 +130,20 @@ class Cuts:
         return [*[piece] * (size // piece - 1), self.segment_bytes]
 
 
-def stored_segments(store: Store, folder: str, *lists: Iterable[SegmentRef]) -> list[SegmentRef]:
-    """Those of a stream's segments that are in the store with the size they should have. One listing, if any.
+def stored_segments(objects: Objects, folder: str, *lists: Iterable[SegmentRef]) -> list[SegmentRef]:
+    """Those of a stream's segments that are in the store with the size they should have, and not known to be damaged.
+    One listing, if any.
 
     Each of `lists` has those of one earlier backup, or of a run that did not finish; where segments of two overlap,
     the list that comes first counts. The result is in order, does not overlap, and each fits into memory, whatever
     manifests and receipts say. Raises `StoreError`.
     """
     named = [list(refs) for refs in lists]
-    sizes = {info.key: info.size for info in store.list(f"{folder}/")} if any(named) else {}
+    sizes = {info.key: info.size for info in objects.store.list(f"{folder}/")} if any(named) else {}
     found: list[SegmentRef] = []
     for refs in named:
         there = [ref for ref in refs if sizes.get(ref.key) == ref.size and ref.bytes <= MAX_OBJECT_BYTES]
+        there = [ref for ref in there if not objects.is_damaged(ref)]
         there.sort(key=lambda ref: ref.first_seq)
         if all(before.last_seq < after.first_seq for before, after in pairwise(there)):
             found += list(_beside(found, there))

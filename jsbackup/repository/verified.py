@@ -1,7 +1,8 @@
 """What was verified when: records that let runs which check a part each come round to everything.
 
-A record is a document `verified/<id>.json`. Its rows are of objects (the ids of `verify.py`, joined, in base64) that
-were found the same at the same moment: sound, or damaged, by which level. For each object only the newest counts.
+A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` of what is damaged. Its rows are of objects
+(the ids of `object_id.py`, joined, in base64) that were found the same at the same moment: sound, or damaged, by which
+level. For each object only the newest counts.
 200,000 objects take 3.2 MB at one level.
 
     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64}
@@ -18,7 +19,6 @@ can as well write backups.
 from __future__ import annotations
 
 import base64
-import binascii
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,6 @@ from heapq import nlargest
 from typing import Protocol
 
 from jsbackup.errors import (
-    FormatError,
     IntegrityError,
     KeyUnavailable,
     ObjectNotFound,
@@ -35,9 +34,10 @@ from jsbackup.errors import (
 )
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
+from jsbackup.repository.damaged import MAX_RECORD_BYTES, MOST_RECORDS, RECORD_FEATURES, RECORD_VERSION, objects_of
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.verify import ID_BYTES, Level, Stocked, Verifier
+from jsbackup.repository.verify import Level, Stocked, Verifier
 from jsbackup.times import format_time
 
 __all__ = [
@@ -58,16 +58,11 @@ _log = logging.getLogger(__name__)
 
 RECENT_DAYS = 31
 
-_FORMAT_VERSION = 1
-_FEATURES: frozenset[str] = frozenset()
 _NS = 1_000_000_000
 _DAY_SECONDS = 86_400
 
 # Beyond, the oldest are forgotten, and checked again: 64 TiB of full segments, 32 MB of JSON if at both levels.
 _MOST_OBJECTS = 1_000_000
-_MAX_BYTES = 64 << 20
-# To bound what a hostile store can have us read.
-_MOST_RECORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +225,13 @@ def remember(
     findings, read = _read(documents, now_seconds)
     add_run(findings, verifier, now_seconds)
     rows = _rows(findings, verifier.stock.keys() if everything else None)
-    key = layout.verified_key(random(8).hex())
-    if rows:
-        documents.put(key, _encode(rows, now_seconds, tool, key))
+    name = random(8).hex()
+    for key, some in (
+        (layout.verified_key(name, damaged=True), [row for row in rows if not row[2]]),
+        (layout.verified_key(name), [row for row in rows if row[2]]),
+    ):
+        if some:
+            documents.put(key, _encode(some, now_seconds, tool, key))
     try:
         for old in read:
             documents.delete(old)
@@ -255,9 +254,9 @@ def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
     findings = Findings()
     read: list[str] = []
     infos = (info for info in documents.list(layout.VERIFIED) if layout.kind_of(info.key) is layout.Kind.VERIFIED)
-    for info in nlargest(_MOST_RECORDS, infos, key=lambda info: info.modified_seconds):
+    for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds):
         try:
-            rows = _decode(documents.get(info.key, _MAX_BYTES), info.key)
+            rows = _decode(documents.get(info.key, MAX_RECORD_BYTES), info.key)
         except (ObjectNotFound, KeyUnavailable, UnsupportedError):  # replaced; or for others to read
             continue
         except IntegrityError:
@@ -296,7 +295,7 @@ def _rows(findings: Findings, only: Collection[bytes] | None) -> list[_Row]:
 
 def _encode(rows: Iterable[_Row], now_seconds: int, tool: str, what: str) -> bytes:
     document: JsonObject = {
-        "format": _FORMAT_VERSION,
+        "format": RECORD_VERSION,
         "required_features": [],
         "created": format_time(now_seconds * _NS),
         "tool": tool,
@@ -316,19 +315,12 @@ def _encode(rows: Iterable[_Row], now_seconds: int, tool: str, what: str) -> byt
 def _decode(data: bytes, what: str) -> list[_Row]:
     """Raises `FormatError` if it is damaged, `UnsupportedError` if it takes a later tool."""
     fields = decode_document(data, what)
-    fields.version(_FORMAT_VERSION, _FEATURES)
+    fields.version(RECORD_VERSION, RECORD_FEATURES)
     rows: list[_Row] = []
     for row in fields.each("found"):
         level = row.choice("level", Level)
         if level not in _LEVELS:
             row.wrong("level", "objects or data")
         at = row.time_ns("at") // _NS
-        try:
-            joined = base64.b64decode(row.text("objects"), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise FormatError(f"{row.where}: objects is not base64") from error
-        if len(joined) % ID_BYTES:
-            row.wrong("objects", f"ids of {ID_BYTES} bytes")
-        names = [joined[place : place + ID_BYTES] for place in range(0, len(joined), ID_BYTES)]
-        rows.append((at, level, row.boolean("sound"), names))
+        rows.append((at, level, row.boolean("sound"), objects_of(row)))
     return rows

@@ -15,7 +15,6 @@ Header blocks are compared by the digest only, not judged: servers take any byte
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,7 +25,8 @@ from typing import NamedTuple, Protocol
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.object_id import AnyRef, id_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.opaque import read_piece
 from jsbackup.repository.pending import decode_pending
@@ -35,8 +35,6 @@ from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
-    "ID_BYTES",
-    "AnyRef",
     "Checker",
     "Level",
     "ObjectFlaw",
@@ -50,11 +48,6 @@ __all__ = [
     "verify_backup",
     "weight_of",
 ]
-
-AnyRef = SegmentRef | ObjectRef | OpaqueRef
-
-# Of SHA-256: of a million objects no two are likely to share them.
-ID_BYTES = 12
 
 _THREADS = 2
 
@@ -316,16 +309,7 @@ def _forget_frames(error: BaseException | None) -> None:
 def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
     pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
     refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
-    return {_id_of(ref): ref for ref in refs}
-
-
-def _id_of(ref: AnyRef) -> bytes:
-    said: tuple[object, ...] = (ref.key, ref.size, ref.sha256)
-    if isinstance(ref, SegmentRef):
-        said += (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint.hex)
-    elif isinstance(ref, OpaqueRef):
-        said += (ref.bytes,)
-    return hashlib.sha256("\0".join(map(str, said)).encode()).digest()[:ID_BYTES]
+    return {id_of(ref): ref for ref in refs}
 
 
 def weight_of(ref: AnyRef) -> tuple[int, int]:

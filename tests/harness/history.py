@@ -205,7 +205,7 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
         folder = objects.sealing.folder("orders", INCARNATION)
         receipts = Receipts(repository.documents, lease.id, format_time(int(scene.now * 1e9)), "tests")
         receipts.read_earlier()
-        reusable = stored_segments(store, folder, *receipts.candidates(folder, earlier))
+        reusable = stored_segments(objects, folder, *receipts.candidates(folder, earlier))
         writer = SegmentWriter(objects, folder, reusable, note=receipts.note, segment_bytes=SEGMENT_BYTES)
         writer.add(batch_of(some_messages(span[1], 100)[span[0] :]))
         segments = writer.finish()

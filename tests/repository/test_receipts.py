@@ -21,6 +21,7 @@ from jsbackup.repository.founding import found
 from jsbackup.repository.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.layout import Kind, ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
 from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.reuse import stored_segments
@@ -168,7 +169,7 @@ def test_what_is_not_there_any_more_is_not_used(store: MemoryStore) -> None:
     a_run(store, RUN, refs)
     store.put(refs[1].key, bytes(refs[1].size))
     store.put(refs[2].key, bytes(refs[2].size - 1))
-    assert stored_segments(store, FOLDER, *the_next(store).candidates(FOLDER, None)) == [refs[1]]
+    assert stored_segments(Objects(store), FOLDER, *the_next(store).candidates(FOLDER, None)) == [refs[1]]
 
 
 @pytest.mark.usefixtures("eager")
@@ -320,7 +321,7 @@ class Place:
         made = Receipts(repository.documents, run, LATER, "t")
         made.read_earlier()
         folder = repository.objects.sealing.folder("orders", INCARNATION)
-        stored = stored_segments(store, folder, *made.candidates(folder, None))
+        stored = stored_segments(repository.objects, folder, *made.candidates(folder, None))
         writer = SegmentWriter(repository.objects, folder, stored, note=made.note, segment_bytes=SEGMENT_BYTES)
         writer.add(batch_of(messages))
         if finish:

@@ -50,7 +50,7 @@ class Backups:
         return self.last
 
     def writer(self) -> SegmentWriter:
-        stored = stored_segments(self.store, FOLDER, self.last)
+        stored = stored_segments(Objects(self.store), FOLDER, self.last)
         return SegmentWriter(self.objects, FOLDER, stored, segment_bytes=self.size)
 
     def read(self, refs: Sequence[SegmentRef]) -> list[Message]:
@@ -281,10 +281,12 @@ def test_a_segment_that_is_not_there_as_it_should_be_is_stored_anew(damage: str)
 def test_a_manifest_whose_segments_overlap_is_not_built_on() -> None:
     backups = Backups()
     refs = backups.add(messages(1, 400))
-    assert stored_segments(backups.store, FOLDER, [*refs, refs[1]]) == []
-    assert stored_segments(backups.store, FOLDER, [refs[0], replace(refs[1], first_seq=refs[0].last_seq)]) == []
-    assert stored_segments(backups.store, FOLDER, [*refs[1:], replace(refs[0], bytes=1 << 40)]) == refs[1:]
-    assert stored_segments(backups.store, FOLDER, reversed(refs)) == refs
+    assert stored_segments(Objects(backups.store), FOLDER, [*refs, refs[1]]) == []
+    assert (
+        stored_segments(Objects(backups.store), FOLDER, [refs[0], replace(refs[1], first_seq=refs[0].last_seq)]) == []
+    )
+    assert stored_segments(Objects(backups.store), FOLDER, [*refs[1:], replace(refs[0], bytes=1 << 40)]) == refs[1:]
+    assert stored_segments(Objects(backups.store), FOLDER, reversed(refs)) == refs
 
 
 @pytest.mark.parametrize("lie", ["digest", "messages", "bytes", "last_seq"])

@@ -91,7 +91,7 @@ def test_a_backup() -> None:
         earlier = previous_streams(repository, dict.fromkeys(ManyBackups.STREAMS, INCARNATION))
         assert len(earlier) == STREAMS
         for stream in earlier.values():
-            stored_segments(repository.store, layout.stream_folder(stream.name, INCARNATION), stream.segments)
+            stored_segments(repository.objects, layout.stream_folder(stream.name, INCARNATION), stream.segments)
         assert repository.backups()[-1] == nth_id(BACKUPS - 1)
         repository.commit(store.made(BACKUPS))
 

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import KeyUnavailable, StoreError
 from jsbackup.repository import layout
+from jsbackup.repository.damaged import read_damaged
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.founding import found
 from jsbackup.repository.keys import GivenKeys
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.object_id import ID_BYTES
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.verified import (
     RECENT_DAYS,
@@ -31,7 +33,7 @@ from jsbackup.repository.verified import (
     read_findings,
     remember,
 )
-from jsbackup.repository.verify import ID_BYTES, Level, Stocked, Verifier
+from jsbackup.repository.verify import Level, Stocked, Verifier
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
 from tests.harness.counting import CountingStore
@@ -180,9 +182,10 @@ def test_nights_add_up_to_everything_and_damage_stays_reported(store: MemoryStor
         reported = reported or key in problems
         assert coverage.never_bytes <= last.never_bytes or night == 0
         assert coverage.checked_bytes < coverage.bytes
-        assert [info.key for info in store.list(layout.VERIFIED)] == [
-            layout.verified_key((NOW + night * DAY).to_bytes(8, "big").hex())
-        ]
+        record = (NOW + night * DAY).to_bytes(8, "big").hex()
+        records = [layout.verified_key(record, damaged=True)] * reported + [layout.verified_key(record)]
+        assert [info.key for info in store.list(layout.VERIFIED)] == records
+        assert len(read_damaged(repository.documents)) == reported
         last = coverage
     assert reported
     assert last.bytes == sum(info.size for info in objects)
@@ -191,7 +194,7 @@ def test_nights_add_up_to_everything_and_damage_stays_reported(store: MemoryStor
     # Repaired, it is verified like everything else.
     put_instead(store, key, flip(store.get(key)))
     problems, coverage = run(repository, manifests, NOW + 60 * DAY, AtMost(1))
-    assert problems == [] and coverage.never_bytes == 0
+    assert problems == [] and coverage.never_bytes == 0 and not read_damaged(repository.documents)
     assert 0 < coverage.recent_bytes < coverage.bytes  # some are older than RECENT_DAYS by now
     assert RECENT_DAYS == 31
 
@@ -391,7 +394,7 @@ def test_what_is_remembered_is_what_decides(runs: list[tuple[Level, set[bytes], 
         if not known.is_damaged(one):
             for level in (Level.OBJECTS, Level.DATA):
                 assert read.verified_seconds(one, anything, level) == known.verified_seconds(one, anything, level)
-    assert len(list(store.list())) <= 1
+    assert len(list(store.list())) <= 2  # one of what is sound, one of what is damaged
 
 
 def test_two_hundred_thousand_objects_take_a_few_megabytes() -> None:

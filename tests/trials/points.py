@@ -36,6 +36,7 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_worth.py::test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it",
         "engine/test_breaches.py::test_a_newer_backup_that_leaves_a_stream_out_does_not_stand_for_it",
     ),
+    4: ("test_repair.py::test_what_verify_found_damaged_is_stored_again",),
     5: (
         "test_first_backup.py::test_a_first_run_that_fails_leaves_nothing",
         "test_first_backup.py::test_a_copy_that_copies_nothing_makes_no_repository",
