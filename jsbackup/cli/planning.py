@@ -130,6 +130,8 @@ class Asked:
     subject: tuple[str, ...]
     mask: tuple[str, ...]
     unmaskable: str
+    mask_may_miss: bool
+    allow_empty: bool
     origins: tuple[str, ...]
     tags: tuple[str, ...]
 
@@ -152,6 +154,8 @@ class Asked:
             replace_with_part=self.replace_with_part,
             wire=Wire(self.wire),
             adapt=self.adapt,
+            mask_may_miss=self.mask_may_miss,
+            allow_empty=self.allow_empty,
             resume_sources=self.resume_sources,
             consumers=Consumers(self.consumers),
             replicas=self.replicas,

@@ -68,6 +68,16 @@ RESHAPING = (
         show_default=True,
         help="What becomes of a message that --mask is for and that is not JSON; refuse stops everything.",
     ),
+    click.option(
+        "--mask-may-miss",
+        is_flag=True,
+        help="That a mask finds nothing to mask in messages that it is for is as it should be.",
+    ),
+    click.option(
+        "--allow-empty",
+        is_flag=True,
+        help="That nothing is left of a stream that has messages is as it should be.",
+    ),
 )
 
 _MASK_KEY = (
@@ -113,7 +123,18 @@ def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
     return named
 
 
-_NAMES = ("rename", "rename_prefix", "map_subject", "until", "since", "subject", "mask", "unmaskable")
+_NAMES = (
+    "rename",
+    "rename_prefix",
+    "map_subject",
+    "until",
+    "since",
+    "subject",
+    "mask",
+    "unmaskable",
+    "mask_may_miss",
+    "allow_empty",
+)
 
 
 def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -86,6 +86,8 @@ def transform(
         reshape=reshape_options(typed),
         latest_per_subject=latest_per_subject,
         consumers=Consumers(consumers),
+        mask_may_miss=typed["mask_may_miss"],
+        allow_empty=typed["allow_empty"],
     )
     key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
     options.reshape.masks.check_secret(key.secret())

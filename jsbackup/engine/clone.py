@@ -30,6 +30,7 @@ from jsbackup.engine.preview import Preview, preview_plan
 from jsbackup.engine.replacing import count_left_out
 from jsbackup.engine.restore import RestoreReport
 from jsbackup.engine.rules import Finding, Rule
+from jsbackup.engine.sampling import refuse_absent, sample_live
 from jsbackup.engine.settled_copies import look_at_copying
 from jsbackup.engine.soundness import refuse_if_refused
 from jsbackup.engine.source import describe_source
@@ -85,6 +86,7 @@ async def run_clone(
         same_place = (await place_of(origin)).same(await place_of(js))
         plan = _plan(survey, target, options, same_place=same_place)
         plan = await count_left_out(js, survey.manifest, plan, target, options)
+        plan = await refuse_absent(origin, survey.manifest, plan, options)
         refuse_if_refused(plan, "cloned", "jsbackup clone --dry-run")
         await check_allowed(js, plan)
         await check_readable(js, plan)
@@ -130,7 +132,8 @@ async def preview_clone(
         same_place = (await place_of(origin)).same(await place_of(js))
         preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
         counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options)
-        preview = replace(preview, plan=counted)
+        counted = await refuse_absent(origin, survey.manifest, counted, options)
+        preview = replace(preview, plan=await sample_live(origin, counted))
     return preview, survey.manifest.source
 
 

@@ -194,6 +194,11 @@ class JetStream:
             if len(page) < _SUBJECTS_A_PAGE or len(found) == before:
                 return found
 
+    async def holds(self, name: str, pattern: str) -> bool:
+        """Whether the stream has a message of a subject that matches."""
+        request = api.stream_info(self.prefix, name, subjects_filter=pattern)
+        return bool(stream_info(await self.ask(request, max(self.timeout_seconds, _LIST_SECONDS))).subjects)
+
     async def find_stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo | None:
         """The stream, or None if JetStream says that there is none."""
         try:

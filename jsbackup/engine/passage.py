@@ -36,11 +36,12 @@ from jsbackup.engine.handoff import Relay
 from jsbackup.engine.increment import MAX_DELETED, Present
 from jsbackup.engine.ledger import Ledger
 from jsbackup.engine.live_source import Source
+from jsbackup.engine.masking import about_masks, about_nothing_kept
 from jsbackup.engine.outgoing import writer_for
 from jsbackup.engine.planned import PlannedConsumer, Wire
-from jsbackup.engine.reshaping import about_masks
+from jsbackup.engine.rules import Finding
 from jsbackup.engine.supply import Delivery, Sent
-from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied
+from jsbackup.errors import ApiError, IntegrityError, JsBackupError, NatsPermissionDenied, PlanRefused
 from jsbackup.formats.archive import ArchiveV1Writer, late_deletions
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
@@ -286,6 +287,21 @@ class Passage:
         for batch in self.source.reshaped(map(_as_batch, self._relay), self._tally):
             if batch.num_rows:
                 yield batch
+        self._refuse_what_missed()
+
+    def _refuse_what_missed(self) -> None:
+        """Raise PlanRefused if all has come and a mask masked nothing, or nothing is left: before it is whole there."""
+        action, tally = self._action, self._tally
+        found = list(self._about_masks())
+        if tally.came.messages and not tally.kept.messages:
+            found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
+        for refusal in found:
+            if refusal.code:
+                raise PlanRefused(f"stream {self.source.name}: {refusal.reason}", hint=refusal.hint)
+
+    def _about_masks(self) -> Iterator[Finding]:
+        masks = self.source.reshape.masks.masks
+        return about_masks(self.source.name, masks, self._tally.masked, may_miss=self._action.may_miss)
 
     def _state_to_begin_with(self, first: pa.RecordBatch | None) -> StreamState:
         if first is None:
@@ -361,7 +377,7 @@ class Passage:
     def _sent(self, outcome: Outcome, amiss: str) -> LiveSent:
         opaque = self._action.wire is Wire.OPAQUE
         notes = [amiss] if amiss else []
-        notes += [found.reason for found in about_masks(self._action.entry, self.source.reshape, self._tally.masked)]
+        notes += [found.reason for found in self._about_masks()]
         if self._action.wire is Wire.V2 and self._state(outcome).last_seq > self._ledger.last_seq:
             notes.append("its last message was deleted; the time of it has no place in an archive v2")
         return LiveSent(

@@ -28,6 +28,7 @@ from jsbackup.engine.forecast import about_destroyed, about_messages, estimate_s
 from jsbackup.engine.kept import NOTHING_COUNTED, Kept, kept_by_bounds
 from jsbackup.engine.leftovers import grown_leftovers
 from jsbackup.engine.limits import against_limits
+from jsbackup.engine.masking import about_unseen, unseen
 from jsbackup.engine.origins import origins_first
 from jsbackup.engine.overrides import against_overrides, overriding
 from jsbackup.engine.planned import (
@@ -102,7 +103,8 @@ def plan_restore(
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
     for entry in going:
         exists = _exists(restored.reshape.renames.name(entry.name), target)
-        refusals += against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
+        unmet = against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
+        refusals += unmet
         check_configs(entry)
         reshaped = adapt(reshape_stream(entry, restored, options), entry, target, options)
         if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
@@ -110,8 +112,10 @@ def plan_restore(
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options, exists=exists)
-        refusals += reasons
+        # A cut that cannot be met keeps nothing as a matter of course.
+        refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)
+    refusals += _unseen(kept, actions, options)
     actions, ahead = fit_copies(actions, manifest, target, options, copies, ends)
     refusals += ahead
     refusals += _overlaps(actions, target)
@@ -132,6 +136,16 @@ def plan_restore(
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
     left_out = tuple(_left_out(manifest, options))
     return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), left_out, copies)
+
+
+def _unseen(kept: Mapping[str, Kept], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
+    """Masks that no message of the restore was for, when all have been through them."""
+    counted = [kept[action.entry.name] for action in actions if action.entry.name in kept]
+    if options.mask_may_miss or len(counted) < len(actions) or not all(one.counted for one in counted):
+        return ()
+    if not any(one.entry.captured.messages for one in counted):
+        return ()
+    return about_unseen(unseen(options.reshape.masks.masks, [one.masked for one in counted]), may_miss=False)
 
 
 def _exists(name: str, target: Target) -> bool:
@@ -200,7 +214,10 @@ def _plan_stream(
         counted=kept.exact,
         first_dropped=kept.first_dropped,
         times=kept.times,
+        may_miss=options.mask_may_miss,
+        may_be_empty=options.allow_empty or not options.reshape.drops,
     )
+    found = list(about_kept(kept, action, target))
     warnings = (
         *_about_config(action, target),
         *about_messages(entry, config, target),
@@ -208,11 +225,12 @@ def _plan_stream(
         *about_destroyed(action, target),
         *_staged_before(action, target),
         *reshaped.warnings,
-        *about_kept(kept, action, target),
+        *(one for one in found if not one.code),
     )
     refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target, options)]
     refusals += against_overrides(action)
     refusals += [problem] if problem is not None else []
+    refusals += [one for one in found if one.code]
     return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
 
 

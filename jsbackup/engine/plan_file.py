@@ -161,6 +161,8 @@ def _options_to_json(options: RestoreOptions) -> JsonObject:
         "rename_prefix": options.renames.prefix,
         "reshape": options.reshape.to_json(),
         "replace_with_part": options.replace_with_part,
+        "mask_may_miss": options.mask_may_miss,
+        "allow_empty": options.allow_empty,
         "resume_sources": options.resume_sources,
         "adapt": options.adapt,
     }
@@ -181,6 +183,8 @@ def _options(fields: Fields) -> RestoreOptions:
         renames=_renames(fields),
         reshape=Reshape.from_json(fields.object("reshape")),
         replace_with_part=fields.get("replace_with_part") is True,
+        mask_may_miss=fields.get("mask_may_miss") is True,
+        allow_empty=fields.get("allow_empty") is True,
         resume_sources=fields.get("resume_sources") is True,
         adapt=fields.get("adapt") is True,
     )

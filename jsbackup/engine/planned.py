@@ -81,6 +81,8 @@ class RestoreOptions:
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
     replace_with_part: bool = False  # whether what is selected may replace a stream that has more
     adapt: bool = False  # settings that the target does not know are left out where no message needs them
+    mask_may_miss: bool = False  # whether a mask may mask nothing
+    allow_empty: bool = False  # whether a selection may keep nothing of a stream that has messages
     resume_sources: bool = False  # start sequences for sources that would copy again what is gone
 
 
@@ -177,6 +179,8 @@ class Action:
     times: tuple[int, int] | None = None  # of the first and the last message, where messages were looked at
     seconds: float = 0.0  # that it takes, as `forecast.py` estimates
     starts: tuple[Start, ...] = ()  # where its sources go on, as far as that is known
+    may_miss: bool = False  # whether a mask may mask nothing of it
+    may_be_empty: bool = True  # whether it may go without messages although there are some
     left_out: LeftOut | None = None  # of the stream that it replaces, by what was selected
 
     @property

@@ -13,6 +13,7 @@ from jsbackup.engine.planning import Planning
 from jsbackup.engine.readable import locked_away
 from jsbackup.engine.replacing import count_left_out
 from jsbackup.engine.rules import Finding, Rule
+from jsbackup.engine.sampling import sample_stored
 from jsbackup.engine.soundness import missing_objects
 from jsbackup.engine.source import FindBackup, found_for
 from jsbackup.engine.target import look_at, not_allowed
@@ -42,11 +43,17 @@ async def preview_restore(
 ) -> Preview:
     """Plan a restore. What stands against it is among the refusals, missing permissions and lost objects too.
 
-    Objects are looked up, and not read but where a cut goes through. Raises UsageError, NatsError and StoreError.
+    Objects are looked up, and not read but where a cut goes through, or masks and filters are tried. Raises UsageError,
+    NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
         manifest = await found_for(js, connection, backup)
-        preview = await preview_plan(js, lambda target: Planning(repository, target, options).plan(manifest), now_ns)
+
+        def make(target: Target) -> RestorePlan:
+            plan = Planning(repository, target, options).plan(manifest)
+            return sample_stored(repository.objects, manifest, plan, options)
+
+        preview = await preview_plan(js, make, now_ns)
         counted = await count_left_out(js, manifest, preview.plan, preview.target, options)
         preview = replace(preview, plan=counted)
     plan = preview.plan

@@ -10,19 +10,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jsbackup.engine.kept import Kept
+from jsbackup.engine.masking import about_masks, about_nothing_kept
 from jsbackup.engine.planned import Action, Consumers, RestoreOptions, Target
 from jsbackup.engine.rules import Finding, Rule
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.transforms.follow import arriving_unmapped, held_by, subjects_of
-from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.rename import Renames, subjects_of_bucket
 from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_map import SubjectMaps
 from jsbackup.transforms.subjects import overlaps
 
-__all__ = ["Reshaped", "Restored", "about_kept", "about_masks", "rename_streams", "reshape_stream"]
+__all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +171,15 @@ def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]
 
 
 def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
-    """What comes of it: nothing kept, what was masked, and what the old and the new stream both do."""
+    """What comes of it: nothing kept, what was masked, and what the old and the new stream both do.
+
+    Refusals too, which their rules tell.
+    """
     name, reshape = action.entry.name, action.reshape
     if kept.had and not action.entry.captured.messages:
-        yield Finding(name, Rule.NOTHING_KEPT, f"none of its {kept.had:,} messages is kept: it will be empty")
+        yield about_nothing_kept(name, kept.had, may_be_empty=action.may_be_empty)
     if kept.counted and kept.had:
-        yield from about_masks(kept.entry, reshape, kept.masked)
+        yield from about_masks(name, reshape.masks.masks, kept.masked, may_miss=action.may_miss)
     pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
     if action.name != name and name in target.streams and pushed:
         for consumer in pushed:
@@ -184,19 +187,3 @@ def about_kept(kept: Kept, action: Action, target: Target) -> Iterator[Finding]:
                 f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"
             )
             yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it is not to.")
-
-
-def about_masks(entry: StreamBackup, reshape: Reshape, count: MaskCount) -> Iterator[Finding]:
-    """What masks have done to the messages of a stream, when all of them have been through."""
-    name, masks = entry.name, reshape.masks
-    patterns = subjects_of(entry.config)
-    aimed = set(masks.masks) - set(masks.aimless(patterns))
-    for number, mask in enumerate(masks.masks):
-        if values := count.values.get(number, 0):
-            yield Finding(name, Rule.MASKED, f"{values:,} values are masked by {mask}")
-        elif mask in aimed:
-            yield Finding(name, Rule.MASKED_NOTHING, f"nothing is masked by {mask}", "Look at its path, if it is to.")
-    if count.dropped:
-        yield Finding(name, Rule.UNMASKABLE, f"{count.dropped:,} messages that cannot be masked are left out")
-    if count.kept:
-        yield Finding(name, Rule.UNMASKABLE, f"{count.kept:,} messages are kept that some mask cannot read")

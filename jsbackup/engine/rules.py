@@ -71,6 +71,9 @@ class Rule(StrEnum):
     UNTIL_BEFORE_FIRST = "until-before-first", _REFUSED
     OPAQUE_RESHAPED = "opaque-reshaped", _REFUSED
     MASK_AIMLESS = "mask-aimless", _REFUSED
+    MASK_MISSED = "mask-missed", _REFUSED
+    MASK_UNREADABLE = "mask-unreadable", _REFUSED
+    KEEPS_NOTHING = "keeps-nothing", _REFUSED
     # What a backup has.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
     OPAQUE_REPLACES = "opaque-replaces", _REFUSED
@@ -126,6 +129,7 @@ class Rule(StrEnum):
     MASKED = "masked", 0, True
     MASKED_NOTHING = "masked-nothing", 0, True
     UNMASKABLE = "unmaskable", 0, True
+    SAMPLED = "sampled"
     STAGED_BEFORE = "staged-before", 0, True
     UNPROVED = "unproved"
 

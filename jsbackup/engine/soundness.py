@@ -30,7 +30,8 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     """
     if not plan.refusals:
         return
-    reasons = "; ".join(f"stream {refusal.stream} {refusal.reason}" for refusal in plan.refusals[:_TOLD])
+    about = ((f"stream {found.stream} " if found.stream else "", found.reason) for found in plan.refusals[:_TOLD])
+    reasons = "; ".join(f"{stream}{reason}" for stream, reason in about)
     more = len(plan.refusals) - _TOLD
     message = f"nothing was {done}: {reasons}" + (f"; and {more} more" if more > 0 else "")
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused

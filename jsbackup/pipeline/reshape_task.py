@@ -99,9 +99,6 @@ class Stored:
 
     def followed_by(self, later: Stored) -> Stored:
         """Both, the later one's messages after these."""
-        values = dict(self.masked.values)
-        for number, count in later.masked.values.items():
-            values[number] = values.get(number, 0) + count
         one, other = self.counted, later.counted
         return Stored(
             (*self.refs, *later.refs),
@@ -111,7 +108,7 @@ class Stored:
                 one.bytes + other.bytes,
                 one.digest + other.digest,
             ),
-            MaskCount(values, self.masked.dropped + later.masked.dropped, self.masked.kept + later.masked.kept),
+            self.masked.plus(later.masked),
             self.found | later.found,
         )
 

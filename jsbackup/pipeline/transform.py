@@ -20,13 +20,16 @@ from pyspark.sql import SparkSession
 
 from jsbackup import __version__
 from jsbackup.config import is_chosen
+from jsbackup.engine.masking import about_unseen, unseen
+from jsbackup.engine.planned import RestorePlan
+from jsbackup.engine.soundness import refuse_if_refused
 from jsbackup.errors import PlanRefused
 from jsbackup.pipeline.lease import held_lease
 from jsbackup.pipeline.place import Place, find_readable
 from jsbackup.pipeline.reshape_task import MaskKey
 from jsbackup.pipeline.session import attach
 from jsbackup.pipeline.transform_plan import TransformOptions, TransformPlan, plan_transform
-from jsbackup.pipeline.transform_streams import transform_streams
+from jsbackup.pipeline.transform_streams import Made, transform_streams
 from jsbackup.progress import Progress
 from jsbackup.repository import layout, leases
 from jsbackup.repository.leases import Lease
@@ -96,7 +99,8 @@ def transform_backup(
     """Make the new backup in the same repository, and commit it; `lease` is a shared one, renewed by the caller.
 
     Raises:
-        PlanRefused: a message cannot be masked, counters cannot be told apart any more, or no message is left.
+        PlanRefused: a message cannot be masked, counters cannot be told apart any more, a mask has masked nothing, or
+            no message is left of a stream.
         UsageError: there is no key to hash with.
         IntegrityError: a segment is missing or damaged.
         RepositoryLocked: the lease was lost.
@@ -109,19 +113,30 @@ def transform_backup(
     begun_ns = time.time_ns()
     made = transform_streams(session, place, repository.objects, plan, key, progress)
     had = sum(one.entry.captured.messages for one in plan.streams)
-    if had and not any(entry.captured.messages for entry, _ in made):
+    if had and not any(one.entry.captured.messages for one in made) and not plan.options.allow_empty:
         raise PlanRefused(
             f"nothing was transformed: none of the {had:,} messages would be left", hint="Look at what is to be kept."
         )
+    _refuse_what_missed(plan, made)
     lease.check()
-    manifest = _manifest(repository, plan, [entry for entry, _ in made], tags or {}, begun_ns, random)
+    manifest = _manifest(repository, plan, [one.entry for one in made], tags or {}, begun_ns, random)
     leases.commit(repository, manifest, lease)
     return Transformed(
         manifest,
         tuple(one.entry.name for one in plan.streams),
         tuple(one.entry.captured.messages for one in plan.streams),
-        tuple(notes for _, notes in made),
+        tuple(one.notes for one in made),
     )
+
+
+def _refuse_what_missed(plan: TransformPlan, made: Sequence[Made]) -> None:
+    """Raise PlanRefused if a mask masked nothing, or nothing is left of a stream, and that is not said to be meant."""
+    refusals = [refusal for one in made for refusal in one.refusals]
+    kept = any(one.entry.captured.messages for one in made)
+    if kept and not plan.options.mask_may_miss:
+        masks = plan.options.reshape.masks.masks
+        refusals += about_unseen(unseen(masks, [one.masked for one in made]), may_miss=False)
+    refuse_if_refused(RestorePlan(plan.manifest.id, (), tuple(refusals)), "transformed", "jsbackup plan")
 
 
 def _manifest(

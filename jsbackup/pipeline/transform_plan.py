@@ -38,6 +38,8 @@ class TransformOptions:
     reshape: Reshape = field(default_factory=Reshape)  # without names, as in a restore
     latest_per_subject: bool = False
     consumers: Consumers = Consumers.ALL  # or NONE
+    mask_may_miss: bool = False  # whether a mask may mask nothing
+    allow_empty: bool = False  # whether nothing may be kept of a stream that has messages
 
     @property
     def words(self) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
 from jsbackup.engine.kept import Present, kept_from
-from jsbackup.engine.reshaping import about_masks
+from jsbackup.engine.masking import about_masks, about_nothing_kept
+from jsbackup.engine.rules import Finding
 from jsbackup.engine.survey import WatchedConsumers
 from jsbackup.pipeline.compact import merge_groups
 from jsbackup.pipeline.newest import Sequences, newest_sequences
@@ -28,6 +29,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.pending import load_consumer, store_consumer
 from jsbackup.times import format_time, parse_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["Made", "transform_streams"]
@@ -35,8 +37,17 @@ __all__ = ["Made", "transform_streams"]
 _WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 
-Made = tuple[StreamBackup, tuple[str, ...]]
-"""A stream as it is now, stored, and what should be known of it."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A stream as it is now, stored, and what should be known of it. `masked` is what masks came to.
+
+    `refusals` stand against committing it.
+    """
+
+    entry: StreamBackup
+    notes: tuple[str, ...]
+    refusals: tuple[Finding, ...] = ()
+    masked: MaskCount = field(default_factory=MaskCount)
 
 
 def transform_streams(
@@ -121,19 +132,23 @@ class _Making:
     def _finished(self, one: PlannedStream, stored: Stored | None, consumers: WatchedConsumers | None) -> Made:
         entry, reshaped = one.entry, one.reshaped
         cut = reshaped.messages.cut
-        kept, notes = entry, [finding.reason for finding in reshaped.warnings]
+        kept, found = entry, list(reshaped.warnings)
         if entry.archive_format in _WITHOUT_MESSAGES or not one.works:
             pass
         elif stored is not None and consumers is not None:
             kept = kept_from(entry, cut, stored.counted, Present(stored.found, ()), consumers.whole)
             if not one.drops:
                 kept = replace(kept, consumers=entry.consumers)
-            notes += [finding.reason for finding in about_masks(kept, reshaped.messages, stored.masked)]
+            found += about_masks(
+                entry.name, reshaped.messages.masks.masks, stored.masked, may_miss=self.plan.options.mask_may_miss
+            )
             if not kept.captured.messages:
-                notes.append(f"none of its {entry.captured.messages:,} messages is kept: it is empty")
+                empty = self.plan.options.allow_empty
+                found.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=empty))
         elif cut:  # of an empty stream
             known = WatchedConsumers(self.objects, entry)
             kept = kept_from(entry, cut, Stored().counted, Present((), ()), known.whole)
+        notes = [finding.reason for finding in found if not finding.code]
         notes += [
             f"consumer {after.name}: {after.reason}"
             for before, after in zip(entry.consumers, kept.consumers, strict=True)
@@ -150,7 +165,12 @@ class _Making:
             captured=_not_after(kept.captured, cut, stored),
             consumers=tuple(replace(c, config=reshaped.consumers[c.name]) for c in kept.consumers),
         )
-        return self._with_pending(kept, moved=one.incarnation != entry.incarnation), tuple(notes)
+        return Made(
+            self._with_pending(kept, moved=one.incarnation != entry.incarnation),
+            tuple(notes),
+            tuple(finding for finding in found if finding.code),
+            MaskCount() if stored is None else stored.masked,
+        )
 
     def _with_pending(self, entry: StreamBackup, *, moved: bool) -> StreamBackup:
         """Large pending sets beside the segments."""

@@ -116,12 +116,32 @@ def _target(text: str) -> Target:
 class MaskCount:
     """What has been masked: values by the mask's place in order. And how often one could not read a message.
 
-    A mask that counts no value at all has missed what it is for, most likely.
+    `seen` are messages that went out and that a mask had to look at: of its subjects, and not empty where it looks for
+    a path. A mask that has seen some, and counts no value at all, has missed what it is for, most likely.
     """
 
     values: dict[int, int] = field(default_factory=dict)
     dropped: int = 0
     kept: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+
+    def plus(self, other: MaskCount) -> MaskCount:
+        """Both counts added up."""
+        return MaskCount(
+            _added(self.values, other.values),
+            self.dropped + other.dropped,
+            self.kept + other.kept,
+            _added(self.seen, other.seen),
+        )
+
+    def look(self, numbers: Iterable[int]) -> None:
+        """Count a message that these masks had to look at."""
+        for number in numbers:
+            self.seen[number] = self.seen.get(number, 0) + 1
+
+
+def _added(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
+    return {number: one.get(number, 0) + other.get(number, 0) for number in one.keys() | other.keys()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +205,7 @@ class Masks:
                 except FormatError as error:
                     what = f"message {batch.column(SEQUENCE)[row]} of stream {stream}"
                     kept[row] = self._unreadable(what, error, count)
+                    count.look(numbers if kept[row] else ())
         batch = with_column(with_column(batch, HEADERS, headers), DATA, data)
         return keep_rows(batch, pa.array(kept, pa.bool_()))
 
@@ -221,6 +242,7 @@ class Masks:
             raise FormatError("it would become larger than a message can be")
         for number, values in found.items():
             count.values[number] = count.values.get(number, 0) + values
+        count.look(n for n in numbers if data or isinstance(self.masks[n].target, HeaderName))
         return headers, masked
 
 

@@ -263,7 +263,7 @@ def test_segments_outside_a_cut_are_not_needed_and_bounds_say_what_is_kept() -> 
         (AtTime(NOW_NS + 1), Rule.UNTIL_AFTER_BACKUP),
         (AtSequence(20), None),
         (AtSequence(21), Rule.UNTIL_AFTER_BACKUP),
-        (AtTime(NOW_NS - 11 * HOUR), None),  # it was empty then
+        (AtTime(NOW_NS - 11 * HOUR), Rule.KEEPS_NOTHING),  # it was empty then
     ],
 )
 def test_an_end_that_the_backup_does_not_reach_is_refused(until: AtTime | AtSequence, found: Rule | None) -> None:
@@ -275,7 +275,7 @@ def test_an_end_before_the_first_message_is_refused_where_earlier_ones_are_gone(
     trimmed = stored("S", DAY[1])
     assert rules(reshaped(trimmed, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR)))) == [Rule.UNTIL_BEFORE_FIRST]
     begun_so = stored("S", DAY[1], first_seq=11)
-    (action,) = reshaped(begun_so, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
+    (action,) = reshaped(begun_so, allow_empty=True, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
     assert [found.rule for found in action.warnings] == [Rule.NOTHING_KEPT]
     assert action.entry.captured.messages == 0
 

@@ -608,7 +608,32 @@ ROWS = [
         "no stream of the restore takes such subjects",
         "Correct its subjects, or leave it out.",
     ),
-    Row(Rule.NOTHING_KEPT, "2.12.8", "FILE --since 2090-01-01T00:00:00Z", "none of its 5 messages is kept"),
+    Row(
+        Rule.MASK_MISSED,
+        "2.12.8",
+        "FILE --mask file.>:header(Nobody)=redact",
+        "nothing would be masked by file.>:header(Nobody)=redact in the 5 messages that it is for",
+        "Look at its path and its spelling",
+    ),
+    Row(
+        Rule.MASKED_NOTHING,
+        "2.12.8",
+        "FILE --mask file.>:header(Nobody)=redact --mask-may-miss",
+        "nothing is masked by file.>:header(Nobody)=redact in the 5 messages that it is for",
+    ),
+    Row(
+        Rule.KEEPS_NOTHING,
+        "2.12.8",
+        "FILE --since 2090-01-01T00:00:00Z",
+        "none of its 5 messages would be kept",
+        "--allow-empty",
+    ),
+    Row(
+        Rule.NOTHING_KEPT,
+        "2.12.8",
+        "FILE --since 2090-01-01T00:00:00Z --allow-empty",
+        "none of its 5 messages is kept: it will be empty",
+    ),
     Row(Rule.SUBJECTS_MERGE, "2.12.8", "FILE --map-subject file.*=>file.one", "messages may come to share a subject"),
     Row(
         Rule.COPIES_UNMAPPED,

@@ -150,9 +150,7 @@ ELSEWHERE = {
     Rule.SAME_STREAM: "test_runbook.py beside this",
     Rule.ORIGIN_RENEWED: "test_environments.py: a stream restored with what it copies from",
     Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
-    **dict.fromkeys(
-        (Rule.MASKED, Rule.MASKED_NOTHING, Rule.UNMASKABLE), "test_reshape.py: what a restore finds as it masks"
-    ),
+    **dict.fromkeys((Rule.MASKED, Rule.UNMASKABLE), "test_reshape.py: what a restore finds as it masks"),
     **dict.fromkeys(
         (
             Rule.ORIGIN_ANOTHER,
@@ -166,6 +164,8 @@ ELSEWHERE = {
     ),
     Rule.IN_ANOTHER_BACKUP: "tests/trials/test_latest.py: a backup of one stream by hand",
     Rule.ADAPTED: "tests/trials/test_older_servers.py",
+    **dict.fromkeys((Rule.MASK_UNREADABLE, Rule.SAMPLED), "tests/trials/test_missed.py"),
+    Rule.LEFTOVER_KEPT: "tests/trials/test_half_made.py",
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",

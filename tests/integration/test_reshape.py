@@ -231,6 +231,7 @@ def test_what_is_restored_is_what_the_rule_says(
                 draw(wish, before, chance)
         _map(wish, before, chance)
         wires = ["v1", "v2"] if version == "2.15.1" else ["v1"]
+        wish.options += ["--mask-may-miss", "--allow-empty"]
         options = [*wish.options, "--rename", f"{before.name}=NEW", "--wire", chance.choice(wires)]
         way = chance.choice([["restore", "latest"], ["clone", "--to-server", place.server.url]])
         code, told = place.jsbackup(capsys, *way, before.name, "--consumers", "none", *options)

@@ -283,6 +283,24 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
     assert kept.repository.backups() == [kept.manifest.id]
 
 
+def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path) -> None:
+    """Nor does a filter that keeps nothing of a stream that has messages, unless that is meant."""
+    user = [m._replace(data=b'{"email":"a"}') for m in some_messages(20, 0)]
+    kept = keep(tmp_path / "r", {"A": user, "B": user})
+    line = ("transform", kept.manifest.id, *kept.line)
+    for words, said in (
+        (["--mask", "orders.>:$.mail=redact"], "in the 20 messages that it is for"),
+        (["--subject", "nobody.>"], "none of the 40 messages would be left"),
+    ):
+        done = typed(*line, *words)
+        assert (done.code, said in done.err) == (15, True), done
+    assert kept.repository.backups() == [kept.manifest.id]
+    meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--mask-may-miss", "--json")
+    assert meant.code == 0 and "nothing is masked by" in meant.out, meant
+    empty = typed(*line, "A", "--subject", "nobody.>", "--allow-empty", "--json")
+    assert empty.code == 0 and empty.document["streams"][0]["messages"] == 0, empty
+
+
 def test_a_damaged_segment_ends_in_no_backup(typed: Type, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(200, 100)})
     key = kept.manifest.streams[0].segments[2].key

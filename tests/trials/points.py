@@ -50,6 +50,13 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_replacing.py::test_a_cut_does_not_replace_what_lies_outside_of_it",
         "test_replacing.py::test_what_is_left_of_a_damaged_backup_does_not_replace_more",
     ),
+    7: (
+        "test_missed.py::test_a_mask_that_masks_nothing_is_refused_before_anything_is_restored",
+        "test_missed.py::test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target",
+        "test_missed.py::test_a_selection_that_keeps_nothing_is_refused",
+        "test_missed.py::test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows",
+        "pipeline/test_transform.py::test_a_mask_that_masks_nothing_ends_in_no_backup",
+    ),
     8: (
         "test_buckets.py::test_buckets_work_when_every_subject_is_mapped",
         "engine/test_reshaping.py::test_maps_of_everything_leave_buckets_to_their_names",

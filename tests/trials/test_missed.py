@@ -1,0 +1,162 @@
+"""A mask that masks nothing, and a filter or a cut that keeps nothing, is no success (point 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsbackup.engine import sampling
+from tests.harness.api import connected
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, ask, count, delete, names, typing
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+MISSPELT = ("--mask", "users.>:$.mail=redact")
+RIGHT = ("--mask", "users.>:$.email=redact")
+REPLACE = ("--if-exists", "replace")
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Type:
+    return typing(capsys, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[tuple[NatsServer, NatsServer]]:
+    with NatsServer(NEWEST, name="C1") as source, NatsServer("2.12.8", name="C2") as target:
+        yield source, target
+
+
+@pytest.fixture
+def pair(started: tuple[NatsServer, NatsServer]) -> Iterator[tuple[str, str]]:
+    """A server with two streams of users, and an empty one."""
+    source, target = (server.url for server in started)
+    asyncio.run(_fill(source))
+    yield source, target
+    for url in (source, target):
+        delete(url, *names(url))
+
+
+async def _fill(url: str) -> None:
+    async with connected(url) as nc:
+        for name, subjects in (("USERS", ["users.>"]), ("ALL", ["all.>", "orders.>"]), ("NONE", ["none.>"])):
+            config = json.dumps({"name": name, "subjects": subjects}).encode()
+            await nc.request(f"$JS.API.STREAM.CREATE.{name}", config, timeout=20)
+        for number in range(20):
+            user = json.dumps({"email": f"u{number}@example.org"}).encode()
+            await nc.request(f"users.{number % 3}", user, timeout=20, headers={"X-User": "me"})
+        await nc.request("users.empty", b"", timeout=20)
+        await nc.request("all.1", b"no JSON", timeout=20)
+
+
+def first(url: str, stream: str) -> bytes:
+    return base64.b64decode(ask(url, f"STREAM.MSG.GET.{stream}", {"seq": 1})["message"]["data"])
+
+
+def rules(document: dict[str, Any], kind: str = "refusals") -> set[str]:
+    return {found["rule"] for found in document[kind]}
+
+
+def test_a_mask_that_masks_nothing_is_refused_before_anything_is_restored(
+    pair: tuple[str, str], typed: Type, tmp_path: Path
+) -> None:
+    source, target = pair
+    repo = ("-r", tmp_path / "repo")
+    assert typed("backup", "-s", source, *repo, "-q").code == 0
+    where = ("-s", target, *repo)
+    said = "nothing would be masked by users.>:$.mail=redact in the 20 messages that it is for"
+    for masks in (MISSPELT, (*RIGHT, *MISSPELT)):
+        planned = typed("plan", "latest", "USERS", *masks, *where, "--json")
+        assert planned.code == 15 and rules(planned.document) == {"mask-missed"}
+        for quiet in ((), ("-q",)):
+            done = typed("restore", "latest", "USERS", *masks, *where, *quiet)
+            assert done.code == 15 and said in done.err and "--mask-may-miss" in done.err
+    header = ("--mask", "users.>:header(X-Usr)=redact")
+    assert typed("restore", "latest", "USERS", *header, *where, "-q").code == 15
+    # Of another stream's subjects: no message of the whole restore is one that it could mask.
+    lost = ("--mask", "orders.>:$.email=redact")
+    for command in ("plan", "restore"):
+        done = typed(command, "latest", *RIGHT, *lost, *where)
+        assert done.code == 15 and "no message that is kept is one that it could mask" in done.out + done.err
+    assert names(target) == []
+    done = typed("restore", "latest", *RIGHT, *where, "--json")  # of all streams: each for its own
+    assert done.code == 0 and b"***" in first(target, "USERS")
+    done = typed("restore", "latest", "USERS", *MISSPELT, "--mask-may-miss", *REPLACE, *where, "--json")
+    assert done.code == 0 and "nothing is masked by" in "; ".join(done.document["streams"][0]["notes"])
+
+
+def test_a_clone_whose_mask_masks_nothing_leaves_nothing_at_the_target(pair: tuple[str, str], typed: Type) -> None:
+    source, target = pair
+    clone = ("clone", "USERS", "-s", source, "--to-server", target)
+    for quiet in ((), ("-q",)):
+        done = typed(*clone, *MISSPELT, *quiet, "--json")
+        (failed,) = done.document["failed"]
+        assert done.code == 15 and failed["code"] == 15 and "in the 20 messages that it is for" in failed["reason"]
+        assert names(target) == []
+    dry = typed(*clone, *MISSPELT, "--dry-run", "--json")
+    notes = dry.document["actions"][0]["notes"]
+    assert any("masks nothing in 20 of the 20 messages that were looked at" in note for note in notes), notes
+    lost = ("--mask", "orders.>:$.email=redact")
+    for more in ((), ("--dry-run",)):
+        done = typed("clone", "*", *RIGHT, *lost, *more, "-s", source, "--to-server", target)
+        assert done.code == 15 and "no message that is kept is one that it could mask" in done.out + done.err
+    assert names(target) == []
+    assert typed(*clone, *RIGHT, "-q").code == 0 and b"***" in first(target, "USERS")
+    # What is there stays as it is.
+    assert typed(*clone, *MISSPELT, *REPLACE, "-q").code == 15
+    assert names(target) == ["USERS"] and b"***" in first(target, "USERS")
+    assert typed(*clone, *MISSPELT, "--mask-may-miss", *REPLACE, "-q").code == 0 and b"u0@" in first(target, "USERS")
+
+
+def test_a_selection_that_keeps_nothing_is_refused(pair: tuple[str, str], typed: Type, tmp_path: Path) -> None:
+    source, target = pair
+    repo = ("-r", tmp_path / "repo")
+    assert typed("backup", "-s", source, *repo, "-q").code == 0
+    where, to = ("-s", target, *repo), ("-s", source, "--to-server", target)
+    for selection in (
+        ("--subject", "user.>"),
+        ("--since", "2090-01-01T00:00:00Z"),
+        ("--since", "3", "--subject", "users.empty", "--until", "5"),
+    ):
+        for command in (("plan", "latest"), ("restore", "latest"), ("restore", "latest", "-q")):
+            done = typed(*command, "USERS", *selection, *where)
+            assert done.code == 15 and "none of its 21 messages would be kept" in done.out + done.err, done
+        done = typed("clone", "USERS", *selection, *to)
+        assert done.code == 15 and "messages would be kept" in done.out + done.err, done
+        assert names(target) == []
+    # A stream without messages has none to keep, and one that is emptied may be meant.
+    assert typed("restore", "latest", "NONE", "--subject", "user.>", *where, "-q").code == 0
+    for line in (("restore", "latest", "USERS", *where), ("clone", "USERS", *to, *REPLACE)):
+        assert typed(*line, "--subject", "user.>", "--allow-empty", "-q").code == 0
+        assert count(target, "USERS") == 0
+
+
+def test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows(
+    pair: tuple[str, str], typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = pair
+    repo = ("-r", tmp_path / "repo")
+    assert typed("backup", "-s", source, *repo, "-q").code == 0
+    monkeypatch.setattr(sampling, "_WHOLE_BYTES", 1)
+    monkeypatch.setattr(sampling, "_MESSAGES", 5)
+    where = ("-s", target, *repo)
+    for masks, says in (
+        (RIGHT, "masks 5 values in 5 of the 5 messages that were looked at"),
+        (MISSPELT, "masks nothing in 5 of the 5 messages that were looked at"),
+        (("--subject", "users.empty"), "none of the 5 messages that were looked at would be kept"),
+    ):
+        planned = typed("plan", "latest", "USERS", *masks, *where, "--json")
+        assert planned.code == 0
+        assert says in "; ".join(planned.document["actions"][0]["notes"]), planned.document["actions"][0]["notes"]
+        assert "sampled" in rules(planned.document, "warnings")
+    unreadable = typed("plan", "latest", "ALL", "--mask", "all.>:$.x=redact", *where, "--json")
+    assert unreadable.code == 15 and rules(unreadable.document) == {"mask-unreadable"}
+    cloning = ("clone", "ALL", "--mask", "all.>:$.x=redact", "-s", source, "--to-server", target, "--dry-run")
+    assert typed(*cloning).code == 15
