@@ -131,7 +131,7 @@ def query(
 
     Each stream is a view of its name (`orders` for ORDERS; in backquotes if it is no SQL name), `messages` is all of
     them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (the same as text, for
-    get_json_object), timestamp_ns, header_block, backup. Runs on Spark.
+    get_json_object), timestamp_ns, header_block, backup. Runs on Spark. What does more than read these is refused.
     """
     start_log(shared)
     require_spark()
