@@ -115,7 +115,7 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
     return KnownConsumer(
         consumer,
         Fidelity.FLOOR,
-        "only its ack floor is known: the API does not tell what was acknowledged above it",
+        "the API does not tell what was acknowledged above its ack floor",
         _above(info.delivered, info.ack_floor),
     )
 
