@@ -31,7 +31,7 @@ def about_masks(stream: str, masks: Sequence[Mask], count: MaskCount, *, may_mis
             reason = f"nothing is masked by {mask} in the {seen:,} messages that it is for"
             yield Finding(stream, Rule.MASKED_NOTHING, reason)
         elif seen:
-            reason = f"nothing would be masked by {mask} in the {seen:,} messages that it is for"
+            reason = f"has {seen:,} messages that --mask {mask} is for, and it masks nothing in them"
             yield Finding(stream, Rule.MASK_MISSED, reason, _LOOK)
     if count.dropped:
         yield Finding(stream, Rule.UNMASKABLE, f"{count.dropped:,} messages that cannot be masked are left out")
@@ -58,4 +58,4 @@ def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:
     """What to say of a stream of which a selection keeps nothing, of so many messages."""
     if may_be_empty:
         return Finding(stream, Rule.NOTHING_KEPT, f"none of its {had:,} messages is kept: it will be empty")
-    return Finding(stream, Rule.KEEPS_NOTHING, f"none of its {had:,} messages would be kept", _EMPTY)
+    return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {had:,} messages", _EMPTY)

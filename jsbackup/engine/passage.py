@@ -297,7 +297,7 @@ class Passage:
             found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
         for refusal in found:
             if refusal.code:
-                raise PlanRefused(f"stream {self.source.name}: {refusal.reason}", hint=refusal.hint)
+                raise PlanRefused(f"stream {self.source.name} {refusal.reason}", hint=refusal.hint)
 
     def _about_masks(self) -> Iterator[Finding]:
         masks = self.source.reshape.masks.masks

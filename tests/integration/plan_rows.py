@@ -612,7 +612,7 @@ ROWS = [
         Rule.MASK_MISSED,
         "2.12.8",
         "FILE --mask file.>:header(Nobody)=redact",
-        "nothing would be masked by file.>:header(Nobody)=redact in the 5 messages that it is for",
+        "has 5 messages that --mask file.>:header(Nobody)=redact is for, and it masks nothing in them",
         "Look at its path and its spelling",
     ),
     Row(
@@ -625,7 +625,7 @@ ROWS = [
         Rule.KEEPS_NOTHING,
         "2.12.8",
         "FILE --since 2090-01-01T00:00:00Z",
-        "none of its 5 messages would be kept",
+        "would keep none of its 5 messages",
         "--allow-empty",
     ),
     Row(

@@ -289,7 +289,7 @@ def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path
     kept = keep(tmp_path / "r", {"A": user, "B": user})
     line = ("transform", kept.manifest.id, *kept.line)
     for words, said in (
-        (["--mask", "orders.>:$.mail=redact"], "in the 20 messages that it is for"),
+        (["--mask", "orders.>:$.mail=redact"], "has 20 messages that --mask orders.>:$.mail=redact is for"),
         (["--subject", "nobody.>"], "none of the 40 messages would be left"),
     ):
         done = typed(*line, *words)

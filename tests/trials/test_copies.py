@@ -432,7 +432,7 @@ def test_a_plan_says_what_copies_do_when_their_origin_alone_is_replaced(scene: S
 @pytest.mark.parametrize(("argument", "kept"), [("--subject=orig.a", "a"), ("--until=20", "ab"), ("--since=21", "ab")])
 def test_copies_go_on_where_they_were_when_parts_of_them_are_restored(scene: Scene, argument: str, kept: str) -> None:
     url = scene.url()
-    restore(url, scene.repo, argument)
+    restore(url, scene.repo, argument, "--allow-empty")
     asyncio.run(settled(url))
     now = asyncio.run(read(url))
     for name, copied in now.items():
