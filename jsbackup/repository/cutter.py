@@ -93,6 +93,8 @@ class SegmentCutter:
 
     def add(self, part: MessageBatch) -> None:
         """Append a batch of a few MiB; a segment that is full is stored."""
+        if not self.begun:
+            self._objects.get_ready()
         rows = encode_rows(part)
         while (fitting := self._fitting(rows)) < part.num_rows:
             if fitting:

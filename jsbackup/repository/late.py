@@ -64,16 +64,16 @@ def make_late(
 ) -> Repository:
     """A repository in an empty location, which `make` is going to make there. `descriptor` and `access` are what it
     will have, as far as that is known; `clock` gives Unix time."""
-    return Repository(LateStore(store, make, clock), descriptor, access)
+    return Repository(MakingStore(store, make, clock), descriptor, access)
 
 
 def make_now(repository: Repository) -> None:
     """Make it at once, if it is to be made late. Raises as `Repository.create`, and RepositoryLocked."""
-    if isinstance(repository.store, LateStore):
+    if isinstance(repository.store, MakingStore):
         repository.descriptor = repository.store.found()
 
 
-class LateStore:
+class MakingStore:
     """The store of such a repository."""
 
     def __init__(self, store: Store, make: Callable[[], Repository], clock: Callable[[], float]) -> None:
@@ -84,6 +84,9 @@ class LateStore:
         self._failed: JsBackupError | None = None
         self._ahead_seconds = 0.0  # of the location's clock
         self._lock = threading.RLock()
+
+    def get_ready(self) -> None:
+        self.found()
 
     def found(self) -> Descriptor:
         """Make the repository, if that is not done; what it has as its descriptor. Raises as `make_now`."""

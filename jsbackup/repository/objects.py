@@ -17,7 +17,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.object_id import AnyRef, id_of
 from jsbackup.repository.room import Room
 from jsbackup.repository.sealing import PLAIN, Sealing
-from jsbackup.stores.base import Data, Store
+from jsbackup.stores.base import Data, LateStore, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
 
@@ -63,6 +63,11 @@ class Objects:
         self._replaces = replaces
         self._read_damaged = damaged
         self._damaged: Collection[bytes] | None = None
+
+    def get_ready(self) -> None:
+        """Before much waits to be stored: a location that is not ready yet is made so. Raises as a put."""
+        if isinstance(self.store, LateStore):
+            self.store.get_ready()
 
     def names_for(self, key: str, sha256: str) -> Sequence[str]:
         """The keys under which content named `key` may be put, each if what is under the one before is of no use.

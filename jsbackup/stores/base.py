@@ -37,6 +37,7 @@ __all__ = [
     "FiniteStore",
     "Glance",
     "GlanceStore",
+    "LateStore",
     "LockMode",
     "ObjectInfo",
     "ObjectLock",
@@ -188,6 +189,14 @@ class Glance:
 
     keys: tuple[str, ...]
     complete: bool
+
+
+@runtime_checkable
+class LateStore(Protocol):
+    """A store whose location is made ready by the first object that is put, which takes a while."""
+
+    def get_ready(self) -> None:
+        """Do that now. Raises as `put`."""
 
 
 @runtime_checkable

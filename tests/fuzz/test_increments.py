@@ -47,8 +47,14 @@ OPERATIONS: dict[str, list[tuple[Operation, int]]] = {
     "busy": STEADY,
 }
 
-# Every day: mode, servers, rounds. Rollback and reshape find what point 15 of issue 14 tells of, and wait for it.
-DAILY = [("plain", SERVERS, 3), ("follow", SERVERS[1::2], 2), ("busy", SERVERS[1::2], 2)]
+# Every day: mode, servers, rounds.
+DAILY = [
+    ("plain", SERVERS, 3),
+    ("follow", SERVERS[1::2], 2),
+    ("rollback", SERVERS[1::2], 3),
+    ("reshape", SERVERS[::2], 3),
+    ("busy", SERVERS[1::2], 2),
+]
 _ROUNDS_OF_A_WORLD = 12
 _ROUND_SECONDS = 60
 
