@@ -163,7 +163,8 @@ def test_tasks_give_what_plain_python_gives(
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
         patch.setattr("jsbackup.pipeline.transform_plan.grouped", lambda refs: grouped(refs, size))
-        ((made, _),) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), key)
+        (done,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), key)
+    made = done.entry
 
     filters = Reshape(cut=reshape.cut, subjects=reshape.subjects)
     among = {m.subject: m.sequence for m in messages if one(m, filters)}.values() if latest else None

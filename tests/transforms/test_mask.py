@@ -94,6 +94,17 @@ def test_what_cannot_be_read_stops_everything_unless_told_otherwise(data: bytes)
     assert (count.dropped, count.kept) == (1, 1)
 
 
+def test_what_a_mask_had_to_look_at_is_counted_and_what_it_cannot_be_for_is_not() -> None:
+    masks = Masks.parse(["a.b:$.mail=redact", "a.b:header(X)=redact", "b:$.mail=redact"], "keep")
+    count = MaskCount()
+    masked(masks, message(b'{"mail":1}'), message(b"{}", sequence=2), message(b"", sequence=3), count=count)
+    assert (count.values, count.seen) == ({0: 1}, {0: 2, 1: 3})
+    masked(masks, message(b"?"), count=count)  # kept, and nobody knows what is in it
+    assert (count.kept, count.seen) == (1, {0: 3, 1: 4})
+    more = MaskCount({0: 1, 2: 5}, 1, 2, {0: 1, 2: 5})
+    assert count.plus(more) == MaskCount({0: 2, 2: 5}, 1, 3, {0: 4, 1: 4, 2: 5})
+
+
 def test_headers_that_cannot_be_read_stop_everything_too() -> None:
     before = message(b"", b"NATS/1.0\r\nX: a\r\n b\r\n\r\n")
     with pytest.raises(PlanRefused, match="message 1 of stream S cannot be masked: headers"):
