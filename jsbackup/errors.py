@@ -16,6 +16,7 @@
     ├── PolicyBreach                      17  policy breach (`status`)
     ├── NatsError                         20  NATS unreachable or not allowed
     │   ├── NatsTimeout                       no answer in time
+    │   │   └── NoLeader                      a cluster placed a stream where no server answers
     │   ├── NatsPermissionDenied              the server does not allow the subject
     │   ├── ApiError                          JetStream answered with an error
     │   └── TransferError                     a snapshot or restore transfer failed; may be tried again
@@ -46,6 +47,7 @@ __all__ = [
     "NatsError",
     "NatsPermissionDenied",
     "NatsTimeout",
+    "NoLeader",
     "ObjectExists",
     "ObjectLocked",
     "ObjectNotFound",
@@ -146,6 +148,10 @@ class NatsError(JsBackupError):
 
 class NatsTimeout(NatsError):
     pass
+
+
+class NoLeader(NatsTimeout):
+    """A cluster placed a stream on a server that does not answer. Another attempt may find one that does."""
 
 
 class NatsPermissionDenied(NatsError):

@@ -162,7 +162,7 @@ def restored_code(report: RestoreReport) -> int:
     if report.failures and not report.streams:
         codes = {failure.error.exit_code for failure in report.failures}
         return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
-    half = any(one.rule == "leftover-kept" for one in report.plan.skipped)
+    half = any(one.rule in ("leftover-kept", "silent") for one in report.plan.skipped)
     if report.failures or report.plan.missing or half or any(stream.incomplete for stream in report.streams):
         return IncompleteError.exit_code
     return 0

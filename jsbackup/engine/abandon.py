@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable
 
 from jsbackup.config import Connection
 from jsbackup.engine.jetstream import JetStream, connect_jetstream
-from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, TransferError
+from jsbackup.errors import ApiError, JsBackupError, NatsError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
-from jsbackup.protocol.info import MARKER, StreamInfo
+from jsbackup.protocol import api
+from jsbackup.protocol.info import MARKER, StreamInfo, stream_info
 from jsbackup.protocol.restore import RestoreSender, State
 
 __all__ = ["MARKER", "abandon_restore", "is_marked", "remove_stream", "with_marker"]
@@ -32,6 +33,7 @@ _PAUSE_SECONDS = 1.0
 _END_SECONDS = 10.0  # for the server to take in what was on its way
 _APPEAR_SECONDS = 5.0  # for a stream whose archive the server had whole when it was given up
 _APPEAR_PAUSE_SECONDS = 0.2
+_SILENT_SECONDS = 2.0  # for answers about a stream that may have nobody to answer for it
 
 
 def with_marker(config: JsonObject, backup: str) -> JsonObject:
@@ -61,6 +63,9 @@ async def abandon_restore(connection: Connection, sender: RestoreSender) -> None
 
 
 async def _abandon(js: JetStream, sender: RestoreSender) -> None:
+    if sender.deliver_subject is None and js.link.cluster_name is not None:
+        await _free_name(js, sender)
+        return
     if sender.state in (State.ENDING, State.ANSWERED):
         await _appear(js, sender.stream)
     elif sender.deliver_subject is not None:
@@ -77,6 +82,26 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
         await js.delete_stream(sender.stream)
     elif found is not None and not is_marked(sender.config):
         _log.warning("stream %s is there, and may be left half-made, or somebody else's: look at it", sender.stream)
+
+
+async def _free_name(js: JetStream, sender: RestoreSender) -> None:
+    """Have the cluster forget a restore that no server has answered for.
+
+    The meta leader does so at once, but nobody answers: that is for the server that the restore was given to (measured
+    on 2.15.2). Had the name been another's, the request would have been refused.
+    """
+    found = None
+    try:
+        found = stream_info(await js.link.api(api.stream_info(js.prefix, sender.stream), _SILENT_SECONDS))
+    except NatsPermissionDenied:
+        raise
+    except NatsError as error:
+        _log.debug("stream %s: %s", sender.stream, error.message)
+    if found is None or _is_made_by(sender, found):
+        try:
+            await js.link.api(api.stream_delete(js.prefix, sender.stream), _SILENT_SECONDS)
+        except (NatsTimeout, ApiError) as error:
+            _log.debug("stream %s: %s", sender.stream, error.message)
 
 
 def _is_made_by(sender: RestoreSender, found: StreamInfo) -> bool:

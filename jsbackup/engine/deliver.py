@@ -1,7 +1,8 @@
 """One archive delivered to a restore: sent until it is there, or given up with nothing left of it.
 
 A restore that broke off is not tried again here; the user may want to know first. But one that did not even begin is:
-clusters fail at that now and then, and nothing is lost by another attempt.
+clusters fail at that now and then, and nothing is lost by another attempt. One that a cluster gave to a server that is
+down is `NoLeader`: the name is free again, and it is for the caller to try when the cluster knows which servers live.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jsbackup.config import Connection
 from jsbackup.engine.abandon import abandon_restore
 from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.transmit import Make, TransmitLimits, transmit
-from jsbackup.errors import ApiError, JsBackupError, TargetConflict, TransferError
+from jsbackup.errors import ApiError, JsBackupError, NatsTimeout, NoLeader, TargetConflict, TransferError
 from jsbackup.protocol.responses import ErrCode
 from jsbackup.protocol.restore import RestoreSender
 
@@ -71,6 +72,9 @@ async def deliver_once(
         refused = sender.deliver_subject is None and isinstance(error, (ApiError, TargetConflict))
         if not refused and not _is_name_taken(error):
             await asyncio.shield(abandon_restore(connection, sender))
+        unanswered = sender.deliver_subject is None and isinstance(error, NatsTimeout)
+        if unanswered and js.link.cluster_name is not None:
+            raise NoLeader(f"{error}; the cluster placed the stream where no server answers") from error
         raise
 
 

@@ -95,9 +95,8 @@ def plan_restore(
     going: list[StreamBackup] = []
     for entry in restored.streams:
         name = restored.reshape.renames.name(entry.name)
-        if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn):
-            rule = Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
-            skipped.append(Finding(entry.name, rule, _there(name, target)))
+        if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn | target.silent):
+            skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target)))
         else:
             going.append(entry)
     ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
@@ -157,7 +156,16 @@ def _is_grown(name: str, target: Target) -> bool:
     return _exists(name, target) and is_marked(target.streams[name].config)
 
 
+def _rule_of(name: str, target: Target) -> Rule:
+    """Of a stream that is skipped."""
+    if name in target.silent:
+        return Rule.SILENT
+    return Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
+
+
 def _there(name: str, target: Target) -> str:
+    if name in target.silent:
+        return "exists at the target, and does not answer: nothing is known of it"
     if not _is_grown(name, target):
         return "exists at the target"
     return "exists at the target: a leftover of an interrupted restore, with messages or consumers that came since"
@@ -251,9 +259,12 @@ def _overrides(entry: StreamBackup, config: JsonObject, target: Target, options:
 
 def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
     """The name, by a stream or by a restore."""
+    name = action.entry.name
+    if action.name in target.silent:
+        hint = "Wait until it has a leader, or leave it out with --exclude; --if-exists skip leaves it as it is."
+        yield Finding(name, Rule.SILENT, _there(action.name, target), hint)
     if options.if_exists is not IfExists.FAIL:
         return
-    name = action.entry.name
     if exists:
         hint = "Choose with --if-exists skip or replace."
         yield Finding(name, Rule.EXISTS, _there(action.name, target), hint)

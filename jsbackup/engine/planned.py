@@ -99,6 +99,7 @@ class Target:
     clustered: bool | None
     streams: Mapping[str, StreamInfo]
     leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
+    silent: frozenset[str] = frozenset()  # streams of which nothing is known: they have no leader, or are offline
     unborn: frozenset[str] = frozenset()  # names that a restore has taken which runs still, or failed
     account: AccountInfo | None = None
     cluster: str = ""  # its name, "" for none

@@ -33,6 +33,7 @@ class Rule(StrEnum):
     # What is at the target.
     EXISTS = "exists", _CONFLICT
     NAME_TAKEN = "name-taken", _CONFLICT
+    SILENT = "silent", _CONFLICT
     ITSELF = "itself", _CONFLICT
     SAME_STREAM = "same-stream", _CONFLICT
     SUBJECT_OVERLAP = "subject-overlap", _CONFLICT

@@ -7,6 +7,7 @@ cannot be there, so that a missing permission is told at once and by its subject
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -17,10 +18,12 @@ from jsbackup.engine.jetstream import JetStream
 from jsbackup.engine.plan import staging_prefix
 from jsbackup.engine.planned import Action, RestorePlan, Target, Wire
 from jsbackup.engine.rules import Finding, Rule
-from jsbackup.errors import ApiError, NatsError, NatsPermissionDenied, NatsTimeout
+from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
 from jsbackup.protocol.responses import ErrCode
 
 __all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allowed"]
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,22 +36,20 @@ async def look_at(js: JetStream, now_ns: int) -> Target:
     account, listing = await asyncio.gather(js.account(), js.streams())
     streams = dict(listing.entries)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
-    unborn: set[str] = set()
     # A silent stream has its name taken all the same. M: in a cluster a stream that is being restored, or was not to
     # the end, is missing from the list and not found by its name.
-    for name in (*listing.missing, *listing.offline):
-        if name in listing.missing and await _is_unborn(js, name):
-            unborn.add(name)
-        elif name not in streams:
-            raise NatsError(
-                f"stream {name} at the target does not answer", hint="Restore when all streams have a leader."
-            )
+    found = await asyncio.gather(*(_is_unborn(js, name) for name in listing.missing))
+    unborn = {name for name, is_unborn in zip(listing.missing, found, strict=True) if is_unborn}
+    silent = {*listing.missing, *listing.offline} - unborn - streams.keys()
+    if silent:
+        _log.warning("streams at the target that do not answer: %s", ", ".join(sorted(silent)))
     version, clustered = await js.serving()
     return Target(
         version,
         clustered,
         streams,
         frozenset(leftovers),
+        frozenset(silent),
         frozenset(unborn),
         account,
         cluster=js.link.cluster_name or "",

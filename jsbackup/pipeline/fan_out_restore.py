@@ -129,7 +129,7 @@ def restore_streams(
         sound.manifest.id,
         (),
         # Thousands of streams that no task needs to know.
-        replace(prepared.target, streams={}, leftovers=frozenset(), unborn=frozenset()),
+        replace(prepared.target, streams={}, leftovers=frozenset(), silent=frozenset(), unborn=frozenset()),
         prepared.marking,
         sound.lost,
     )

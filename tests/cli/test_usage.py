@@ -36,6 +36,7 @@ CODES = {
     "PolicyBreach": 17,
     "NatsError": 20,
     "NatsTimeout": 20,
+    "NoLeader": 20,
     "NatsPermissionDenied": 20,
     "ApiError": 20,
     "TransferError": 20,

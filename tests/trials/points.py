@@ -158,4 +158,5 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_follow_restarts.py::test_a_stream_that_was_read_and_does_not_answer_any_more_is_named_once",
         "test_follow_restarts.py::test_a_killed_follow_leaves_no_consumers_to_the_next",
     ),
+    25: ("test_lost_nodes.py::test_a_server_that_stops_when_streams_are_given_to_it",),
 }
