@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
     "diff": ("jsbackup.cli.diff", "Compare two backups, or a backup and a server."),
     "verify": ("jsbackup.cli.verify", "Check stored backups: names and sizes, digests, every message."),
+    "repair": ("jsbackup.cli.repair", "Put back stored objects that are missing or damaged."),
     "drill": ("jsbackup.cli.drill", "Restore a backup into a throwaway server of its own, and prove it."),
     "status": ("jsbackup.cli.status", "Say how backups stand: a gate for monitoring, with metrics and a page."),
     "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),

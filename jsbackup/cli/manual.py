@@ -231,6 +231,15 @@ MANUAL: Mapping[str, Page] = {
         {0: "all are there", 3: "some backups could not be copied, and are named", 11: _RUNS_ALREADY},
         ("verify", "forget"),
     ),
+    "repair": Page(
+        {
+            "jsbackup repair --from ./second -r ./repo": "from a copy, what the last verify found damaged",
+            "jsbackup repair --check -s nats://shop.internal:4222 -r ./repo": "read everything, and ask the server",
+        },
+        _WRITES | _NATS,
+        {0: "nothing is broken any more", 3: "some objects could not be mended, and are named", 11: _OTHERS_AT_WORK},
+        ("verify", "copy", "restore"),
+    ),
     "plan": Page(
         {
             "jsbackup plan latest -s nats://target.internal:4222 -r ./repo": "a restore of everything",

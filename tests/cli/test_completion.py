@@ -52,7 +52,7 @@ def _bash(path: str, *words: str) -> list[str]:
     ("words", "offered"),
     [
         (["ba"], ["backup"]),
-        (["re"], ["restore"]),
+        (["res"], ["restore"]),
         (["backup", "--exc"], ["--exclude"]),
         (["restore", "--if-exists", ""], ["fail", "skip", "replace"]),
         (["verify", "--level", "d"], ["data"]),

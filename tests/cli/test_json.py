@@ -57,6 +57,7 @@ PROMISED = {
     ),
     "verify": "backup level ok problems problems[].stream problems[].key problems[].problem",
     "copy": "copied_objects copied_bytes skipped_objects",
+    "repair": "mended lost objects[].key objects[].outcome objects[].backups",
     "export": "files rows bytes",
     "stats": (
         "streams streams[].stream streams[].messages streams[].bytes streams[].subjects "
@@ -271,7 +272,10 @@ def test_damage_is_described(shop: Shop, typed: Type, tmp_path: Path) -> None:
     assert typed("export", "latest", "ORDERS", "-r", shop.repo, "--format", "nats-cli", "--output", folder).code == 0
     repo = tmp_path / "repo"
     assert typed("import", folder, "-r", repo).code == 0
-    next(repo.glob("segments/*/*.parquet")).unlink()
+    assert typed("copy", "--to-repo", tmp_path / "second", "-r", repo).code == 0
+    (segment,) = repo.glob("segments/*/*.parquet")
+    whole = segment.read_bytes()
+    segment.unlink()
     done = typed("verify", "latest", "-r", repo, "--json")
     (problem,) = check("verify", done)["problems"]
     assert done.code == 14
@@ -281,7 +285,13 @@ def test_damage_is_described(shop: Shop, typed: Type, tmp_path: Path) -> None:
         1000,
         1000,
     )
-    next(repo.glob("backups/*.json")).write_text("[]")
+    lost = typed("repair", "-s", shop.url, "-r", repo, "--json")
+    assert (lost.code, check("repair", lost)["objects"][0]["outcome"]) == (3, "lost")
+    assert check("repair", typed("repair", "--from", tmp_path / "second", "-r", repo, "--json"))["mended"] == 1
+    assert segment.read_bytes() == whole
+    manifest = next(repo.glob("backups/*.json"))
+    manifest.write_text("[]")
+    assert len(check("repair", typed("repair", "--from", tmp_path / "second", "-r", repo, "--json"))["beyond"]) == 1
     assert len(check("list", typed("list", "-r", repo, "--json"))["damaged"]) == 1
     assert check("verify", typed("verify", "-r", repo, "--json"))["backups"][0]["problems"][0]["stream"] == ""
 

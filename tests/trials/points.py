@@ -36,7 +36,11 @@ POINTS: dict[int, tuple[str, ...]] = {
         "test_worth.py::test_a_newer_backup_that_leaves_a_stream_out_covers_nothing_of_it",
         "engine/test_breaches.py::test_a_newer_backup_that_leaves_a_stream_out_does_not_stand_for_it",
     ),
-    4: ("test_repair.py::test_what_verify_found_damaged_is_stored_again",),
+    4: (
+        "test_repair.py::test_what_verify_found_damaged_is_stored_again",
+        "test_repair.py::test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server",
+        "test_repair.py::test_repair_names_what_stays_lost",
+    ),
     5: (
         "test_first_backup.py::test_a_first_run_that_fails_leaves_nothing",
         "test_first_backup.py::test_a_copy_that_copies_nothing_makes_no_repository",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.api import call, connected
 from tests.harness.servers import NEWEST, NatsServer
-from tests.trials.accounts import Type, delete, typing
+from tests.trials.accounts import Type, ask, delete, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
@@ -90,3 +90,63 @@ def test_what_verify_found_damaged_is_stored_again(
     last = typed(*line)
     assert last.code == 0 and last.document["streams"][0]["stored_bytes_added"] < made[0].stat().st_size
     assert typed("verify", last.document["backup"], "-r", repo, *keys).code == 0
+
+
+def test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server(
+    server: NatsServer, typed: Type, tmp_path: Path
+) -> None:
+    repo, second = tmp_path / "repo", tmp_path / "second"
+    back_up = ("backup", "-s", server.url, "-r", repo, "--json")
+    assert typed(*back_up).code == 0
+    publish(server.url, "S", 3000)
+    assert typed(*back_up).code == 0
+    assert typed("copy", "--to-repo", second, "-r", repo).code == 0
+    assert typed("repair", "-r", repo).code == 2
+    nothing = typed("repair", "--from", second, "-r", repo)
+    assert nothing.code == 0 and "nothing is missing" in nothing.out
+
+    for source in (("--from", second), ("-s", server.url)):
+        first, other, *_ = stored = segments(repo)
+        whole = {path: path.read_bytes() for path in stored}
+        flip(first)
+        other.unlink()
+        assert typed("verify", "-r", repo).code == 14
+        line = ("repair", *source, "-r", repo, "--json")
+        dry = typed(*line, "--dry-run")
+        assert (dry.code, dry.document["mended"], other.exists()) == (0, 2, False)
+        done = typed(*line)
+        assert (done.code, done.document["mended"], done.document["lost"]) == (0, 2, 0), done
+        assert {path: path.read_bytes() for path in segments(repo)} == whole
+        assert typed("verify", "--level", "data", "-r", repo).code == 0
+    # What is sound again is built on again.
+    flip(first)
+    assert typed("verify", "-r", repo).code == 14
+    assert typed("repair", "--from", second, "-r", repo).code == 0
+    again = typed(*back_up)
+    assert again.code == 0 and again.document["streams"][0]["stored_bytes_added"] == 0
+
+
+def test_repair_names_what_stays_lost(server: NatsServer, typed: Type, tmp_path: Path) -> None:
+    repo, empty = tmp_path / "repo", tmp_path / "empty"
+    made = typed("backup", "-s", server.url, "-r", repo, "--json").document["backup"]
+    assert typed("init", "-r", empty).code == 0
+    (segment,) = segments(repo)
+    flip(segment)
+    damaged = segment.read_bytes()
+    # Without a verify it is not known, and --check finds it.
+    assert typed("repair", "--from", empty, "-r", repo).code == 0
+    lost = typed("repair", "--check", "--from", empty, "-r", repo, "--json")
+    assert lost.code == 3
+    (one,) = lost.document["objects"]
+    assert (one["outcome"], one["messages"], one["backups"]) == ("lost", 300, [made])
+    assert "has no object of these bytes" in one["reason"]
+    assert typed("repair", "--from", repo, "-r", repo).code == 2
+    assert typed("repair", "--from", tmp_path / "none", "-r", repo).code == 10
+    # A stream of that name that is another one has no messages of ours, nor has one that has lost some.
+    ask(server.url, "STREAM.MSG.DELETE.S", {"seq": 17})
+    for why in ("does not have all of these messages", "is another one"):
+        done = typed("repair", "--check", "-s", server.url, "-r", repo)
+        assert done.code == 3 and why in done.out, done
+        delete(server.url, "S")
+        publish(server.url, "S", 300)
+    assert segment.read_bytes() == damaged
