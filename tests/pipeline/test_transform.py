@@ -127,7 +127,7 @@ WAYS = [
     Way(
         "encrypted",
         ("A", "KV_*"),
-        ("--map-subject", "a.>=>new.>", "--subject", "a.x.>", "--subject", "$KV.cfg.*", "--rename", "A=Z"),
+        ("--map-subject=a.>=>new.>", "--subject=a.x.>", "--subject=$KV.cfg.*", "--rename=A=Z", "--allow-empty"),
         until=True,
     ),
     Way("s3", ("B", "M"), ("--rename", "B=C", "--since", "5", "--until", "41")),
