@@ -144,6 +144,8 @@ async def _follow(world: World) -> tuple[Ran, Contents]:
         finally:
             process.send_signal(signal.SIGINT)
             said = (await asyncio.to_thread(process.communicate))[1]
+    if process.returncode == 130:  # before it had begun: the machine is busy
+        return world.back_up("auto"), at_rest
     if process.returncode:
         return Ran(process.returncode, {}, "", said), at_rest
     newest = jsbackup("show", "latest", "-r", world.repository).ok()

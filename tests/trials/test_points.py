@@ -24,4 +24,4 @@ def _exists(name: str) -> bool:
 def test_every_test_of_the_table_exists() -> None:
     names = [name for tests in POINTS.values() for name in tests]
     assert [name for name in names if not _exists(name)] == []
-    assert all(POINTS.values())
+    assert sorted(POINTS) == list(range(1, 26)) and all(POINTS.values())
