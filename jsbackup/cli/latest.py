@@ -241,19 +241,16 @@ def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, ne
 
     With `newest`, `latest` has to be the newest backup that there is, too: UsageError if it is another.
     """
-    found = []
-    for text in texts:
-        if text != LATEST:
-            found.append(repository.resolve(text))
-            continue
-        finder = make_finder(shared, repository, text)
-        found.append(finder().id)
+    found = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
+    if LATEST in texts:
+        finder = make_finder(shared, repository, LATEST)
+        found[LATEST] = finder().id
         last = repository.backups()[-1]
-        if newest and found[-1] != last:
+        if newest and found[LATEST] != last:
             raise UsageError(
-                f"'latest' would be {found[-1]}, and {last} is newer", hint="Name the one that is meant by its id."
+                f"'latest' would be {found[LATEST]}, and {last} is newer", hint="Name the one that is meant by its id."
             )
-    return found
+    return [found[text] for text in texts]
 
 
 def _usual(shared: Shared) -> Selection | None:

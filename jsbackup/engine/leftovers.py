@@ -10,9 +10,9 @@ message is looked up where the restore comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from jsbackup.engine.abandon import is_marked
-from jsbackup.engine.planned import Target
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import MARKER, StreamInfo
@@ -20,6 +20,9 @@ from jsbackup.repository.archiving import state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader
+
+if TYPE_CHECKING:
+    from jsbackup.engine.planned import Target
 
 __all__ = ["about_mark", "grown_leftovers", "has_message_at"]
 
