@@ -215,7 +215,7 @@ def finish_backup(
     )
     note = ""
     if not failures:
-        lost = find_lost(repository, manifest, results)
+        lost = find_lost(repository, manifest, results, begun.chosen.earlier)
         results, failures, note = lost.results, lost.gone, lost.note
         manifest = replace(manifest, **_outcome(results, failures))
     if begun.lock is not None:

@@ -106,6 +106,13 @@ def _of_backups(status: Status, limits: Limits) -> Iterator[Breach]:
             f"backup {one.id} cannot be read: {one.error.message}",
             "Run 'jsbackup verify'; bring its manifest back from a copy, or give it up with 'jsbackup forget'.",
         )
+    for gap in status.removed:
+        yield Breach(
+            BreachRule.UNREADABLE,
+            gap.backup,
+            f"backup {gap.backup}: {gap.problem}",
+            "Bring its manifest back from a copy, or give it up with 'jsbackup forget'.",
+        )
     for backup in status.ahead:
         yield Breach(
             BreachRule.CLOCK,

@@ -1,9 +1,12 @@
 """A backup that finds nothing of what there was before: has the server lost its streams, or is it another one now?
 
-Only a backup without any message is looked at (of configurations: without any stream). It is held against the newest
-backup of the same source that has messages of streams that it would have too. A stream that had messages and is still
-the same one, but lets go of them by itself (a work queue that was worked off, `max_age`), is as it should be. One that
-is gone, was made anew or was purged is not: then the backup is partial, and says of each what it had.
+Only a backup is looked at in which no stream with messages goes on from an earlier one (of configurations: one without
+any stream). It is held against the newest backup of the same source that has messages of streams that it would have
+too. If one of these has a message that is as old as that backup, it was restored, and something is left. Else a stream
+that had messages and is still the same one, but lets go of them by itself (a work queue that was worked off,
+`max_age`), is as it should be. One that is gone, was made anew or was purged is not: then the backup is partial, and
+says of each what it had. What has come since to streams that were made anew does not stand for what was lost, nor does
+it in the backups that follow: each stream of such a backup says so, by which the next one knows.
 
 An account that never had a message has nothing to lose, and `backup --allow-empty` says that all is as it should be.
 """
@@ -11,7 +14,7 @@ An account that never had a message has nothing to lose, and `backup --allow-emp
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -19,18 +22,21 @@ from jsbackup.engine.failure import Failure
 from jsbackup.engine.stream_backup import StreamResult
 from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest, Result, StreamBackup
 from jsbackup.repository.offers import selects
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.retention import Grouping, group_of
 from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.times import parse_time
 
 __all__ = ["Lost", "find_lost"]
 
 _log = logging.getLogger(__name__)
 
 _LOOKED_AT = 8
+_NOTHING_LEFT = "nothing is left of what backup"
+_ANOTHER = "is another stream now"
 # By these a stream becomes empty without anybody's mistake.
 _LETTING_GO = ("max_age", "allow_msg_ttl")
 
@@ -45,11 +51,19 @@ class Lost:
     note: str = ""
 
 
-def find_lost(repository: Repository, made: Manifest, results: Sequence[StreamResult]) -> Lost:
-    """What is lost, if nothing is left, of a backup that is about to be committed as `made`. Raises StoreError."""
+def find_lost(
+    repository: Repository, made: Manifest, results: Sequence[StreamResult], earlier: Mapping[str, StreamBackup]
+) -> Lost:
+    """What is lost, if nothing is left, of a backup that is about to be committed as `made`. Raises StoreError.
+
+    `earlier` are the last backups of its streams since they were made.
+    """
     asked = made.selection
     assert asked is not None
-    left = made.streams if asked.config_only else [one for one in made.streams if one.captured.messages]
+    if asked.config_only:
+        left = bool(made.streams)
+    else:
+        left = any(one.captured.messages and _goes_on(earlier.get(one.name)) for one in made.streams)
     if left or asked.allow_empty:
         return Lost(tuple(results))
     before = next(_earlier(repository, made), None)
@@ -57,14 +71,17 @@ def find_lost(repository: Repository, made: Manifest, results: Sequence[StreamRe
         return Lost(tuple(results))
     had = {stream.name: stream for stream in _of_worth(before, made)}
     now = {one.stream.name: one for one in results}
+    if any(name in now and _has_old(now[name].stream, before) for name in had):
+        return Lost(tuple(results))
     reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
     lost = {name: why for name, why in reasons.items() if why}
     if not lost:
         return Lost(tuple(results))
-    marked = [_warned(one, lost[one.stream.name]) if one.stream.name in lost else one for one in results]
+    others = f"{_NOTHING_LEFT} {before.id} has, and this stream does not stand for it"
+    marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
     gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
     note = (
-        f"nothing is left of what backup {before.id} has: see whether the server has lost its streams, or is another "
+        f"{_NOTHING_LEFT} {before.id} has: see whether the server has lost its streams, or is another "
         "one now; if it should have none any more, say so once with 'jsbackup backup --allow-empty'"
     )
     return Lost(tuple(marked), tuple(gone), note)
@@ -79,9 +96,17 @@ def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
         _log.warning("what there was before cannot be looked up: %s", error.message)
         return
     alike = [one for one in backups if group_of(one, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
-    accepted = max((one.id for one in alike if one.selection.allow_empty and not one.messages), default="")
+    accepted = max((one.id for one in alike if one.selection.allow_empty), default="")
     others = [one for one in backups if one not in alike]
-    newest = (one.id for line in (alike, others) for one in reversed(line) if one.id > accepted)
+    lines = [[one for one in line if one.id >= accepted] for line in (alike, others)]
+    # A partial one may be of a server that had lost everything before.
+    newest = (
+        one.id
+        for result in (Result.COMPLETE, Result.PARTIAL)
+        for line in lines
+        for one in reversed(line)
+        if one.result is result
+    )
     for backup in islice(newest, _LOOKED_AT):
         try:
             manifest = repository.manifest(backup)
@@ -105,6 +130,17 @@ def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
     return [one for one in before.streams if selects(asked, one.name) and (one.captured.messages or asked.config_only)]
 
 
+def _goes_on(earlier: StreamBackup | None) -> bool:
+    """Whether the last backup of a stream is one that did not find that everything was lost."""
+    return earlier is not None and not any(
+        _NOTHING_LEFT in warning or _ANOTHER in warning for warning in earlier.warnings
+    )
+
+
+def _has_old(now: StreamBackup, before: Manifest) -> bool:
+    return bool(now.captured.messages) and now.state.first_ns <= parse_time(before.created)
+
+
 def _why_missed(had: StreamBackup, found: StreamResult | None, backup: str) -> str:
     """Why the stream may have been lost; "" if it is as it should be."""
     messages = had.captured.messages
@@ -113,7 +149,9 @@ def _why_missed(had: StreamBackup, found: StreamResult | None, backup: str) -> s
         return f"{held}, and the server has no such stream any more"
     now = found.stream
     if now.created != had.created or now.state.last_seq < had.state.last_seq:
-        return f"{held}, and is another stream now, without messages"
+        count = now.captured.messages
+        holds = f"with {count:,} messages" if count > 1 else "with 1 message" if count else "without messages"
+        return f"{held}, and {_ANOTHER}, {holds}"
     return "" if _lets_go(now.config) else f"{held}, and has none any more"
 
 

@@ -26,7 +26,9 @@ def about_masks(stream: str, masks: Sequence[Mask], count: MaskCount, *, may_mis
     for number, mask in enumerate(masks):
         values, seen = count.values.get(number, 0), count.seen.get(number, 0)
         if values:
-            yield Finding(stream, Rule.MASKED, f"{values:,} values are masked by {mask}")
+            yield Finding(
+                stream, Rule.MASKED, f"{values:,} values are masked by {mask}, which is for {seen:,} messages"
+            )
         elif seen and may_miss:
             reason = f"nothing is masked by {mask} in the {seen:,} messages that it is for"
             yield Finding(stream, Rule.MASKED_NOTHING, reason)

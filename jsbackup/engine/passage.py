@@ -35,6 +35,7 @@ from jsbackup.engine.deliver import deliver_once
 from jsbackup.engine.handoff import Relay
 from jsbackup.engine.increment import MAX_DELETED, Present
 from jsbackup.engine.ledger import Ledger
+from jsbackup.engine.leftovers import about_mark
 from jsbackup.engine.live_source import Source
 from jsbackup.engine.masking import about_masks, about_nothing_kept
 from jsbackup.engine.outgoing import writer_for
@@ -114,6 +115,7 @@ class Passage:
         self._outcome: Outcome | None = None
         self._inventory: Listing[ConsumerInfo] = Listing({}, (), {})
         self._consumers: dict[str, PlannedConsumer] = {}
+        self._about_mark: tuple[str, ...] = ()
 
     async def run(self, read: Read) -> LiveSent:
         """Send the stream. Raises what broke off first; nothing of it runs any more then, and nothing is left."""
@@ -222,6 +224,7 @@ class Passage:
 
     async def _look(self) -> StreamInfo:
         info = await self.source.js.stream(self.source.name)
+        self._about_mark = about_mark(info.config)
         self.delivery.start(info.state.bytes, info.state.messages)
         if self.source.consumers is None and info.state.consumers:
             # Before the messages: what a consumer gets meanwhile comes again, instead of being left out.
@@ -376,7 +379,7 @@ class Passage:
 
     def _sent(self, outcome: Outcome, amiss: str) -> LiveSent:
         opaque = self._action.wire is Wire.OPAQUE
-        notes = [amiss] if amiss else []
+        notes = [*([amiss] if amiss else []), *self._about_mark]
         notes += [found.reason for found in self._about_masks()]
         if self._action.wire is Wire.V2 and self._state(outcome).last_seq > self._ledger.last_seq:
             notes.append("its last message was deleted; the time of it has no place in an archive v2")
@@ -386,7 +389,7 @@ class Passage:
             wire=self._action.wire,
             undecoded="it was passed on as it came, not decoded" if opaque else "",
             notes=tuple(notes),
-            incomplete=bool(amiss),
+            incomplete=bool(amiss or self._about_mark),
             ledger=self._ledger,
             known=self._consumers,
         )

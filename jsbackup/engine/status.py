@@ -22,7 +22,9 @@ from functools import partial
 from jsbackup.config import Glob
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
 from jsbackup.repository import layout
+from jsbackup.repository.chain import Gap
 from jsbackup.repository.checks import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.evidence import find_gaps
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
@@ -132,7 +134,8 @@ class Work:
 class Status:
     """Everything, at `now_ns`. Checks are newest first, lines in order of their words.
 
-    `existing` are all ids. `ahead` seem to come from the future.
+    `existing` are all ids. `ahead` seem to come from the future. `removed` were taken away or
+    exchanged, and not by jsbackup.
     """
 
     now_ns: int
@@ -146,6 +149,7 @@ class Status:
     stored: Stored
     work: tuple[Work, ...]
     warnings: tuple[str, ...] = ()
+    removed: tuple[Gap, ...] = ()
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
         """Those of backups of this source; with None, of the sources of all lines. Newest first.
@@ -192,6 +196,7 @@ def take_status(
         stored=_stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}),
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
         warnings=inventory.warnings,
+        removed=tuple(find_gaps(repository.documents)) if inventory.gaps else (),
     )
 
 

@@ -35,7 +35,7 @@ from jsbackup.repository.catalog import (
     encode_catalog,
     entry_of,
 )
-from jsbackup.repository.chain import Evidence, Gap, check_links, refuse_gaps
+from jsbackup.repository.chain import Evidence, Gap, check_chain, check_links, refuse_gaps
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest_json import decode_manifest
@@ -86,6 +86,7 @@ class Inventory:
     entries: tuple[CatalogEntry, ...]
     unreadable: tuple[UnreadableBackup, ...] = ()
     warnings: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()  # backups that seem to have been taken away or exchanged; `evidence.py` makes sure
 
     @property
     def summaries(self) -> tuple[BackupSummary, ...]:
@@ -108,7 +109,11 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
         for one in unreadable:
             if isinstance(one.error, KeyUnavailable):
                 raise one.error
-    return Inventory(tuple(entries), tuple(unreadable), warnings)
+    gaps: list[Gap] = []
+    if wanted is None:
+        there = frozenset(one.id for one in unreadable)
+        gaps = check_chain(Evidence({entry.id: entry for entry in entries}, there, catalog))
+    return Inventory(tuple(entries), tuple(unreadable), warnings, tuple(gaps))
 
 
 def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, ...]:

@@ -176,7 +176,7 @@ def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
     replacing = ["restore", "latest", "S005", "S006", *line, "--if-exists", "replace", *by_spark, "--json"]
     lost = typed(*replacing)
     assert lost.code == 14 and "nothing was restored: stream S005: object" in lost.document["error"]["message"]
-    left = typed(*replacing, "--partial")
+    left = typed(*replacing, "--partial", "--replace-with-part")
     assert left.code == 3 and {one["name"]: len(one["lost"]) for one in check("restore", left)["streams"]} == {
         "S005": 1,
         "S006": 0,

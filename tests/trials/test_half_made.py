@@ -165,3 +165,15 @@ def test_without_marks_a_stream_that_somebody_made_meanwhile_stays(
     with NatsServer("2.14.6") as server, caplog.at_level(logging.WARNING):
         asyncio.run(main(server.url))
     assert "stream ORDERS is there, and may be left half-made" in caplog.text
+
+
+def test_a_clone_of_a_half_made_stream_is_incomplete(tmp_path: Path) -> None:
+    """The mark does not go along, so this is the last time that anybody is told."""
+    with NatsServer(NEWEST) as source, NatsServer(NEWEST) as target:
+        ask(source.url, "STREAM.CREATE.S", {**STREAM, "metadata": MARK})
+        publish(source.url, 3)
+        done = jsbackup("clone", "S", "-s", source.url, "--to-server", target.url, *PATIENT)
+        assert done.code == 3 and "a restore of backup 20261121T014500Z-000001 into it was interrupted" in notes(
+            done.document
+        )
+        assert state(target.url)["messages"] == 3

@@ -53,6 +53,20 @@ class Kept:
         return self.repo / "backups" / f"{self.ids[number]}.json"
 
 
+def test_status_is_not_content_while_a_backup_is_missing(server: NatsServer, typed: Type, tmp_path: Path) -> None:
+    kept = Kept(typed, server, tmp_path, "plain")
+    assert kept.run("status").code == 0
+    away = kept.manifest(2).rename(tmp_path / "away.json")
+    missing = ("unreadable-backup", kept.ids[2])
+    for verified in (False, True):
+        status = kept.run("status", "--json")
+        assert status.code == 17
+        assert [(one["rule"], one["about"]) for one in status.document["breaches"]] == [missing]
+        assert verified or kept.run("verify").code == 14
+    away.rename(kept.manifest(2))
+    assert kept.run("verify").code == 0 and kept.run("status").code == 0
+
+
 @pytest.mark.parametrize("kind", ["plain", "signed"])
 def test_forget_covers_nothing_up(server: NatsServer, typed: Type, tmp_path: Path, kind: str) -> None:
     kept = Kept(typed, server, tmp_path, kind)

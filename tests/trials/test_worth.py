@@ -98,6 +98,32 @@ def test_streams_that_somebody_made_anew_without_messages_are_lost_too(shop: str
     assert typed("status", "-r", tmp_path / "repo").code == 0
 
 
+def test_what_comes_to_a_server_that_has_lost_its_streams_does_not_stand_for_them(
+    shop: str, typed: Type, tmp_path: Path
+) -> None:
+    repo = tmp_path / "repo"
+    where = ("-s", shop, "-r", repo)
+    fill(shop, "ORDERS", 5)
+    fill(shop, "USERS", 5)
+    full = backup_of(typed("backup", *where, "--json"))
+    delete(shop, "ORDERS", "USERS")
+    fill(shop, "ORDERS", 1)
+    fill(shop, "NEW", 1)
+    for _ in range(2):  # the next night as well
+        lost = typed("backup", *where)
+        assert lost.code == 3 and f"nothing is left of what backup {full} has" in lost.out
+        assert "is another stream now, with 1 message" in lost.out
+    kept = typed("forget", "--keep-last", "1", "-r", repo, "--json").document["kept"]
+    assert full in [one["backup"] for one in kept]
+    done = typed("restore", "latest", "--if-exists", "replace", *where, "--json")
+    assert (done.code, backup_of(done)) == (0, full)
+    assert typed("backup", *where).code == 0  # restored: what is as old as the backup is there
+    delete(shop, "ORDERS", "USERS", "NEW")
+    fill(shop, "ORDERS", 1)
+    assert typed("backup", *where).code == 3
+    assert typed("backup", *where, "--allow-empty").code == 0 and typed("backup", *where).code == 0
+
+
 def test_a_stream_that_empties_by_itself_is_not_lost_and_a_purged_one_may_be(
     shop: str, typed: Type, tmp_path: Path
 ) -> None:
