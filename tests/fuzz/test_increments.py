@@ -144,7 +144,7 @@ async def _follow(world: World) -> tuple[Ran, Contents]:
         finally:
             process.send_signal(signal.SIGINT)
             said = (await asyncio.to_thread(process.communicate))[1]
-    if process.returncode == 130:  # before it had begun: the machine is busy
+    if process.returncode in (3, 130):  # on a busy machine: something could not be read, or it had not begun
         return world.back_up("auto"), at_rest
     if process.returncode:
         return Ran(process.returncode, {}, "", said), at_rest
