@@ -166,6 +166,7 @@ ELSEWHERE = {
     Rule.ADAPTED: "tests/trials/test_older_servers.py",
     **dict.fromkeys((Rule.MASK_UNREADABLE, Rule.SAMPLED), "tests/trials/test_missed.py"),
     Rule.LEFTOVER_KEPT: "tests/trials/test_half_made.py",
+    Rule.SILENT: "tests/trials/test_lost_nodes.py",
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
