@@ -69,8 +69,9 @@ def test_it_asks_little(nats_server: Callable[..., NatsServer]) -> None:
     store = ManyBackups(BACKUPS, uncovered=UNCOVERED)
     first = CountingStore(store)
     back_up(first, url)
-    # None of these streams is in any backup: the newest of each kind are looked through, in the catalog and beyond it.
-    assert first.total <= 4 * PAGES + UNCOVERED + len(STREAMS) + FIXED, first.requests
+    # None of these streams is in any backup: the newest of each kind are looked through, in the catalog and beyond it,
+    # and once more at the end for what the server may have lost.
+    assert first.total <= 5 * PAGES + 2 * UNCOVERED + len(STREAMS) + FIXED, first.requests
     asyncio.run(_publish(url, CHANGED))
     second = CountingStore(store)
     report = back_up(second, url)
