@@ -1,5 +1,91 @@
-"""jsbackup: verified backup and restore of NATS JetStream streams."""
+"""jsbackup: verified backup and restore of NATS JetStream streams.
 
-__version__ = "0.1.0"
+    repository = jsbackup.open("s3://bucket/prefix")
+    jsbackup.backup("nats://localhost:4222", repository)
+    for batch in repository.latest()["ORDERS"].messages("orders.eu.>", since="24h"):
+        ...
+    jsbackup.restore(repository.latest(), "nats://localhost:4223", streams=["ORDERS"])
 
-__all__ = ["__version__"]
+What is named in `__all__` is what programs can rely on; see `jsbackup help python`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from jsbackup import errors
+
+__version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from jsbackup.api.connecting import connection
+    from jsbackup.api.opening import open
+    from jsbackup.api.running import (
+        PlannedRestore,
+        PlannedTarget,
+        RestoreOutcome,
+        StreamOutcome,
+        backup,
+        backup_async,
+        plan,
+        plan_async,
+        restore,
+        restore_async,
+    )
+    from jsbackup.api.stored import Backup, BackupRepository, Consumer, Stream
+    from jsbackup.api.telling import StreamProgress
+    from jsbackup.config import Connection
+    from jsbackup.planning.rules import Finding
+
+__all__ = [
+    "Backup",
+    "BackupRepository",
+    "Connection",
+    "Consumer",
+    "Finding",
+    "PlannedRestore",
+    "PlannedTarget",
+    "RestoreOutcome",
+    "Stream",
+    "StreamOutcome",
+    "StreamProgress",
+    "__version__",
+    "backup",
+    "backup_async",
+    "connection",
+    "errors",
+    "open",
+    "plan",
+    "plan_async",
+    "restore",
+    "restore_async",
+]
+
+# Where they are. Imported when they are first asked for: a program waits only for what it uses.
+_HOMES = {
+    "jsbackup.api.connecting": ["connection"],
+    "jsbackup.api.opening": ["open"],
+    "jsbackup.api.running": [
+        "PlannedRestore",
+        "PlannedTarget",
+        "RestoreOutcome",
+        "StreamOutcome",
+        *(name + twin for name in ("backup", "plan", "restore") for twin in ("", "_async")),
+    ],
+    "jsbackup.api.stored": ["Backup", "BackupRepository", "Consumer", "Stream"],
+    "jsbackup.api.telling": ["StreamProgress"],
+    "jsbackup.config": ["Connection"],
+    "jsbackup.planning.rules": ["Finding"],
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(home), name)
+                return value
+        raise AttributeError(f"module 'jsbackup' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,6 +15,7 @@
     ├── TargetConflict                    16  conflict at the target: exists, limits, subject overlap
     ├── PolicyBreach                      17  policy breach (`status`)
     ├── NatsError                         20  NATS unreachable or not allowed
+    │   ├── NatsNoResponders                  nobody subscribes to the subject of a request
     │   ├── NatsTimeout                       no answer in time
     │   │   └── NoLeader                      a cluster placed a stream where no server answers
     │   ├── NatsPermissionDenied              the server does not allow the subject
@@ -23,17 +24,18 @@
     │       └── SnapshotBusy                  another snapshot of the stream is running (servers up to 2.14)
     ├── StoreError                        21  storage unreachable or not allowed
     │   ├── ObjectNotFound                    no object of that key
+    │   ├── NoFolder                          something else is where a store's folder should be
     │   ├── ObjectExists                      create-only put found another object under the key
     │   └── ObjectLocked                      the store keeps the object for some time yet, whoever asks
     └── Interrupted                      130  stopped by the user, state safe
 
-Codes are a contract that users script against (the README lists them): they never change meaning. Messages are lower
+Codes are a contract that users script against (the manual lists them): they never change meaning. Messages are lower
 case without a full stop and name what happened and to what; `hint` is a full sentence that says what to do next.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self, TypeVar
 
 __all__ = [
     "ApiError",
@@ -45,8 +47,10 @@ __all__ = [
     "JsBackupError",
     "KeyUnavailable",
     "NatsError",
+    "NatsNoResponders",
     "NatsPermissionDenied",
     "NatsTimeout",
+    "NoFolder",
     "NoLeader",
     "ObjectExists",
     "ObjectLocked",
@@ -64,9 +68,14 @@ __all__ = [
     "UsageError",
 ]
 
+E = TypeVar("E", bound="JsBackupError")
+
 
 class JsBackupError(Exception):
-    """Base of all errors raised on purpose. `message` says what happened, `hint` what to do."""
+    """Base of all errors raised on purpose. `message` says what happened, `hint` what to do.
+
+    Errors do not change: who knows more makes another one, of the same kind and with the same cause.
+    """
 
     exit_code = 1
 
@@ -75,12 +84,39 @@ class JsBackupError(Exception):
         self.message = message
         self.hint = hint
 
+    def __setattr__(self, name: str, value: object) -> None:
+        python = name.startswith("__")  # Python's own, such as `__traceback__`
+        if not python and (name in vars(self) or hasattr(type(self), name)):
+            raise AttributeError(f"{name} of an error does not change")
+        super().__setattr__(name, value)
+
+    def with_message(self, message: str) -> Self:
+        return self._another((message,), {"message": message})
+
+    def with_hint(self, hint: str) -> Self:
+        return self._another(self.args, {"hint": hint})
+
+    def with_more_hint(self, sentence: str) -> Self:
+        """With a sentence behind the hint, or as the hint if there is none."""
+        return self.with_hint(f"{self.hint} {sentence}" if self.hint else sentence)
+
+    def caused_by(self, cause: BaseException) -> Self:
+        """As `raise … from`, for an error that is returned."""
+        another = self._another(self.args, {})
+        another.__cause__ = cause
+        return another
+
+    def _another(self, args: tuple[Any, ...], changed: dict[str, Any]) -> Self:
+        another = _restored(type(self), args, {**vars(self), **changed})
+        another.__cause__ = self.__cause__
+        return another
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors come back from other processes, and some classes take more than a message.
         return _restored, (type(self), self.args, dict(vars(self)))
 
 
-def _restored(kind: type[JsBackupError], args: tuple[Any, ...], state: dict[str, Any]) -> JsBackupError:
+def _restored(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
     error = kind.__new__(kind, *args)
     vars(error).update(state)
     return error
@@ -91,7 +127,13 @@ class UsageError(JsBackupError):
 
 
 class IncompleteError(JsBackupError):
+    """`result` is what there is, where a function of the package raises it: a backup, or what a restore came to."""
+
     exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None, result: Any = None) -> None:
+        super().__init__(message, hint=hint)
+        self.result = result
 
 
 class RepositoryNotFound(JsBackupError):
@@ -150,6 +192,10 @@ class NatsTimeout(NatsError):
     pass
 
 
+class NatsNoResponders(NatsError):
+    """The server says that nobody subscribes to the subject of a request."""
+
+
 class NoLeader(NatsTimeout):
     """A cluster placed a stream on a server that does not answer. Another attempt may find one that does."""
 
@@ -190,6 +236,18 @@ class StoreError(JsBackupError):
         super().__init__(message, hint=hint)
         self.temporary = temporary
         self.retry_after_seconds = retry_after_seconds
+
+
+class NoFolder(StoreError):
+    """Something else is where the folder of a store should be; `reason` says what."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"cannot open {location}: {reason}",
+            hint="Name a folder, and see whether a disk or share is not mounted there.",
+        )
+        self.location = location
+        self.reason = reason
 
 
 class ObjectNotFound(StoreError):

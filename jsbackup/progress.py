@@ -1,4 +1,4 @@
-"""What a long operation tells whoever watches it. Drawing it is `cli/progress.py`'s business.
+"""What a long operation tells whoever watches it. Drawing it is `cli/output/progress.py`'s business.
 
 The contract, for both sides: calls come from several threads at once; `name` (a stream, or what is being read) tells
 operations that run side by side apart; `start` for a name that is running means that it begins again from nothing (a

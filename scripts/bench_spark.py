@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.cli.main import run
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.backup_frames import Reader, open_backup
-from jsbackup.pipeline.place import place_of
-from jsbackup.pipeline.session import SparkSettings, open_session
+from jsbackup.pipeline.messages.backup_frames import FrameReader, open_backup
+from jsbackup.pipeline.session.repository_ref import place_of
+from jsbackup.pipeline.session.session import SparkSettings, open_session
 
 __all__: list[str] = []
 
@@ -55,8 +55,8 @@ def _jobs(session: SparkSession, master: str, repository: str, tables: Path) -> 
         _command("export", "latest", "--format", "parquet", "--output", str(tables), *there)
 
     return {
-        "alone": lambda: _read_all(backup.messages(["S"], _COLUMNS, Reader.SPARK)),
-        "the data source": lambda: _read_all(backup.messages(["S"], _COLUMNS, Reader.STORE)),
+        "alone": lambda: _read_all(backup.messages(["S"], _COLUMNS, FrameReader.SPARK)),
+        "the data source": lambda: _read_all(backup.messages(["S"], _COLUMNS, FrameReader.STORE)),
         "verify --level data": lambda: _command("verify", "latest", "--level", "data", *there),
         "stats": lambda: _command("stats", "latest", *there),
         "export": export,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "model": ({"errors"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),
-    "heap": (set(), set()),
+    "memory": (set(), set()),
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
     "config": ({"errors", "model", "times", "names"}, set()),
@@ -29,30 +31,41 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "stores": ({"errors", "model"}, set()),
     "repository": (
-        BASE | {"heap", "compute", "formats", "stores"},
+        BASE | {"memory", "compute", "formats", "stores"},
         {"pyarrow", "zstandard"},
     ),
     "transforms": ({"errors", "model", "times", "names", "compute", "config"}, {"pyarrow"}),
     "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
-    "engine": (BASE | {"compute", "protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
+    "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
+    "engine": (
+        BASE | {"compute", "protocol", "formats", "stores", "repository", "transforms", "planning"},
+        {"pyarrow"},
+    ),
     "pipeline": (
-        BASE | {"formats", "stores", "repository", "exchange", "engine", "transforms"},
+        BASE | {"formats", "stores", "repository", "exchange", "engine", "transforms", "planning"},
         {"pyarrow", "pyspark", "py4j", "deltalake"},
     ),
+    # It imports pyspark for types alone.
+    "api": (
+        BASE | {"formats", "stores", "repository", "transforms", "planning", "engine", "pipeline"},
+        {"pyarrow", "pyspark"},
+    ),
     "cli": (
-        BASE | {"heap", "protocol", "formats", "stores", "repository", "transforms", "exchange", "engine", "pipeline"},
+        BASE
+        | {"memory", "protocol", "formats", "stores", "repository", "transforms", "exchange", "planning", "engine"}
+        | {"pipeline", "api"},
         {"click", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),
-    "__init__": (BASE | {"engine", "repository", "stores"}, set()),
+    "__init__": ({"errors", "config", "planning", "api"}, set()),
 }
 
 # Third-party imports that belong to one file alone, and files that may be imported from one place alone.
 ONE_DOOR = {
-    "nats": "engine/link.py",
-    "nkeys": "engine/link.py",
-    "cryptography": "repository/signing.py",
-    "pyrage": "repository/age.py",
+    "nats": "engine/link/link.py",
+    "nkeys": "engine/link/link.py",
+    "cryptography": "repository/crypto/signing.py",
+    "pyrage": "repository/crypto/age.py",
     "boto3": "stores/s3_client.py",
     "botocore": "stores/s3_client.py",
     "urllib3": "stores/s3_client.py",
@@ -107,8 +120,8 @@ def test_imports_follow_the_table(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_only_the_engine_and_the_cli_are_asynchronous(path: Path) -> None:
-    if _layer(path) not in ("engine", "cli"):
+def test_only_what_waits_for_servers_is_asynchronous(path: Path) -> None:
+    if _layer(path) not in ("engine", "api", "cli"):
         assert "asyncio" not in _imports(path)
 
 
@@ -117,3 +130,76 @@ def test_the_environment_is_read_in_config_only(path: Path) -> None:
     if _layer(path) != "config":
         attributes = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
         assert not attributes & {"environ", "getenv"}
+
+
+# --- rooms ---
+
+# Modules on one floor, packages below it not counted. More are a crowd, in which nobody finds anything.
+MOST_ON_A_FLOOR = 20
+
+
+def _floors() -> list[Path]:
+    return sorted({path.parent for path in _files()})
+
+
+@pytest.mark.parametrize("floor", _floors(), ids=lambda p: str(p.relative_to(ROOT.parent)))
+def test_a_package_says_what_it_is_for_and_is_no_crowd(floor: Path) -> None:
+    assert ast.get_docstring(ast.parse((floor / "__init__.py").read_text()))
+    assert len([path for path in floor.glob("*.py") if path.name != "__init__.py"]) <= MOST_ON_A_FLOOR
+
+
+def test_no_imports_go_round_in_a_circle() -> None:
+    """Those inside functions count; those for the type checker alone do not."""
+    modules = {_module(path): path for path in _files()}
+    arrows = {name: _imported_modules(path, modules) - {name} for name, path in modules.items()}
+    while free := [name for name, found in arrows.items() if not found]:
+        for name in free:
+            del arrows[name]
+        arrows = {name: found - set(free) for name, found in arrows.items()}
+    assert not arrows
+
+
+def test_a_public_class_has_its_name_alone() -> None:
+    where: dict[str, list[str]] = {}
+    for path in _files():
+        if path.name != "_kernels_py.py":  # the twin of the compiled kernel
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    where.setdefault(node.name, []).append(_module(path))
+    assert {name: found for name, found in where.items() if len(found) > 1} == {}
+
+
+def test_the_floor_plan_names_files_that_there_are() -> None:
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py|\.md)?)`", text))
+    assert len(named) > 40
+    rooms = {path.name for path in ROOT.rglob("*") if path.is_dir()}
+    assert {one for one in named if not _is_there(one, rooms)} == set()
+    assert named >= {f"{path.parent.name}/" for path in ROOT.glob("*/__init__.py")}
+
+
+def _is_there(name: str, rooms: set[str]) -> bool:
+    return (ROOT / name).exists() or (ROOT.parent / name).exists() or name.rstrip("/") in rooms
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported_modules(path: Path, modules: dict[str, Path]) -> set[str]:
+    found: set[str] = set()
+    for node in _nodes_that_run(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+            found |= inner if len(inner) == len(node.names) else {node.module, *inner}
+    return found & modules.keys()
+
+
+def _nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield from _nodes_that_run(node)

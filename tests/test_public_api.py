@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,40 @@ def test_all_names_what_exists_in_order(name: str) -> None:
     assert all(hasattr(module, item) for item in exported)
 
 
+PUBLIC = {
+    "Backup",
+    "BackupRepository",
+    "Connection",
+    "Consumer",
+    "Finding",
+    "PlannedRestore",
+    "PlannedTarget",
+    "RestoreOutcome",
+    "Stream",
+    "StreamOutcome",
+    "StreamProgress",
+    "__version__",
+    "backup",
+    "backup_async",
+    "connection",
+    "errors",
+    "open",
+    "plan",
+    "plan_async",
+    "restore",
+    "restore_async",
+}
+
+
+def test_what_programs_can_rely_on_is_all_there_and_nothing_else() -> None:
+    assert jsbackup.__all__ == sorted(PUBLIC, key=lambda name: (not name[0].isupper(), name))
+    assert dir(jsbackup) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(jsbackup, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'latest'"):
+        jsbackup.latest  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_the_package_is_typed() -> None:
     from importlib.resources import files
 
@@ -35,3 +71,8 @@ def test_the_version_is_the_projects() -> None:
     from importlib.metadata import version
 
     assert version("jsbackup") == jsbackup.__version__
+
+
+def test_the_changes_begin_with_this_version() -> None:
+    changes = (Path(__file__).parents[1] / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == jsbackup.__version__

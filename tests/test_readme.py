@@ -1,8 +1,9 @@
-"""The README is true: its commands run, its output is what they print, its snippets work, its tables are complete.
+"""README and manual are true: commands run, output is what they print, snippets work, tables are complete.
 
-How it is written: the `console` blocks are typed into one shell, the first to the last; what follows a command is its
-output. Ids, times, digests and measured values stand for others of their kind, blanks for any blanks, `…` for
-anything in a line, and a line of it alone for any lines. What fails shows its exit code with `echo $?`.
+How they are written: the `console` blocks, of the README and then of the pages in the order of their index, are typed
+into one shell, the first to the last; what follows a command is its output. Ids, times, digests and measured values
+stand for others of their kind, blanks for any blanks, `…` for anything in a line, and a line of it alone for any lines.
+What fails shows its exit code with `echo $?`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import pytest
 from click import Option
 
 from jsbackup import __version__
-from jsbackup.cli import plan
-from jsbackup.cli.command import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.commands import plan
 from jsbackup.cli.main import COMMANDS, EXIT_CODES
-from jsbackup.repository import age
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
 from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
@@ -39,17 +40,26 @@ from tests.harness.servers import BUNDLED, NEWEST, VERSIONS, NatsServer
 pytestmark = [pytest.mark.timeout(500), pytest.mark.xdist_group("readme")]
 
 ROOT = Path(__file__).parents[1]
+MANUAL = ROOT / "jsbackup" / "manual"
+INDEX = MANUAL / "index.md"
+ENTRIES: dict[str, str] = dict(re.findall(r"^- \[[\w-]+\]\(([\w-]+)\.md\): (.+)$", INDEX.read_text(), re.MULTILINE))
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PAGES = {path: path.read_text() for path in [ROOT / "README.md", INDEX, *(MANUAL / f"{name}.md" for name in ENTRIES)]}
+BLOCKS: list[tuple[Path, str, str]] = [
+    (path, *block)
+    for path, text in PAGES.items()
+    for block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+]
 
-SOURCE, TARGET = "nats://127.0.0.1:4222", "nats://127.0.0.1:4223"
+SOURCE, TARGET, NEW = (f"nats://127.0.0.1:{port}" for port in (4222, 4223, 4224))
 S3_STORE = "http://127.0.0.1:8333"
 RECIPIENT = "age1j04r9l2ccxhnp53yku0fc4m9nk62kzt2s62scve3t3hhnpk73ugsm85926"
-FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the README has it
+FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the pages have it
 
 
-def blocks(kind: str) -> list[str]:
-    return [text for found, text in BLOCKS if found == kind]
+def blocks(kind: str, page: Path | None = None) -> list[str]:
+    """Of a page, or of all."""
+    return [text for path, found, text in BLOCKS if found == kind and page in (None, path)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,9 @@ def _steps() -> list[Step]:
 
 
 STEPS = _steps()
+
+# The Python of a page is one program.
+PROGRAMS = {path.stem: "\n".join(found) for path in PAGES if (found := blocks("python", path))}
 
 _KINDS = [
     (r"\d{8}T\d{6}Z-[0-9a-f]{6}", "<id>"),
@@ -115,7 +128,7 @@ def test_output_is_compared() -> None:
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    """What the demo fills its server with is what the README shows."""
+    """What the demo fills its server with is what the pages show."""
     spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -164,10 +177,17 @@ class Shell:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """All commands of the README typed in their order in `folder`: exit code and output of each."""
+    """All commands typed in their order in `folder`: exit code and output of each."""
 
     folder: Path
     results: list[tuple[int, list[str]]]
+    places: dict[str, str]  # what the pages have, and what stands for it here
+
+    def told(self, text: str) -> str:
+        """The text, with what is there in place of what the pages have."""
+        for shown, there in self.places.items():
+            text = text.replace(shown, there)
+        return text
 
 
 @pytest.fixture(scope="module")
@@ -178,19 +198,18 @@ def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_serve
     (folder / "operator.key").write_text(f"{operator.text}\n")
     (profiles,) = (text for text in blocks("toml") if "[profiles." in text)
     shell = Shell(folder)
-    with NatsServer(BUNDLED) as source, NatsServer(BUNDLED) as target:
+    with NatsServer(BUNDLED) as source, NatsServer(BUNDLED) as target, NatsServer(BUNDLED) as new:
         asyncio.run(demo.fill(source.url))
         (folder / "config.toml").write_text(profiles.replace(SOURCE, source.url))
-        results: list[tuple[int, list[str]]] = []
-        first_id = ""
+        places = {SOURCE: source.url, TARGET: target.url, NEW: new.url, S3_STORE: s3_server.url}
+        typed = Session(folder, [], places | {RECIPIENT: operator.recipient.label})
         for step in STEPS:
-            command = step.command.replace(SOURCE, source.url).replace(TARGET, target.url)
-            command = command.replace(S3_STORE, s3_server.url).replace(RECIPIENT, operator.recipient.label)
-            results.append(shell.type(command.replace(FIRST_ID, first_id)))
-            ids = [word for line in results[-1][1] for word in line.split() if is_backup_id(word)]
-            first_id = first_id or next(iter(ids), "")
+            typed.results.append(shell.type(typed.told(step.command)))
+            ids = [word for line in typed.results[-1][1] for word in line.split() if is_backup_id(word)]
+            if ids:
+                typed.places.setdefault(FIRST_ID, ids[0])
         shell.close()
-        yield Session(folder, results)
+        yield typed
 
 
 @pytest.mark.nats
@@ -205,11 +224,10 @@ def test_a_command_prints_what_is_shown(session: Session, number: int) -> None:
 
 @pytest.mark.nats
 @pytest.mark.s3
-@pytest.mark.parametrize("program", blocks("python"))
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_runs_in_the_folder_of_the_repository(session: Session, program: str) -> None:
-    first = next(word for line in session.results[0][1] for word in line.split() if is_backup_id(word))
-    line = [sys.executable, "-c", program.replace(FIRST_ID, first)]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=session.folder, timeout=120)
+    line = [sys.executable, "-c", session.told(program)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=session.folder, timeout=400, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     assert "orders.us.0" in done.stdout
 
@@ -257,6 +275,7 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     }
     done = subprocess.run(["sh", "-e", "-c", INSTALL], cwd=clone, capture_output=True, text=True, env=plain | quiet)
     assert done.returncode == 0, done.stderr
+    pages = {path.name for path in MANUAL.iterdir()}
     shutil.rmtree(clone / "jsbackup")  # what runs from here on is what was installed
 
     def installed(*line: str) -> str:
@@ -269,14 +288,15 @@ def test_what_is_installed_works(tmp_path: Path) -> None:
     assert installed("venv/bin/jsbackup", "verify", "-r", "repo") == "there are no backups\n"
     program = "import jsbackup; from importlib.resources import files; [print(p) for p in files(jsbackup).rglob('*')]"
     packed = installed("venv/bin/python", "-c", program)
-    for name in ("cli/output.schema.json", "repository/manifest.schema.json", "py.typed"):
+    data = ("cli/output.schema.json", "repository/manifest.schema.json", "py.typed")
+    for name in (*data, *(f"manual/{page}" for page in pages)):
         assert f"jsbackup/{name}" in packed
 
 
 def test_what_no_test_types_is_what_ci_runs() -> None:
     lines = {line for block in blocks("sh") if block != INSTALL for line in block.splitlines()}
     assert lines <= set((ROOT / ".ci" / "run").read_text().splitlines())
-    assert {kind for kind, _ in BLOCKS} <= {"console", "sh", "python", "conf", "sql", "toml", ""}
+    assert {kind for _, kind, _ in BLOCKS} <= {"console", "sh", "python", "conf", "sql", "toml", ""}
 
 
 def test_the_runbook_has_keys_that_are_options() -> None:
@@ -291,46 +311,43 @@ def test_the_two_commands_are_on_the_first_screen() -> None:
     assert "./scripts/demo" in screen and "./scripts/test" in screen and "pip install ." in screen
 
 
-def _table(heading: str) -> list[list[str]]:
-    """The rows of the first table behind a heading of this text."""
-    part = README[README.index(f"## {heading}\n") :]
-    rows = re.search(r"^\|.*?\n(?=[^|]|$)(?!\|)", part, re.DOTALL | re.MULTILINE)
+def _table(page: str) -> list[list[str]]:
+    """The rows of the first table of a page."""
+    rows = re.search(r"^\|.*?\n(?=[^|]|$)(?!\|)", PAGES[MANUAL / f"{page}.md"], re.DOTALL | re.MULTILINE)
     assert rows is not None
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[0].splitlines()[2:] if line]
 
 
 def test_exit_codes_are_listed() -> None:
-    assert {int(code): text for code, text in _table("In scripts")} == EXIT_CODES
+    assert {int(code): text for code, text in _table("scripting")} == EXIT_CODES
 
 
-def _told(heading: str) -> tuple[set[str], set[str]]:
+def _told(page: str) -> tuple[set[str], set[str]]:
     """Options and variables in the first two columns of a table."""
-    cells = _table(heading)
+    cells = _table(page)
     options, variables = (" ".join(row[column] for row in cells) for column in (0, 1))
     return set(re.findall(r"`(--?[\w-]+)`", options)), set(re.findall(r"`([A-Z0-9_]+)`", variables))
 
 
-@pytest.mark.parametrize(
-    ("heading", "options"), [("Connecting", [*GLOBAL_OPTIONS, *SERVER_OPTIONS]), ("S3", S3_OPTIONS)]
-)
-def test_shared_options_and_their_variables_are_listed(heading: str, options: list[Option]) -> None:
+@pytest.mark.parametrize(("page", "options"), [("connecting", [*GLOBAL_OPTIONS, *SERVER_OPTIONS]), ("s3", S3_OPTIONS)])
+def test_shared_options_and_their_variables_are_listed(page: str, options: list[Option]) -> None:
     quiet = {"--json", "-q", "--quiet", "-v", "--verbose", "--no-progress", "--log-format"}
     wanted = {opt for option in options for opt in (*option.opts, *option.secondary_opts)} - quiet
     variables = {found for o in options for found in re.findall(r"[A-Z0-9]+_[A-Z0-9_]+", o.help or "")}
-    assert _told(heading) == (wanted, variables)
+    assert _told(page) == (wanted, variables)
 
 
 def test_options_in_commands_exist() -> None:
     """Also those in the text, which no test types."""
-    known = {"--help", "--version"}
+    known = {"--help", "--help-all", "--version"}
     helps = "".join(jsbackup_help(name) for name in COMMANDS)
-    for option in set(re.findall(r"`(--[a-z][\w-]*)", README)):
+    for option in set(re.findall(r"`(--[a-z][\w-]*)", "".join(PAGES.values()))):
         assert option in known or option in helps, option
 
 
 def jsbackup_help(name: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "jsbackup", name, "--help"],
+        [sys.executable, "-m", "jsbackup", name, "--help-all"],
         capture_output=True,
         text=True,
         env=environment(),
@@ -339,14 +356,39 @@ def jsbackup_help(name: str) -> str:
     return done.stdout
 
 
-def test_files_that_are_named_are_there() -> None:
-    for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / path).is_file(), path
-    for path in re.findall(r"`(jsbackup/[\w/]+/)`", README):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_chapters_that_are_named_are_there(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", PAGES[page]):
+        target = page.parent / link if link else page
+        assert target.is_file(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+        assert not anchor or anchor[1:] in [_anchor(heading) for heading in headings], anchor
+    for path in re.findall(r"`(jsbackup/[\w/]+/)`", PAGES[page]):
         assert (ROOT / path).is_dir(), path
-    named = re.findall(r"`(jsbackup/\w+/)`", README[README.index("## Development") :])
-    packages = {f"jsbackup/{path.parent.name}/" for path in (ROOT / "jsbackup").glob("*/__init__.py")}
-    assert set(named) >= packages - {"jsbackup/config/", "jsbackup/transforms/"}
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes them."""
+    return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+
+
+def test_the_readme_is_short_and_leads_to_the_manual() -> None:
+    assert len(README.splitlines()) <= 250
+    links = set(re.findall(r"\]\(jsbackup/manual/([\w-]+)\.md", README))
+    assert links == {"index", *ENTRIES}
+
+
+def test_the_index_has_every_page_and_says_what_it_is_for() -> None:
+    assert {path.stem for path in MANUAL.iterdir()} == {"index", *ENTRIES}
+    for name, about in ENTRIES.items():
+        title, blank, first = PAGES[MANUAL / f"{name}.md"].splitlines()[:3]
+        assert title.startswith("# ") and blank == "" and first == about, name
+
+
+def test_every_command_is_named_in_the_manual() -> None:
+    text = "".join(PAGES.values())
+    for name in COMMANDS:
+        assert re.search(rf"(jsbackup |`){name}\b", text), name
 
 
 def test_json_shown_is_json() -> None:

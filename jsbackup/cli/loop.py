@@ -13,9 +13,10 @@ import signal
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from jsbackup.cli.command import INTERRUPTED
+from jsbackup.api.worker import raise_first
+from jsbackup.cli.options.context import INTERRUPTED
 from jsbackup.errors import Interrupted, JsBackupError
 
 __all__ = ["run"]
@@ -26,14 +27,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _THRESHOLD = 700  # Python's own, which `main` had raised: garbage may hold buffers from here on
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
-# Each running transfer keeps one, or two to send on what it reads (at most 64 at a time), and each may want another for
-# something short. The default has a few more than the machine has processors, and a transfer that waits for a thread is
-# given up by the server.
-_MOST_THREADS = 224
 
 
 class _Threads(ThreadPoolExecutor):
-    """The loop's threads; nobody waits for those that were left to their own."""
+    """The loop's threads, in which it looks names up; nobody waits for those that were left to their own."""
 
     left = False
 
@@ -55,7 +52,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
     async def guarded() -> T:
         loop = asyncio.get_running_loop()
         guard = asyncio.current_task()
-        threads = _Threads(_MOST_THREADS)
+        threads = _Threads()
         loop.set_default_executor(threads)
         task = asyncio.ensure_future(work)
 
@@ -88,7 +85,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
             if threads.left:  # it failed while it cleaned up
                 raise Interrupted(INTERRUPTED) from error
             if isinstance(error, BaseExceptionGroup):
-                _raise_the_first(error)
+                raise_first(error)
             raise
         finally:
             for number in _SIGNALS:
@@ -105,14 +102,3 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _raise_the_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """The first error of tasks that failed together, if all of them are ours; else the group, which is a bug."""
-    known, bugs = group.split(JsBackupError)
-    if known is None or bugs is not None:
-        raise group
-    first: BaseException = known
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    raise first from group

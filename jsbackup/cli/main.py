@@ -20,67 +20,109 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
-from jsbackup.cli.command import (
-    GLOBAL_OPTIONS,
+from jsbackup.cli.options.command_help import EXIT_CODES, write_examples
+from jsbackup.cli.options.context import (
+    COMPLETE_VARIABLE,
+    HELP_ALL,
     INTERRUPTED,
-    KEY_OPTIONS,
-    S3_OPTIONS,
-    SERVER_OPTIONS,
+    HelpGroup,
     LastOutput,
+    wants_all,
     write_options,
 )
-from jsbackup.cli.manual import EXIT_CODES
-from jsbackup.cli.output import Output, silence
-from jsbackup.cli.usage import no_such_command, usage_error
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.usage import no_such_command, usage_error
+from jsbackup.cli.output.output import Output, silence
+from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
-from jsbackup.heap import keep_one_heap
+from jsbackup.memory import keep_one_heap
 
-__all__ = ["COMPLETE_VARIABLE", "EXIT_CODES", "cli", "main"]
+__all__ = ["EXIT_CODES", "cli", "main"]
 
-# command -> (module, what --help says of it)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("jsbackup.cli.repo", "Make a repository and probe its store."),
-    "backup": ("jsbackup.cli.backup", "Back streams up: all of the account, or those named."),
-    "follow": ("jsbackup.cli.follow", "Keep streams backed up within seconds of what is published."),
-    "list": ("jsbackup.cli.repo", "List the backups of a repository."),
-    "show": ("jsbackup.cli.repo", "Show one backup: streams, consumers, segments, warnings."),
-    "diff": ("jsbackup.cli.diff", "Compare two backups, or a backup and a server."),
-    "verify": ("jsbackup.cli.verify", "Check stored backups: names and sizes, digests, every message."),
-    "repair": ("jsbackup.cli.repair", "Put back stored objects that are missing or damaged."),
-    "drill": ("jsbackup.cli.drill", "Restore a backup into a throwaway server of its own, and prove it."),
-    "status": ("jsbackup.cli.status", "Say how backups stand: a gate for monitoring, with metrics and a page."),
-    "forget": ("jsbackup.cli.forget", "Remove backups that no policy keeps, or those named."),
-    "hold": ("jsbackup.cli.forget", "Hold backups, so that none of them is forgotten."),
-    "prune": ("jsbackup.cli.prune", "Delete what no backup needs any more."),
-    "unlock": ("jsbackup.cli.prune", "Show who is at work in a repository, and remove expired leases."),
-    "copy": ("jsbackup.cli.copy", "Copy backups into another repository."),
-    "plan": ("jsbackup.cli.plan", "Say what a restore would do, and what stands against it."),
-    "restore": ("jsbackup.cli.restore", "Restore streams and consumers into a server, and prove it."),
-    "clone": ("jsbackup.cli.clone", "Bring streams and consumers from one server to another."),
-    "import": ("jsbackup.cli.exchange", "Take in directories of the nats CLI, config files, or tables."),
-    "export": ("jsbackup.cli.exchange", "Write a backup out: for the nats CLI, as config files, as tables."),
-    "stats": ("jsbackup.cli.stats", "Say what is in a backup, by stream and subject (on Spark)."),
-    "query": ("jsbackup.cli.stats", "Run an SQL query over a backup (on Spark)."),
-    "transform": ("jsbackup.cli.transform", "Make a new backup of another one: renamed, cut, masked (on Spark)."),
-    "compact": ("jsbackup.cli.transform", "Make a backup anew in fewer segments (on Spark)."),
-    "key": ("jsbackup.cli.keys", "Say who can read an encrypted repository, and who signs in it."),
-    "schedule": ("jsbackup.cli.schedule", "Print files that run a profile by cron, systemd or Kubernetes."),
-    "doctor": ("jsbackup.cli.doctor", "Say what stands against a backup or a restore, and how to mend it."),
-    "config": ("jsbackup.cli.config_check", "Say what profiles set, and what is wrong with them."),
-    "completion": ("jsbackup.cli.completion", "Print the completion script of a shell."),
+# heading of --help -> command -> (module, what --help says of it)
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Back up": {
+        "backup": ("jsbackup.cli.commands.backup", "Back up streams: all of the account, or those named."),
+        "follow": ("jsbackup.cli.commands.follow", "Keep streams backed up within seconds of what is published."),
+        "init": ("jsbackup.cli.commands.repo", "Make a repository and probe its store."),
+    },
+    "Restore": {
+        "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
+        "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
+        "clone": ("jsbackup.cli.commands.clone", "Bring streams and consumers from one server to another."),
+        "export": (
+            "jsbackup.cli.commands.exchange",
+            "Export a backup: for the nats CLI, as config files, as tables.",
+        ),
+        "import": ("jsbackup.cli.commands.exchange", "Import directories of the nats CLI, config files, or tables."),
+    },
+    "Look": {
+        "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
+        "show": ("jsbackup.cli.commands.repo", "Show one backup: streams, consumers, segments, warnings."),
+        "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
+        "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
+        "status": (
+            "jsbackup.cli.commands.status",
+            "Show backup health: a check for monitoring, with metrics and a page.",
+        ),
+    },
+    "Keep": {
+        "forget": ("jsbackup.cli.commands.forget", "Remove backups that no policy keeps, or those named."),
+        "hold": ("jsbackup.cli.commands.forget", "Hold backups, so that 'forget' keeps them."),
+        "prune": ("jsbackup.cli.commands.prune", "Delete what no backup needs any more."),
+        "copy": ("jsbackup.cli.commands.copy", "Copy backups into another repository."),
+        "repair": ("jsbackup.cli.commands.repair", "Put back stored objects that are missing or damaged."),
+        "unlock": ("jsbackup.cli.commands.prune", "Show the leases of running commands, and remove expired ones."),
+    },
+    "Operate": {
+        "drill": ("jsbackup.cli.commands.drill", "Restore a backup into a throwaway server of its own, and prove it."),
+        "doctor": (
+            "jsbackup.cli.commands.doctor",
+            "Check what a backup or restore needs, and say how to fix what is wrong.",
+        ),
+        "schedule": (
+            "jsbackup.cli.schedules.schedule",
+            "Print files that run a profile by cron, systemd, Kubernetes.",
+        ),
+        "config": ("jsbackup.cli.commands.config_check", "Show what profiles set, and what is wrong with them."),
+        "key": ("jsbackup.cli.commands.keys", "Manage who reads an encrypted repository, and who signs in it."),
+        "completion": ("jsbackup.cli.options.completion", "Print the completion script of a shell."),
+        "help": ("jsbackup.cli.manual.help", "Show a page of the manual, or find words in it."),
+    },
+    "Analyse, on Spark": {
+        "stats": ("jsbackup.cli.commands.spark.stats", "Count messages and bytes by stream and subject (on Spark)."),
+        "query": ("jsbackup.cli.commands.spark.stats", "Run an SQL query over a backup (on Spark)."),
+        "transform": (
+            "jsbackup.cli.commands.spark.transform",
+            "Make a new backup from another one: renamed, cut, masked (on Spark).",
+        ),
+        "compact": (
+            "jsbackup.cli.commands.spark.transform",
+            "Rewrite a backup with fewer, larger segments (on Spark).",
+        ),
+    },
+}
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+
+# What is looked for in the worst hour.
+_AT_ONCE = {
+    "jsbackup list -r ./repo": "which backups there are",
+    "jsbackup plan latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "what a restore would do; changes nothing",
+    "jsbackup restore latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "bring one stream back, and prove it",
 }
 
-COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
 
-# Imports make some hundred thousand objects, none of them garbage: to look for it takes 0.1 s (M).
+_WIDTH = max(map(len, COMMANDS))  # so that all groups stand in the same columns
+
+# Imports make some hundred thousand objects, none of them garbage: to look for it takes 0.1 s (measured).
 # `loop.run` takes it back.
 _START_THRESHOLD = 100_000
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HelpGroup):
     """A group that imports a command's module only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -105,11 +147,18 @@ class LazyGroup(click.Group):
         names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), HELP_ALL]
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands ('jsbackup COMMAND --help' says more)"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        write_examples(formatter, _AT_ONCE, "In an emergency")
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{_WIDTH}}", text) for name, (_, text) in commands.items()])
         shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
         write_options(ctx, formatter, "Options", [p for p in self.get_params(ctx) if p not in shared])
+        if not wants_all(ctx):
+            return
         write_options(ctx, formatter, "Global options (also after the command)", GLOBAL_OPTIONS)
         write_options(ctx, formatter, "Server options (also after the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also after the command)", S3_OPTIONS)
@@ -133,7 +182,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | None) -> None:
     """Answer a shell; the scripts of `jsbackup completion` ask by a variable of the environment."""
     if instruction and not ctx.resilient_parsing:
-        ctx.exit(shell_complete(cli, {}, "jsbackup", COMPLETE_VARIABLE, instruction))
+        from jsbackup.cli.options.completion import answer_shell
+
+        ctx.exit(answer_shell(cli, instruction))
 
 
 @click.group(
@@ -144,7 +195,13 @@ def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | No
     subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
 )
 @click.option(
     "--answer-shell",
@@ -189,8 +246,6 @@ def _run_to_the_end(arguments: Sequence[str]) -> int:
         silence(sys.stdout)
         return 0
     except Exception as error:  # the last door: a bug becomes one sentence, not a traceback
-        from jsbackup.config import environment
-
         if "JSBACKUP_TRACEBACK" in environment():
             raise
         hint = "This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it."
@@ -256,7 +311,7 @@ def main() -> None:
     # Registered before all others, so run after them. Python would take modules and objects apart: a tenth of a second.
     atexit.register(lambda: _leave(code))
     code = _run_to_the_end(sys.argv[1:])
-    if code == Interrupted.exit_code:
+    if code == Interrupted.exit_code or COMPLETE_VARIABLE in environment():
         # Python would wait for threads that wait for a store. Nothing they do is needed any more.
         _leave(code)
     sys.exit(code)

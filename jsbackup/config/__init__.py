@@ -36,10 +36,21 @@ from jsbackup.config.reference import ConnectionReference, connection_reference,
 from jsbackup.config.s3 import s3_settings
 from jsbackup.config.secrets import Secret, expand_path, resolve_secret
 from jsbackup.config.toml_file import read_toml
-from jsbackup.config.values import Glob, is_chosen, parse_bool, parse_duration, parse_glob, parse_size, parse_time
+from jsbackup.config.values import (
+    MAY_MISS,
+    Glob,
+    excludes_nothing,
+    is_chosen,
+    parse_bool,
+    parse_duration,
+    parse_glob,
+    parse_size,
+    parse_time,
+)
 
 __all__ = [
     "LOGIN_NAMES",
+    "MAY_MISS",
     "ConfigFile",
     "Connection",
     "ConnectionOptions",
@@ -59,6 +70,7 @@ __all__ = [
     "environment",
     "environment_with",
     "examine_config",
+    "excludes_nothing",
     "expand_path",
     "expand_variables",
     "has_login",

@@ -216,11 +216,14 @@ def _server(text: str) -> Server:
     if parts.scheme in ("ws", "wss"):
         raise UsageError("WebSocket URLs are not supported", hint=hint)
     if parts.scheme not in ("nats", "tls"):
-        raise UsageError(f"a server URL has the unknown scheme {parts.scheme!r}", hint=hint)
+        # Another one is not quoted: without a scheme a user or a password may stand in its place.
+        named = f" {parts.scheme!r}" if parts.scheme in ("http", "https") else ""
+        raise UsageError(f"a server URL has an unknown scheme{named}", hint=hint)
     if not host or any(character.isspace() or not character.isprintable() for character in host):
-        raise UsageError("a server URL names no host", hint=hint)
+        raise UsageError("a server URL has no host", hint=hint)
     if parts.path.strip("/") or parts.query or parts.fragment:
-        raise UsageError(f"the URL of server {host} has more than a host and a port", hint=hint)
+        # Not quoted: with an unencoded / ? or # in a password, the rest of it stands where the host should.
+        raise UsageError("a server URL has more than a host and a port", hint=hint)
     login, token = None, None
     if parts.username is not None:
         user = unquote(parts.username)
@@ -362,5 +365,5 @@ def _timeout(text: str | None) -> float:
         return DEFAULT_TIMEOUT_SECONDS
     seconds = parse_duration(text)
     if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
-        raise UsageError(f"the timeout {text!r} is not between nothing and an hour")
+        raise UsageError(f"the timeout {text!r} is not between 0 and one hour")
     return seconds

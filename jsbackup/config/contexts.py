@@ -18,7 +18,7 @@ from jsbackup.config.options import ConnectionOptions
 from jsbackup.config.secrets import home, read_file_if_there
 from jsbackup.errors import UsageError
 
-__all__ = ["context_path", "read_context", "selected_context"]
+__all__ = ["context_names", "context_path", "read_context", "selected_context"]
 
 # Key of the context file -> field of ConnectionOptions.
 _TEXT_KEYS: Final = {
@@ -42,6 +42,11 @@ _UNSUPPORTED_KEYS: Final = {
     "nsc": "a look-up with nsc",
     "windows_cert_store": "the Windows certificate store",
 }
+
+
+def context_names(environ: Mapping[str, str]) -> list[str]:
+    """The names of all contexts there are. Raises UsageError if there is no home to look in."""
+    return sorted(found.stem for found in (_folder(environ) / "context").glob("*.json"))
 
 
 def selected_context(environ: Mapping[str, str]) -> str | None:

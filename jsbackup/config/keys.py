@@ -57,7 +57,7 @@ def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeyS
     signer = given.get("expect_signer") or environ.get("JSBACKUP_EXPECT_SIGNER") or None
     if signer is not None and not _PUBLIC_KEY.fullmatch(str(signer)):
         raise UsageError(
-            "the expected signer is no public key", hint="It has 64 hex digits; `jsbackup init` prints it."
+            "the expected signer is not a public key", hint="It has 64 hex digits; `jsbackup init` prints it."
         )
     return KeySecrets(
         writer_key=_secret(_WRITER_KEY, given, environ),

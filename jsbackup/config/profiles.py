@@ -1,5 +1,5 @@
 """The file of profiles: where it lies, what its tables are called, variables in its texts. What options there are is
-the command line's business (`jsbackup/cli/profiles.py`).
+the command line's business (`jsbackup/cli/profiles/profiles.py`).
 
     [defaults]                              # under every profile
     repo = "s3://backups/${SITE}"
@@ -107,7 +107,10 @@ def examine_config(path: Path) -> ConfigFile:
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
-    """`${NAME}` and `$$` in a text of the file. Raises UsageError for a variable that is not set."""
+    """`${NAME}` and `$$` in a text of the file. Raises UsageError for a variable that is not set.
+
+    An empty one in a longer text is refused too: half of a path is another path.
+    """
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -117,6 +120,8 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
             raise UsageError("${ is not followed by the name of a variable and }", hint="Write $${ if it is text.")
         if name not in environ:
             raise UsageError(f"the variable {name} is not set", hint="Write $$ for a dollar that is text.")
+        if not environ[name] and match[0] != text:
+            raise UsageError(f"the variable {name} is empty", hint="Write the text without it if that is meant.")
         return environ[name]
 
     return _DOLLAR.sub(value, text)
@@ -124,5 +129,6 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
 
 def nearest(name: str, known: list[str]) -> str | None:
     """A hint at what comes near, if anything does."""
-    near = get_close_matches(name[:100], known, n=1)
-    return f"Did you mean {near[0]}?" if near else None
+    folded = {one.casefold(): one for one in reversed(known)}
+    near = get_close_matches(name[:100].casefold(), folded, n=1)
+    return f"Did you mean {folded[near[0]]}?" if near else None

@@ -46,7 +46,7 @@ def s3_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> S3Se
         path_style = parse_bool(by_environment)
     sse, key = text("s3_sse"), text("s3_sse_kms_key")
     if sse is not None and sse not in SSE_KINDS:
-        raise UsageError(f"no encryption of S3: {sse!r}", hint=f"Choose from {', '.join(SSE_KINDS)}.")
+        raise UsageError(f"not an encryption of S3: {sse!r}", hint=f"Choose from {', '.join(SSE_KINDS)}.")
     if key is not None and sse != "aws:kms":
         raise UsageError("a KMS key is given, but not encryption with KMS", hint="Add --s3-sse aws:kms.")
     return S3Settings(
@@ -71,7 +71,7 @@ def _endpoint(url: str | None) -> str | None:
     except ValueError:  # not chained: it may quote the URL
         raise UsageError("the S3 endpoint cannot be understood", hint=hint) from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise UsageError("the S3 endpoint is no URL of http or https", hint=hint)
+        raise UsageError("the S3 endpoint is not an http or https URL", hint=hint)
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise UsageError("the S3 endpoint has more than a host, a port and a path", hint=hint)
     return url

@@ -150,7 +150,7 @@ def read_binary_file(path: Path, what: str) -> bytes:
 
 
 def _missing(path: Path, what: str) -> UsageError:
-    hint = None if path.is_absolute() else "A name that does not begin with / is sought from where the command runs."
+    hint = None if path.is_absolute() else "A name that does not begin with / is relative to the working directory."
     return UsageError(f"the {what} {shown(str(path))} does not exist", hint=hint)
 
 
@@ -189,7 +189,7 @@ def _by_scheme(reference: str, what: str, environ: Mapping[str, str]) -> str | N
             return read_file(expand_path(rest, environ), what if what.endswith(" file") else f"{what} file")
         case "env":
             if not environ.get(rest):
-                raise UsageError(f"the {what} is to come from the environment variable {rest!r}, which is not set")
+                raise UsageError(f"the {what} names the environment variable {rest!r}, which is not set")
             return environ[rest]
         case "data":
             return _inline(rest, what)

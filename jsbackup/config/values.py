@@ -10,14 +10,27 @@ from __future__ import annotations
 import datetime as dt
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from jsbackup.errors import UsageError
 from jsbackup.names import has_blank
 
-__all__ = ["Glob", "is_chosen", "parse_bool", "parse_duration", "parse_glob", "parse_size", "parse_time"]
+__all__ = [
+    "MAY_MISS",
+    "Glob",
+    "excludes_nothing",
+    "is_chosen",
+    "parse_bool",
+    "parse_duration",
+    "parse_glob",
+    "parse_size",
+    "parse_time",
+]
+
+# What to add to a hint about a pattern that matches nothing.
+MAY_MISS = "With --pattern-may-miss it may match nothing."
 
 _INT64_MAX = 2**63 - 1
 
@@ -131,6 +144,11 @@ def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bo
     """Whether a stream is meant by names or globs; no `streams` means all."""
     wanted = not streams or any(glob.matches(name) for glob in streams)
     return wanted and not any(glob.matches(name) for glob in exclude)
+
+
+def excludes_nothing(names: Collection[str], exclude: Sequence[Glob]) -> list[str]:
+    """The patterns of `exclude` that match none of these streams."""
+    return [glob.pattern for glob in exclude if not any(map(glob.matches, names))]
 
 
 def parse_glob(text: str) -> Glob:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.exchange.folder import Folder
-from jsbackup.formats.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
+from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveEnd, ArchiveItem, StreamMeta
 from jsbackup.formats.sequences import SequenceSet
 
 __all__ = ["ArchiveFile"]

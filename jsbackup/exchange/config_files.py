@@ -21,9 +21,9 @@ from math import isfinite
 from typing import NoReturn
 
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.exchange.folder import Entry, Folder, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.formats.archive_items import asset_name_is_sound
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.repository.names import encode_name
 
@@ -127,14 +127,14 @@ def read_config_files(root: Folder) -> list[StreamConfigs]:
     )
 
 
-def _shown(entries: dict[str, Entry]) -> dict[str, Entry]:
+def _shown(entries: dict[str, FolderEntry]) -> dict[str, FolderEntry]:
     return {name: kind for name, kind in entries.items() if not name.startswith(".")}
 
 
 def _files(folder: Folder) -> list[str]:
     files = _shown(folder.entries())
     for name, kind in files.items():
-        if kind is not Entry.FILE:
+        if kind is not FolderEntry.FILE:
             raise UsageError(f"{folder.path_of(name)} is {kind.value}")
         if not name.endswith(_SUFFIX):
             raise UsageError(f"{folder.path_of(name)} is not a config file: its name does not end in {_SUFFIX}")

@@ -20,14 +20,15 @@ from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import StreamConfigs, without_server_metadata, write_config_files
 from jsbackup.exchange.import_stream import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
+from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from jsbackup.progress import Progress
-from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.opaque import read_opaque
-from jsbackup.repository.pending import load_consumer
+from jsbackup.repository.read.archiving import archive_stream, state_to_restore
+from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.write.raw_snapshot import read_opaque
 
 __all__ = ["Archive", "ExportedStream", "export_account", "export_configs", "export_stream"]
 
@@ -51,18 +52,18 @@ class ExportedStream:
 
 
 def export_account(
-    new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, progress: Progress
+    new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, *, progress: Progress
 ) -> list[ExportedStream]:
     """A folder for each stream, as `nats backup restore account` takes them. Arguments and errors: `export_stream`."""
     exported = []
     for stream in streams:
         new.folder(stream.name)
-        exported.append(export_stream(new, f"{stream.name}/", objects, stream, archive, progress))
+        exported.append(export_stream(new, f"{stream.name}/", objects, stream, archive=archive, progress=progress))
     return exported
 
 
 def export_stream(
-    new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, archive: Archive | None, progress: Progress
+    new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, *, archive: Archive | None, progress: Progress
 ) -> ExportedStream:
     """One stream, as `nats backup restore stream` takes it, in `folder` (a path that ends in `/`, or "").
 
@@ -80,7 +81,9 @@ def export_stream(
     progress.start(stream.name, stream.captured.bytes, stream.captured.messages)
     try:
         with new.create(folder + _FILE_NAMES.get(chosen, nats_cli.ARCHIVE_V1)) as file:
-            for piece in _archive(objects, stream, config, state, consumers, chosen, progress):
+            for piece in _archive(
+                objects, stream, config, state, consumers=consumers, chosen=chosen, progress=progress
+            ):
                 file.write(piece)
         new.write(folder + nats_cli.META, nats_cli.encode_meta(config, state))
     finally:
@@ -107,7 +110,7 @@ def _choose(stream: StreamBackup, archive: Archive | None) -> str:
     """The format to write: v1, v2, or opaque."""
     if stream.archive_format is ArchiveFormat.CONFIG:
         raise UnsupportedError(
-            f"stream {stream.name} was backed up without its messages, and the nats CLI restores none without",
+            f"stream {stream.name} was backed up without its messages, and the nats CLI cannot restore such a stream",
             hint="Use --format config.",
         )
     if stream.archive_format is ArchiveFormat.OPAQUE:
@@ -115,13 +118,13 @@ def _choose(stream: StreamBackup, archive: Archive | None) -> str:
             raise UnsupportedError(
                 f"stream {stream.name} is of an archive format that is not known here, so it cannot be written as "
                 f"{archive}",
-                hint="Without --archive it is written as it came.",
+                hint="Without --archive it is written unchanged.",
             )
         return ArchiveFormat.OPAQUE
     memory = stream.config.get("storage") == "memory"
     if archive is Archive.V1 and memory:
         raise UnsupportedError(
-            f"stream {stream.name} is kept in memory, and servers restore no such stream from an archive v1",
+            f"stream {stream.name} is kept in memory, and servers cannot restore such a stream from an archive v1",
             hint="Without --archive it is written as v2, which nats-server 2.15 and newer take.",
         )
     return archive or (Archive.V2 if memory else Archive.V1)
@@ -132,7 +135,7 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
         why = ", as it is kept in memory" if stream.config.get("storage") == "memory" else ""
         yield f"written as v2{why}: for nats-server 2.15 and newer, and nats CLI 0.5 and newer"
     if chosen == ArchiveFormat.OPAQUE:
-        yield "written as it came, undecoded: for servers of the kind that it came from"
+        yield "written unchanged, not decoded: for servers of the same release"
     if stream.config.get("sources") and (chosen == Archive.V2 or stream.created == UNKNOWN_TIME):
         yield (
             "it copies from other streams: nats-server 2.15 and newer copy all of it again, where these are restored "
@@ -144,7 +147,10 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
     if chosen == Archive.V1:
         for consumer in stream.consumers:
             if consumer.config.get("mem_storage") and consumer.state is not None:
-                yield f"consumer {consumer.name} is kept in memory and starts anew, unless restored from an archive v2"
+                yield (
+                    f"consumer {consumer.name} is kept in memory and starts from its beginning, "
+                    "unless restored from an archive v2"
+                )
 
 
 def _consumers(objects: Objects, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
@@ -169,6 +175,7 @@ def _archive(
     stream: StreamBackup,
     config: dict[str, object],
     state: StreamState,
+    *,
     consumers: list[ArchivedConsumer],
     chosen: str,
     progress: Progress,

@@ -20,7 +20,7 @@ from typing import Self
 
 from jsbackup.errors import FormatError, StoreError, UsageError
 
-__all__ = ["Entry", "Folder", "printable"]
+__all__ = ["Folder", "FolderEntry", "printable"]
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -30,7 +30,7 @@ _MAX_ENTRIES = 1 << 18
 _CHUNK_BYTES = 1 << 20
 
 
-class Entry(Enum):
+class FolderEntry(Enum):
     FILE = "a file"
     FOLDER = "a folder"
     LINK = "a symbolic link, which is not followed"
@@ -69,7 +69,7 @@ class Folder:
         """A name in this folder as it is shown: below the root."""
         return f"{self.where}/{printable(name)}" if self.where else printable(name)
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, FolderEntry]:
         """What is in the folder, in order of names. `UsageError` if that is more than any backup has."""
         with explained(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
             kinds = {entry.name: _kind(entry) for entry in islice(found, _MAX_ENTRIES + 1)}
@@ -142,15 +142,15 @@ def explained(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {os.strerror(error.errno or 0).lower()}") from error
 
 
-def _kind(entry: os.DirEntry[str]) -> Entry:
+def _kind(entry: os.DirEntry[str]) -> FolderEntry:
     if entry.is_symlink():
-        return Entry.LINK
+        return FolderEntry.LINK
     if entry.is_dir(follow_symlinks=False):
-        return Entry.FOLDER
-    return Entry.FILE if entry.is_file(follow_symlinks=False) else Entry.OTHER
+        return FolderEntry.FOLDER
+    return FolderEntry.FILE if entry.is_file(follow_symlinks=False) else FolderEntry.OTHER
 
 
-def _kind_of_mode(mode: int) -> Entry:
+def _kind_of_mode(mode: int) -> FolderEntry:
     if stat.S_ISLNK(mode):
-        return Entry.LINK
-    return Entry.FOLDER if stat.S_ISDIR(mode) else Entry.OTHER
+        return FolderEntry.LINK
+    return FolderEntry.FOLDER if stat.S_ISDIR(mode) else FolderEntry.OTHER

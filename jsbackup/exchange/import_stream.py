@@ -29,8 +29,8 @@ from jsbackup.exchange.config_files import without_server_metadata
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.nats_cli import META, StreamMetaFile
 from jsbackup.exchange.source import FoundStream
-from jsbackup.formats.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
-from jsbackup.formats.consumer_state import clamp
+from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveItem, StreamMeta, late_deletions
+from jsbackup.formats.archive.consumer_state import clamp
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.repository import layout
@@ -46,21 +46,19 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pending import store_consumer
-from jsbackup.repository.receipts import Receipts
-from jsbackup.repository.reuse import stored_segments, untouched
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
-from jsbackup.repository.settle import messages_to_remove
+from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.reuse import stored_segments, untouched
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["UNKNOWN_TIME", "ImportedStream", "import_stream"]
+__all__ = ["UNKNOWN_TIME", "ImportRun", "ImportedStream", "import_stream"]
 
 UNKNOWN_TIME = format_time(0)
 
-_ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages above it that were delivered come again"
-_NO_START = (
-    "servers before 2.11 keep where a consumer starts with its first delivery only; messages may come to it again"
-)
+_ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages delivered above it are redelivered"
+_NO_START = "servers before 2.11 keep where a consumer starts with its first delivery only; messages may be redelivered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +71,32 @@ class ImportedStream:
     seconds: float = 0.0
 
 
-def import_stream(
-    folder: Folder,
-    found: FoundStream,
-    objects: Objects,
-    earlier: Mapping[tuple[str, str], StreamBackup],
-    receipts: Receipts,
-    advance: Callable[[int, int], None],
-    clock_ns: Callable[[], int],
-) -> ImportedStream:
-    """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
+@dataclass(frozen=True, slots=True)
+class ImportRun:
+    """What the streams of one import share.
 
     `earlier` are streams that were imported before, by name and incarnation, and `receipts` know of what runs that did
     not finish have stored: what is still the same is not stored.
+    """
+
+    objects: Objects
+    earlier: Mapping[tuple[str, str], StreamBackup]
+    receipts: Receipts
+    clock_ns: Callable[[], int]
+
+
+def import_stream(
+    run: ImportRun, folder: Folder, found: FoundStream, advance: Callable[[int, int], None]
+) -> ImportedStream:
+    """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
 
     Raises:
         FormatError: the archive is damaged, or not that of its `backup.json`.
         UnsupportedError: it is of a format that is not known.
         StoreError: it cannot be read, or its segments cannot be stored.
     """
-    begun_ns = clock_ns()
-    intake = _Intake(objects, found.meta, earlier, receipts)
+    begun_ns = run.clock_ns()
+    intake = _Intake(run, found.meta)
     end = _read(folder, found, intake, advance)
     try:
         segments = intake.finish(end)
@@ -101,12 +104,12 @@ def import_stream(
         # Something has to go out of a segment of an earlier run, which is encrypted or not what it should be.
         if not intake.touched:
             raise
-        intake = _Intake(objects, found.meta, earlier, receipts, intake.touched)
+        intake = _Intake(run, found.meta, shunned=intake.touched)
         end = _read(folder, found, intake, advance)
         segments = intake.finish(end)
     totals = total_of(segments)
     state = replace(intake.state, last_seq=max(intake.state.last_seq, end.last_seq))
-    ended_ns = clock_ns()
+    ended_ns = run.clock_ns()
     stream = StreamBackup(
         name=found.meta.name,
         incarnation=intake.incarnation,
@@ -154,17 +157,10 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
 class _Intake:
     """What comes out of an archive, stored as it comes."""
 
-    def __init__(
-        self,
-        objects: Objects,
-        meta: StreamMetaFile,
-        earlier: Mapping[tuple[str, str], StreamBackup],
-        receipts: Receipts,
-        shunned: Collection[str] = (),
-    ) -> None:
-        self._objects = objects
-        self._earlier = earlier
-        self._receipts = receipts
+    def __init__(self, run: ImportRun, meta: StreamMetaFile, shunned: Collection[str] = ()) -> None:
+        self._objects = run.objects
+        self._earlier = run.earlier
+        self._receipts = run.receipts
         self._shunned = shunned
         self.touched: set[str] = set()  # segments of earlier runs from which something has to go
         self._meta = meta
@@ -193,7 +189,7 @@ class _Intake:
             if item.created is not None:
                 parse_time(item.created, f"creation time of consumer {item.name}")
             if self.consumers.setdefault(item.name, item) is not item:
-                raise FormatError(f"consumer {item.name} comes twice")
+                raise FormatError(f"consumer {item.name} appears twice")
         else:
             self.writer.add(item)
             messages: int = item.num_rows
@@ -276,7 +272,7 @@ def _state_differences(archived: StreamState, described: StreamState) -> Iterato
     if (archived.first_seq, archived.last_seq) != (described.first_seq, described.last_seq):
         yield (
             f"{META} reports sequences {described.first_seq} to {described.last_seq}, "
-            f"its archive {archived.first_seq} to {archived.last_seq}, which count"
+            f"its archive {archived.first_seq} to {archived.last_seq}; the archive's are used"
         )
 
 

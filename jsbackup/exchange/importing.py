@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from jsbackup.errors import JsBackupError
 from jsbackup.exchange.config_files import StreamConfigs
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, import_stream
-from jsbackup.exchange.source import FoundStream, NotImported, Source, SourceKind
+from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, ImportRun, import_stream
+from jsbackup.exchange.source import FoundStream, ImportSource, NotImported, SourceKind
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.repository import layout, leases, manifest
+from jsbackup.repository import layout, manifest
+from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
-from jsbackup.repository.objects import Objects
-from jsbackup.repository.previous import imported_streams
-from jsbackup.repository.receipts import Receipts
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.previous import imported_streams
+from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 
 __all__ = ["ImportReport", "run_import"]
@@ -40,7 +40,7 @@ class ImportReport:
 
 
 def run_import(
-    source: Source,
+    source: ImportSource,
     repository: Repository,
     *,
     lease: leases.Lease,
@@ -67,11 +67,12 @@ def run_import(
     if source.streams:
         earlier = imported_streams(repository)
         receipts.read_earlier()
+    run = ImportRun(repository.objects, earlier, receipts, clock_ns)
     for found in source.streams:
         name = found.meta.name
         progress.start(name, found.size, found.meta.state.messages)
         try:
-            streams.append(_import(source.root, found, repository.objects, earlier, receipts, progress, clock_ns))
+            streams.append(_import(run, source.root, found, progress))
         except JsBackupError as error:
             failures.append(NotImported(name, error))
         finally:
@@ -99,25 +100,17 @@ def run_import(
     return ImportReport(document, tuple(streams), tuple(failures))
 
 
-def _import(
-    root: Folder,
-    found: FoundStream,
-    objects: Objects,
-    earlier: Mapping[tuple[str, str], StreamBackup],
-    receipts: Receipts,
-    progress: Progress,
-    clock_ns: Callable[[], int],
-) -> ImportedStream:
+def _import(run: ImportRun, root: Folder, found: FoundStream, progress: Progress) -> ImportedStream:
     def advance(byte_count: int, messages: int) -> None:
         progress.advance(found.meta.name, byte_count, messages)
 
     if not found.folder:
-        return import_stream(root, found, objects, earlier, receipts, advance, clock_ns)
+        return import_stream(run, root, found, advance)
     with root.folder(found.folder) as folder:
-        return import_stream(folder, found, objects, earlier, receipts, advance, clock_ns)
+        return import_stream(run, folder, found, advance)
 
 
-def _origin(source: Source) -> JsonObject:
+def _origin(source: ImportSource) -> JsonObject:
     origin: JsonObject = {"from": str(source.kind)}
     if source.kind is not SourceKind.CONFIGS:
         origin["written"] = format_time(source.written_seconds * 1_000_000_000)

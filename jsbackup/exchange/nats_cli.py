@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsbackup.errors import FormatError, UnsupportedError, UsageError
-from jsbackup.exchange.folder import Entry, Folder, printable
-from jsbackup.formats.archive_items import (
+from jsbackup.exchange.folder import Folder, FolderEntry, printable
+from jsbackup.formats.archive.archive_items import (
     MAX_SEQUENCE,
     asset_name_is_sound,
     json_object,
@@ -128,7 +128,7 @@ def encode_meta(config: JsonObject, state: StreamState) -> bytes:
     return text.encode() + b"\n"
 
 
-def archive_in(folder: Folder, entries: dict[str, Entry]) -> str:
+def archive_in(folder: Folder, entries: dict[str, FolderEntry]) -> str:
     """The name of the archive in a stream's folder.
 
     Raises:

@@ -19,11 +19,11 @@ from typing import Self
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import STREAMS, StreamConfigs, read_config_files
-from jsbackup.exchange.folder import Entry, Folder, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable
 from jsbackup.exchange.nats_cli import StreamMetaFile
 from jsbackup.repository.layout import DESCRIPTOR
 
-__all__ = ["FoundStream", "NotImported", "Source", "SourceKind"]
+__all__ = ["FoundStream", "ImportSource", "NotImported", "SourceKind"]
 
 _BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
@@ -54,7 +54,7 @@ class NotImported:
     error: JsBackupError
 
 
-class Source:
+class ImportSource:
     """A folder to import, open. A context manager; `open` makes one."""
 
     def __init__(self, root: Folder) -> None:
@@ -66,7 +66,7 @@ class Source:
         self.written_seconds = 0  # the youngest description's time of change
 
     @classmethod
-    def open(cls, path: Path) -> Source:
+    def open(cls, path: Path) -> ImportSource:
         """Look into a folder.
 
         Raises:
@@ -99,7 +99,7 @@ class Source:
             raise UsageError(
                 f"{shown} is a repository of jsbackup already", hint="Name it with --repo; nothing needs importing."
             )
-        elif entries.get(STREAMS) is Entry.FOLDER and not self._is_stream_folder(STREAMS):
+        elif entries.get(STREAMS) is FolderEntry.FOLDER and not self._is_stream_folder(STREAMS):
             self.kind = SourceKind.CONFIGS
             self.configs = tuple(read_config_files(self.root))
             if not self.configs:
@@ -124,14 +124,14 @@ class Source:
                 return False
             return True
 
-    def _look_at_account(self, entries: dict[str, Entry]) -> None:
+    def _look_at_account(self, entries: dict[str, FolderEntry]) -> None:
         found: dict[str, FoundStream] = {}
         failures: list[NotImported] = []
         for name, kind in entries.items():
-            if kind is Entry.FILE or name.startswith("."):
+            if kind is FolderEntry.FILE or name.startswith("."):
                 continue
             try:
-                if kind is not Entry.FOLDER:
+                if kind is not FolderEntry.FOLDER:
                     raise UsageError(f"{printable(name)} is {kind.value}")
                 with self.root.folder(name) as folder:
                     stream = self._stream(folder, name)
@@ -159,7 +159,7 @@ class Source:
         return FoundStream(name, meta, archive, folder.size(archive))
 
 
-def _foreign(shown: str, entries: dict[str, Entry]) -> JsBackupError:
+def _foreign(shown: str, entries: dict[str, FolderEntry]) -> JsBackupError:
     """The error for a folder that is nothing of what can be imported."""
     if {"meta.inf", "msgs"} <= entries.keys():
         return UnsupportedError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, encode_config, parse_json_object
 from jsbackup.exchange.folder import printable
-from jsbackup.formats.archive_items import asset_name_is_sound
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 
 __all__ = ["read_told_configs"]

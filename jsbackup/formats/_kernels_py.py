@@ -313,7 +313,7 @@ class _Rows:
         self.data_ends = array("i", (0,))
         self.data = bytearray()
 
-    def append(self, sequence: int, timestamp: int, content: memoryview, subject: int, headers: int) -> None:
+    def append(self, sequence: int, timestamp: int, content: memoryview, subject: int, *, headers: int) -> None:
         """Add a message whose `content` is its subject, header block and payload; the first two sizes are given."""
         body = subject + headers
         self.sequences.append(sequence)
@@ -462,7 +462,7 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
         stop = cursor + name + headers + payload
         if stop > end:
             break
-        rows.append(sequence, zigzag >> 1 ^ -(zigzag & 1), view[cursor:stop], name, headers)
+        rows.append(sequence, zigzag >> 1 ^ -(zigzag & 1), view[cursor:stop], name, headers=headers)
         at, last = stop, sequence
     return rows.columns(), at
 
@@ -581,7 +581,7 @@ def decode_records(
             content = memoryview(bytes(view[body : body + subject]) + view[body + prefix : stop])
         else:
             content = view[body:stop]
-        rows.append(sequence, timestamp, content, subject, headers)
+        rows.append(sequence, timestamp, content, subject, headers=headers)
         taken += length
     return rows.columns(), tombstones.tobytes(), at, last
 

@@ -26,18 +26,15 @@ __all__ = [
     "consumer_delete",
     "consumer_info",
     "consumer_list",
-    "consumer_names",
     "leader_step_down",
     "message_delete",
     "message_get",
-    "message_get_last",
     "message_get_next",
     "stream_create",
     "stream_delete",
     "stream_info",
     "stream_list",
     "stream_names",
-    "stream_purge",
     "stream_restore",
     "stream_snapshot",
     "stream_update",
@@ -136,16 +133,6 @@ def stream_delete(prefix: ApiPrefix, stream: str) -> Request:
     return _request(prefix, "stream_delete_response", ("STREAM", "DELETE", check_name("stream", stream)))
 
 
-def stream_purge(prefix: ApiPrefix, stream: str, *, before: int = 0, subject: str | None = None) -> Request:
-    """Remove all messages, those of `subject`, those with a sequence below `before`, or both."""
-    body: JsonObject = {}
-    if before:
-        body["seq"] = before
-    if subject:
-        body["filter"] = subject
-    return _request(prefix, "stream_purge_response", ("STREAM", "PURGE", check_name("stream", stream)), body)
-
-
 def stream_snapshot(
     prefix: ApiPrefix,
     stream: str,
@@ -194,11 +181,6 @@ def message_get_next(prefix: ApiPrefix, stream: str, sequence: int, subject: str
     return _message_get(prefix, stream, {"seq": sequence, "next_by_subj": subject})
 
 
-def message_get_last(prefix: ApiPrefix, stream: str, subject: str = ">") -> Request:
-    """The last message whose subject matches."""
-    return _message_get(prefix, stream, {"last_by_subj": subject})
-
-
 def message_delete(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
     """Delete the message of that sequence, without overwriting its bytes; 10043 or 10057 if there is none."""
     tokens = ("STREAM", "MSG", "DELETE", check_name("stream", stream))
@@ -210,14 +192,8 @@ def _message_get(prefix: ApiPrefix, stream: str, body: JsonObject) -> Request:
     return _request(prefix, "stream_msg_get_response", tokens, body)
 
 
-def consumer_names(prefix: ApiPrefix, stream: str, offset: int = 0) -> Request:
-    """A page of up to 1024 names."""
-    tokens = ("CONSUMER", "NAMES", check_name("stream", stream))
-    return _request(prefix, "consumer_names_response", tokens, _page(offset))
-
-
 def consumer_list(prefix: ApiPrefix, stream: str, offset: int = 0) -> Request:
-    """A page of up to 256 infos. M: a cluster lists nothing, instead of an error, where there is no such stream."""
+    """A page of up to 256 infos. Measured: where there is no such stream a cluster lists nothing, without an error."""
     tokens = ("CONSUMER", "LIST", check_name("stream", stream))
     return _request(prefix, "consumer_list_response", tokens, _page(offset))
 

@@ -56,8 +56,8 @@ class Dialogue(Generic[S]):
     def reconnected(self) -> None:
         """The connection was replaced under a running transfer: what was on its way may be lost without a trace.
 
-        (M: a snapshot whose client reconnects can end with status 204 and a hole.) Raises TransferError, unless the
-        dialogue is at its good end.
+        (measured: a snapshot whose client reconnects can end with status 204 and a hole.) Raises TransferError, unless
+        the dialogue is at its good end.
         """
         self._check_failure()
         if not self.done:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jsbackup.errors import FormatError
 
-__all__ = ["NO_RESPONDERS", "Status", "one_line", "parse_status"]
+__all__ = ["NO_RESPONDERS", "HeaderStatus", "one_line", "parse_status"]
 
 NO_RESPONDERS = 503
 
@@ -21,7 +21,7 @@ _MAX_STATUS_LINE_BYTES = 4096  # a server error in full is a few hundred; beyond
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class HeaderStatus:
     """A status and its text, "" where the server gave none."""
 
     code: int
@@ -31,7 +31,7 @@ class Status:
         return f"{self.code} {self.description}".rstrip()
 
 
-def parse_status(headers: bytes) -> Status | None:
+def parse_status(headers: bytes) -> HeaderStatus | None:
     """The status of a header block; None if the block is empty or carries none. FormatError if it is no block."""
     if not headers:
         return None
@@ -44,7 +44,7 @@ def parse_status(headers: bytes) -> Status | None:
     digits, rest = line[1:4], line[4:]
     if line[:1] != b" " or len(digits) != 3 or not digits.isdigit() or rest[:1] not in (b"", b" "):
         raise FormatError(f"not a NATS status line: {bytes(headers[: min(end, 40)])!r}")
-    return Status(int(digits), one_line(rest.decode("utf-8", "replace")))
+    return HeaderStatus(int(digits), one_line(rest.decode("utf-8", "replace")))
 
 
 def one_line(text: str, limit: int = 300) -> str:

@@ -49,6 +49,11 @@ class Replica:
     lag: int
     active_ns: int
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it lives and has all that the leader has."""
+        return self.current and not self.offline and self.lag == 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
@@ -61,7 +66,7 @@ class ClusterInfo:
     @property
     def ready(self) -> bool:
         """A leader, and every replica current with it."""
-        return bool(self.leader) and all(r.current and not r.offline and r.lag == 0 for r in self.replicas)
+        return bool(self.leader) and all(replica.is_current for replica in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +367,7 @@ def _tier(value: Fields) -> Tier:
 
 
 def _reserved(value: Fields, key: str) -> int:
-    # M: 2.10.26 counts a stream without max_bytes as minus one byte once it has been restored, and wraps around.
+    # Measured: 2.10.26 counts a stream without max_bytes as minus one byte once it has been restored, and wraps around.
     reserved = value.number(key, 0)
     return 0 if reserved > INT64 else reserved
 

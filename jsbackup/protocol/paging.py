@@ -26,10 +26,8 @@ __all__ = [
     "Page",
     "Pager",
     "consumer_list_page",
-    "consumer_names_page",
     "stream_list_page",
     "stream_names_page",
-    "subjects_page",
 ]
 
 # More streams or consumers than any account has; a list that claims more does not end.
@@ -152,10 +150,6 @@ def stream_names_page(document: JsonObject) -> Page[None]:
     return _page(document, "stream names", lambda value: ((name, None) for name in value.names("streams")))
 
 
-def consumer_names_page(document: JsonObject) -> Page[None]:
-    return _page(document, "consumer names", lambda value: ((name, None) for name in value.names("consumers")))
-
-
 def stream_list_page(document: JsonObject) -> Page[StreamInfo]:
     def entries(value: Fields) -> Iterator[tuple[str, StreamInfo]]:
         for entry in value.array("streams"):
@@ -172,10 +166,3 @@ def consumer_list_page(document: JsonObject, stream: str) -> Page[ConsumerInfo]:
             yield info.name, info
 
     return _page(document, "consumer list", entries)
-
-
-def subjects_page(document: JsonObject) -> Page[int]:
-    """Message counts by subject, from an answer of STREAM.INFO with a `subjects_filter`: 100,000 a page."""
-    value = Fields(document, "stream info")
-    counts = stream_info(document).subjects or {}
-    return Page(tuple(counts.items()), value.number("total", 0), value.number("offset", 0))

@@ -172,6 +172,4 @@ def as_target_error(error: ApiError) -> JsBackupError:
     """The error in terms of a restore: a TargetConflict where something at the target is in the way, else `error`."""
     if _cause(error.err_code, error.message) not in _CONFLICTS:
         return error
-    conflict = TargetConflict(error.message, hint=error.hint)
-    conflict.__cause__ = error
-    return conflict
+    return TargetConflict(error.message, hint=error.hint).caused_by(error)

@@ -1,6 +1,7 @@
 """The restore dialogue, seen by the client: a request, a subject for chunks, a window of them, an end with an answer.
 
-Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
+Theory of operation (server source: read in `processStreamRestore` of nats-server's `jetstream_api.go`, 2.10.26 to
+2.15):
 
 - The answer to the request (`stream_restore_response`) names the subject for chunks:
   `$JS.SNAPSHOT.RESTORE.<stream>.<id>`.
@@ -12,13 +13,14 @@ Theory of operation (S: read in `processStreamRestore` of nats-server's `jetstre
 - A failure shows in the reply to a chunk or to the end, as the server's version has it: up to 2.12.5 all is staged, so
   it comes at the end, but for a full disk (a plain `-ERR …` text) and limits; from 2.12.6 to 2.14 the next chunk has
   it, and chunks after that meet nobody; 2.15 goes on acknowledging and says so at the end.
-- M: names, limits of the account and the config as such are checked before the answer; subjects that overlap with
-  another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps those
-  errors ("restore failed: … (10065)", code 10062).
-- M: in a cluster the restore is begun by the server that is meant to lead the stream. If another one is elected (a busy
-  cluster, up to 2.15), that one makes an empty stream and answers the request with a `stream_create_response`.
-- M: 2.12.6 to 2.14 read a v1 archive up to the end of its tar and no further. A frame behind that, in the same chunk or
-  a later one, makes the restore an error ("read/write on closed pipe") although the stream is there and complete.
+- Measured: names, limits of the account and the config as such are checked before the answer; subjects that overlap
+  with another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps
+  those errors ("restore failed: … (10065)", code 10062).
+- Measured: in a cluster the restore is begun by the server that is meant to lead the stream. If another one is elected
+  (a busy cluster, up to 2.15), that one makes an empty stream and answers the request with a `stream_create_response`.
+- Measured: 2.12.6 to 2.14 read a v1 archive up to the end of its tar and no further. A frame behind that, in the same
+  chunk or a later one, makes the restore an error ("read/write on closed pipe") although the stream is there and
+  complete.
 """
 
 from __future__ import annotations
@@ -46,21 +48,21 @@ from jsbackup.protocol.events import (
     TransferFailed,
 )
 from jsbackup.protocol.fields import Fields, load_object
-from jsbackup.protocol.headers import NO_RESPONDERS, Status, one_line, parse_status
+from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 
-__all__ = ["RestoreSender", "State", "chunk_limit"]
+__all__ = ["RestoreSender", "RestoreState", "chunk_limit"]
 
-# M: half of that takes 5-10 % more of both processors, twice as much gains nothing.
+# Measured: half of that takes 5-10 % more of both processors, twice as much gains nothing.
 DEFAULT_CHUNK_BYTES = 256 * 1024
 
 _ACCEPTED_TOKENS = ["$JS", "SNAPSHOT", "RESTORE"]
 _STORAGE_FAILURE = b"-ERR"
 
 
-class State(Enum):
+class RestoreState(Enum):
     """Where the dialogue is."""
 
     REQUESTED = "the answer is missing"
@@ -71,21 +73,21 @@ class State(Enum):
     FAILED = "broken for good"
 
 
-TRANSITIONS: Mapping[tuple[State, type[Event]], State] = {
-    (State.REQUESTED, RestoreAccepted): State.OPEN,
-    (State.REQUESTED, TransferFailed): State.FAILED,
-    (State.OPEN, ChunkSent): State.OPEN,
-    (State.OPEN, ChunkAcknowledged): State.OPEN,
-    (State.OPEN, EndSent): State.ENDING,
-    (State.OPEN, TransferFailed): State.FAILED,
-    (State.ENDING, ChunkAcknowledged): State.ENDING,
-    (State.ENDING, RestoreAnswered): State.ANSWERED,
-    (State.ENDING, RestoreDone): State.DONE,
-    (State.ENDING, TransferFailed): State.FAILED,
-    (State.ANSWERED, ChunkAcknowledged): State.ANSWERED,
-    (State.ANSWERED, RestoreDone): State.DONE,
-    (State.ANSWERED, TransferFailed): State.FAILED,
-    (State.DONE, TransferFailed): State.FAILED,
+TRANSITIONS: Mapping[tuple[RestoreState, type[Event]], RestoreState] = {
+    (RestoreState.REQUESTED, RestoreAccepted): RestoreState.OPEN,
+    (RestoreState.REQUESTED, TransferFailed): RestoreState.FAILED,
+    (RestoreState.OPEN, ChunkSent): RestoreState.OPEN,
+    (RestoreState.OPEN, ChunkAcknowledged): RestoreState.OPEN,
+    (RestoreState.OPEN, EndSent): RestoreState.ENDING,
+    (RestoreState.OPEN, TransferFailed): RestoreState.FAILED,
+    (RestoreState.ENDING, ChunkAcknowledged): RestoreState.ENDING,
+    (RestoreState.ENDING, RestoreAnswered): RestoreState.ANSWERED,
+    (RestoreState.ENDING, RestoreDone): RestoreState.DONE,
+    (RestoreState.ENDING, TransferFailed): RestoreState.FAILED,
+    (RestoreState.ANSWERED, ChunkAcknowledged): RestoreState.ANSWERED,
+    (RestoreState.ANSWERED, RestoreDone): RestoreState.DONE,
+    (RestoreState.ANSWERED, TransferFailed): RestoreState.FAILED,
+    (RestoreState.DONE, TransferFailed): RestoreState.FAILED,
 }
 
 
@@ -94,7 +96,7 @@ def chunk_limit(max_payload_bytes: int) -> int:
     return max(1, min(DEFAULT_CHUNK_BYTES, max_payload_bytes))
 
 
-class RestoreSender(Dialogue[State]):
+class RestoreSender(Dialogue[RestoreState]):
     """Sends one archive to be restored as the stream that `config` names. `state` is what the archive holds.
 
     `room` bytes may be sent now; a chunk may always be sent while none is on its way.
@@ -110,7 +112,7 @@ class RestoreSender(Dialogue[State]):
     ) -> None:
         name = config.get("name")
         self.stream = check_name("stream", name if isinstance(name, str) else "")
-        super().__init__(f"restore of {one_line(self.stream)}", TRANSITIONS, State.REQUESTED, State.DONE)
+        super().__init__(f"restore of {one_line(self.stream)}", TRANSITIONS, RestoreState.REQUESTED, RestoreState.DONE)
         if max_chunk < 1 or window_size < 1:
             raise UsageError(f"{self.what}: chunks of {max_chunk} bytes in a window of {window_size}")
         self.config = config
@@ -132,7 +134,7 @@ class RestoreSender(Dialogue[State]):
     @property
     def room(self) -> int:
         """The size of the largest chunk that may be sent now, in bytes; 0 if none may."""
-        if self.state is not State.OPEN:
+        if self.state is not RestoreState.OPEN:
             return 0
         free = self.window_size - self.unacked_bytes if self._unacked else self.max_chunk
         return max(0, min(free, self.max_chunk))
@@ -216,7 +218,7 @@ class RestoreSender(Dialogue[State]):
 
     def _open_subject(self, reply_subject: str) -> str:
         self._check_failure()
-        if self.state is not State.OPEN or self.deliver_subject is None:
+        if self.state is not RestoreState.OPEN or self.deliver_subject is None:
             raise UsageError(f"{self.what}: nothing can be sent in state {self.state.name}")
         if check_subject("reply subject", reply_subject) in self._unacked:
             raise UsageError(f"{self.what}: reply subject {reply_subject} is in use")
@@ -267,7 +269,7 @@ class RestoreSender(Dialogue[State]):
         self._decode(payload, "stream_create_response")
         self._breach("an answer before the end")
 
-    def _given_up(self, status: Status) -> NoReturn:
+    def _given_up(self, status: HeaderStatus) -> NoReturn:
         failure: JsBackupError
         if status.code == NO_RESPONDERS:
             failure = TransferError(

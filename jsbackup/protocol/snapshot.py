@@ -1,6 +1,6 @@
 """The snapshot dialogue, seen by the client: a request, its answer, chunks that earn acknowledgements, a proved end.
 
-Theory of operation (S: read in `streamSnapshot` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
+Theory of operation (server source: read in `streamSnapshot` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
 
 - The answer and the chunks travel on two subjects, so chunks, and even the end, may overtake the answer.
 - A chunk with a reply subject `$JS.SNAPSHOT.ACK.<stream>.<id>.<length>.<index>` is full: `index` counts from 1 without
@@ -15,7 +15,7 @@ Theory of operation (S: read in `streamSnapshot` of nats-server's `jetstream_api
   servers up to 2.12.4 add up the lengths that they read from the subject.
 - The server waits five seconds for acknowledgements (two up to 2.12.4), and two for interest in the deliver subject.
   Subscribe first, and to the very subject: a subscription with a wildcard delivers, but is not seen as interest, so
-  that each snapshot begins with those two seconds (M: 2.00 s against 4 ms, all versions).
+  that each snapshot begins with those two seconds (measured: 2.00 s against 4 ms, all versions).
 - Its window is what was asked for from 2.12.5 on; before, 8 MiB and as much again once the receiver was prompt for a
   while (it saves up permissions to send).
 """
@@ -52,11 +52,11 @@ from jsbackup.protocol.events import (
     TransferFailed,
 )
 from jsbackup.protocol.fields import Fields
-from jsbackup.protocol.headers import Status, one_line, parse_status
+from jsbackup.protocol.headers import HeaderStatus, one_line, parse_status
 from jsbackup.protocol.info import state_from_json
 from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
 
-__all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "State"]
+__all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "SnapshotState"]
 
 # The server's own defaults and clamps. Servers up to 2.12.4 do not clamp, so it is done here for all.
 DEFAULT_CHUNK_BYTES = 128 * 1024
@@ -72,7 +72,7 @@ _ACK_TOKENS = ("$JS", "SNAPSHOT", "ACK")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-class State(Enum):
+class SnapshotState(Enum):
     """Where the dialogue is. `EARLY…` states wait for the answer that was overtaken."""
 
     REQUESTED = "nothing has arrived"
@@ -85,32 +85,32 @@ class State(Enum):
     FAILED = "broken for good"
 
 
-TRANSITIONS: Mapping[tuple[State, type[Event]], State] = {
-    (State.REQUESTED, SnapshotStarted): State.STREAMING,
-    (State.REQUESTED, ChunkReceived): State.EARLY,
-    (State.REQUESTED, LastChunkReceived): State.EARLY_TAIL,
-    (State.REQUESTED, TransferFailed): State.FAILED,
-    (State.EARLY, SnapshotStarted): State.STREAMING,
-    (State.EARLY, ChunkReceived): State.EARLY,
-    (State.EARLY, LastChunkReceived): State.EARLY_TAIL,
-    (State.EARLY, SnapshotEnded): State.EARLY_END,
-    (State.EARLY, TransferFailed): State.FAILED,
-    (State.EARLY_TAIL, SnapshotStarted): State.TAIL,
-    (State.EARLY_TAIL, SnapshotEnded): State.EARLY_END,
-    (State.EARLY_TAIL, TransferFailed): State.FAILED,
-    (State.EARLY_END, SnapshotStarted): State.DONE,
-    (State.EARLY_END, TransferFailed): State.FAILED,
-    (State.STREAMING, ChunkReceived): State.STREAMING,
-    (State.STREAMING, LastChunkReceived): State.TAIL,
-    (State.STREAMING, SnapshotEnded): State.DONE,
-    (State.STREAMING, TransferFailed): State.FAILED,
-    (State.TAIL, SnapshotEnded): State.DONE,
-    (State.TAIL, TransferFailed): State.FAILED,
-    (State.DONE, TransferFailed): State.FAILED,
+TRANSITIONS: Mapping[tuple[SnapshotState, type[Event]], SnapshotState] = {
+    (SnapshotState.REQUESTED, SnapshotStarted): SnapshotState.STREAMING,
+    (SnapshotState.REQUESTED, ChunkReceived): SnapshotState.EARLY,
+    (SnapshotState.REQUESTED, LastChunkReceived): SnapshotState.EARLY_TAIL,
+    (SnapshotState.REQUESTED, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.EARLY, SnapshotStarted): SnapshotState.STREAMING,
+    (SnapshotState.EARLY, ChunkReceived): SnapshotState.EARLY,
+    (SnapshotState.EARLY, LastChunkReceived): SnapshotState.EARLY_TAIL,
+    (SnapshotState.EARLY, SnapshotEnded): SnapshotState.EARLY_END,
+    (SnapshotState.EARLY, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.EARLY_TAIL, SnapshotStarted): SnapshotState.TAIL,
+    (SnapshotState.EARLY_TAIL, SnapshotEnded): SnapshotState.EARLY_END,
+    (SnapshotState.EARLY_TAIL, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.EARLY_END, SnapshotStarted): SnapshotState.DONE,
+    (SnapshotState.EARLY_END, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.STREAMING, ChunkReceived): SnapshotState.STREAMING,
+    (SnapshotState.STREAMING, LastChunkReceived): SnapshotState.TAIL,
+    (SnapshotState.STREAMING, SnapshotEnded): SnapshotState.DONE,
+    (SnapshotState.STREAMING, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.TAIL, SnapshotEnded): SnapshotState.DONE,
+    (SnapshotState.TAIL, TransferFailed): SnapshotState.FAILED,
+    (SnapshotState.DONE, TransferFailed): SnapshotState.FAILED,
 }
 
 
-class SnapshotReceiver(Dialogue[State]):
+class SnapshotReceiver(Dialogue[SnapshotState]):
     """Receives one snapshot of `stream` on `deliver_subject`, an inbox of this snapshot alone.
 
     Sizes are clamped as the server would. `window_size` None leaves the choice to the server, and is the only value
@@ -128,7 +128,7 @@ class SnapshotReceiver(Dialogue[State]):
         include_consumers: bool = True,
         check: bool = False,
     ) -> None:
-        super().__init__(f"snapshot of {one_line(stream)}", TRANSITIONS, State.REQUESTED, State.DONE)
+        super().__init__(f"snapshot of {one_line(stream)}", TRANSITIONS, SnapshotState.REQUESTED, SnapshotState.DONE)
         self.stream = check_name("stream", stream)
         self.deliver_subject = check_subject("deliver subject", deliver_subject)
         self.chunk_size = min(max(MIN_BYTES, chunk_size), MAX_CHUNK_BYTES)
@@ -257,11 +257,9 @@ class SnapshotReceiver(Dialogue[State]):
             kind = FailureKind.UNSUPPORTED
         elif isinstance(failure, IntegrityError):
             kind = FailureKind.DAMAGED
-        if failure is not error:
-            failure.__cause__ = error
-        self._fail(kind, failure)
+        self._fail(kind, failure if failure is error else failure.caused_by(error))
 
-    def _ended_badly(self, status: Status) -> NoReturn:
+    def _ended_badly(self, status: HeaderStatus) -> NoReturn:
         kind = FailureKind.GONE if status.code == 408 else FailureKind.SERVER
         self._fail(kind, TransferError(f"{self.what}: the server ended it with status {status}"))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 __all__ = ["LEAST_WINDOW_BYTES", "window_for"]
 
-# M, loopback: what restores need. Backups are no faster with twice as much.
+# Measured, loopback: what restores need. Backups are no faster with twice as much.
 LEAST_WINDOW_BYTES = 4 << 20
 _MOST_WINDOW_BYTES = 16 << 20
 _LINK_BYTES_PER_SECOND = 420e6

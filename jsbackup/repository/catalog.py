@@ -8,7 +8,7 @@ Catalogs are immutable, create-only, and make one line: a catalog of generation 
 and put under a key that is nothing but its generation. Of two that write the same one, the later one finds the key
 taken; it leaves it at that, or begins again from the new one. So no catalog ever undoes what another one did: what
 `forget` took out stays out, and what anybody else took away is still named. That makes signed catalogs evidence
-(`chain.py`). `head` is the newest backup that was ever covered.
+(`manifest_chain.py`). `head` is the newest backup that was ever covered.
 
 In JSON an entry takes some 500 bytes, and one object holds them all: 5 MB for ten thousand backups, and
 `MAX_CATALOG_BYTES` is reached at about 380,000, seven years of one every ten minutes, none ever forgotten. Beyond
@@ -25,7 +25,7 @@ from typing import Any
 from jsbackup.errors import FormatError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import Fields, decode_document, encode_document
+from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.documents import Document
 from jsbackup.repository.manifest import Manifest, Result
 from jsbackup.repository.manifest_json import later_source, noted, selection_from_json, selection_to_json
@@ -137,7 +137,7 @@ def _entry_to_json(entry: CatalogEntry) -> JsonObject:
     }
 
 
-def _entry(fields: Fields) -> CatalogEntry:
+def _entry(fields: DocumentFields) -> CatalogEntry:
     backup, created, tags = fields.text("id"), fields.text("created"), fields.fields("tags")
     if not layout.is_backup_id(backup):
         fields.wrong("id", "a backup id")
@@ -172,14 +172,14 @@ def _entry(fields: Fields) -> CatalogEntry:
     )
 
 
-def _optional_time(fields: Fields, key: str) -> str | None:
+def _optional_time(fields: DocumentFields, key: str) -> str | None:
     text = fields.optional_text(key)
     if text is not None:
         parse_time(text, f"{fields.where}: {key}")
     return text
 
 
-def _optional_id(fields: Fields, key: str) -> str | None:
+def _optional_id(fields: DocumentFields, key: str) -> str | None:
     backup = fields.optional_text(key)
     if backup is not None and not layout.is_backup_id(backup):
         fields.wrong(key, "a backup id")

@@ -19,7 +19,7 @@ from typing import Any
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.model import JsonObject
-from jsbackup.repository.document import Fields, decode_document, encode_document
+from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.stores.base import Data
 
 __all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
@@ -98,7 +98,7 @@ def decode_descriptor(data: Data) -> Descriptor:
     )
 
 
-def _feature(fields: Fields, name: str, scheme: str, required: Collection[str]) -> Fields | None:
+def _feature(fields: DocumentFields, name: str, scheme: str, required: Collection[str]) -> DocumentFields | None:
     """What the descriptor says of a feature, None if it is not there."""
     found = fields.optional_fields(name)
     if (found is not None) != (name in required):

@@ -24,7 +24,7 @@ from jsbackup.model import JsonObject
 from jsbackup.stores.base import Data
 from jsbackup.times import parse_time
 
-__all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "Fields", "decode_document", "encode_document"]
+__all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "DocumentFields", "decode_document", "encode_document"]
 
 # A manifest grows by about 450 bytes a segment: this is one of 25 TiB of messages.
 MAX_DOCUMENT_BYTES = 192 << 20
@@ -55,7 +55,7 @@ def _seal_of(value: JsonObject, what: str) -> str:
     return hashlib.sha256(_canonical({k: v for k, v in value.items() if k != _SEAL}, what)).hexdigest()
 
 
-def decode_document(data: Data, what: str) -> Fields:
+def decode_document(data: Data, what: str) -> DocumentFields:
     """The object in `data`, without its seal. `FormatError` if there is none, or one that has changed."""
     raw = bytes(data)
     if len(raw) > MAX_DOCUMENT_BYTES:
@@ -64,7 +64,7 @@ def decode_document(data: Data, what: str) -> Fields:
         value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{what} is not JSON") from error
-    fields = Fields(value, what)
+    fields = DocumentFields(value, what)
     if fields.hex256(_SEAL) != _seal_of(value, what):
         raise FormatError(f"{what} has changed since it was written (SHA-256 differs)")
     del value[_SEAL]
@@ -82,7 +82,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-class Fields:
+class DocumentFields:
     """Typed reading of one JSON object. `where` names it in errors; `rest` is what nobody asked for."""
 
     __slots__ = ("_asked", "value", "where")
@@ -147,13 +147,13 @@ class Fields:
     def object(self, key: str) -> JsonObject:
         return self.fields(key).value
 
-    def fields(self, key: str) -> Fields:
+    def fields(self, key: str) -> DocumentFields:
         value = self.get(key)
         if not isinstance(value, dict):
             self.wrong(key, "an object")
-        return Fields(value, f"{self.where}: {key}")
+        return DocumentFields(value, f"{self.where}: {key}")
 
-    def optional_fields(self, key: str) -> Fields | None:
+    def optional_fields(self, key: str) -> DocumentFields | None:
         return None if self.get(key) is None else self.fields(key)
 
     def array(self, key: str) -> list[Any]:
@@ -162,8 +162,8 @@ class Fields:
             self.wrong(key, "a list")
         return value
 
-    def each(self, key: str) -> list[Fields]:
-        return [Fields(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
+    def each(self, key: str) -> list[DocumentFields]:
+        return [DocumentFields(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
 
     def rows(self, key: str, width: int, low: int = 0, high: int = UINT64_MAX) -> list[list[int]]:
         """A list of lists of `width` integers."""

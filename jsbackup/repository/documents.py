@@ -10,11 +10,12 @@ across one has to be able to read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from jsbackup.errors import FormatError
+from jsbackup.errors import FormatError, ObjectExists
 from jsbackup.repository.objects import StoredObject, sha256_of
 from jsbackup.stores.base import Data, ObjectInfo, Store
 
@@ -131,12 +132,31 @@ class Documents:
 
         What is stored otherwise (plain among encrypted ones) is no document here, and passed over.
         """
-        suffix = self._envelope.suffix
-        ending = f".json{suffix}"
+        ending = f".json{self._envelope.suffix}"
         for info in self._store.list(prefix):
             if info.key.endswith(ending):
-                yield replace(info, key=info.key.removesuffix(suffix)) if suffix else info
+                yield self._named(info)
+
+    def list_beside(self, prefix: str) -> tuple[Sequence[ObjectInfo], Sequence[ObjectInfo]]:
+        """With one look: documents as `list` has them, and what is stored there without an envelope."""
+        stored = tuple(self._store.list(prefix))
+        ending = f".json{self._envelope.suffix}"
+        documents = [self._named(info) for info in stored if info.key.endswith(ending)]
+        return documents, [info for info in stored if not info.key.endswith(ending)]
+
+    def put_beside(self, key: str) -> None:
+        """Store an object that has no content, since its key says it all. Raises StoreError."""
+        with suppress(ObjectExists):
+            self._store.put(key, b"")
+
+    def delete_beside(self, key: str) -> None:
+        """Remove such an object. Removing what is absent succeeds."""
+        self._store.delete(key)
 
     def delete(self, key: str) -> None:
         """Remove a document. Removing what is absent succeeds."""
         self._store.delete(self.stored_key(key))
+
+    def _named(self, info: ObjectInfo) -> ObjectInfo:
+        suffix = self._envelope.suffix
+        return replace(info, key=info.key.removesuffix(suffix)) if suffix else info

@@ -6,7 +6,8 @@ would have told is read from an older one and from the manifests.
 Backups tend the catalog (`tend_catalog`), `forget` writes one before it deletes (`write_catalog`) and looks again when
 it has (`settle_catalog`). Only what is written here ever leaves entries out, and only those that it is told to.
 
-No catalog covers a backup that follows one which was taken away (`chain.py`): what is covered is not asked any more.
+No catalog covers a backup that follows one which was taken away (`manifest_chain.py`): what is covered is not asked any
+more.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from jsbackup.errors import (
     UnsupportedError,
 )
 from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
 from jsbackup.repository.catalog import (
     MAX_CATALOG_BYTES,
     Catalog,
@@ -35,18 +37,19 @@ from jsbackup.repository.catalog import (
     encode_catalog,
     entry_of,
 )
-from jsbackup.repository.chain import Evidence, Gap, check_chain, check_links, refuse_gaps
+from jsbackup.repository.checks.manifest_chain import Evidence, Gap, check_chain, check_links, refuse_gaps
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.summary import BackupSummary
-from jsbackup.repository.threads import in_order
 from jsbackup.stores.base import ObjectInfo
 
 __all__ = [
     "Inventory",
     "UnreadableBackup",
     "newest_catalog",
+    "note_backup",
+    "read_catalogs",
     "retract",
     "settle_catalog",
     "take_inventory",
@@ -102,7 +105,7 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
     """
     # In this order: what is forgotten meanwhile is gone when its manifest is read, and no catalog brings it back.
     listed = _listed(documents)
-    catalog, warnings = newest_catalog(documents)
+    catalog, warnings, witnessed = read_catalogs(documents)
     asked = {backup: info for backup, info in listed.items() if wanted is None or backup in wanted}
     entries, unreadable = _look_up(documents, catalog, asked)
     if not entries:
@@ -112,7 +115,7 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
     gaps: list[Gap] = []
     if wanted is None:
         there = frozenset(one.id for one in unreadable)
-        gaps = check_chain(Evidence({entry.id: entry for entry in entries}, there, catalog))
+        gaps = check_chain(Evidence({entry.id: entry for entry in entries}, there, catalog, witnessed=witnessed))
     return Inventory(tuple(entries), tuple(unreadable), warnings, tuple(gaps))
 
 
@@ -137,7 +140,29 @@ def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, 
 
 def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]]:
     """The newest catalog that can be read, if there is one, and what is wrong with those that are newer."""
-    return _newest(documents, _catalogs(documents), (IntegrityError, KeyUnavailable, UnsupportedError))
+    catalog, warnings, _ = read_catalogs(documents)
+    return catalog, warnings
+
+
+def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...], frozenset[str]]:
+    """As `newest_catalog`, and the backups for which there are witnesses."""
+    found = _catalogs(documents)
+    passed_over = (IntegrityError, KeyUnavailable, UnsupportedError)
+    return (*_newest(documents, found.generations, passed_over), found.witnessed)
+
+
+def note_backup(documents: Documents, backup: str, previous: str | None) -> None:
+    """Put a witness of a backup that was committed. `previous`, which it follows, needs none any more.
+
+    Without one everything works, but nobody would miss the manifest.
+    """
+    try:
+        documents.put_beside(layout.witness_key(backup))
+    except JsBackupError as error:
+        _log.warning("the removal of backup %s would not be noticed until the next one: %s", backup, error.message)
+        return
+    if previous is not None:
+        _delete_witnesses(documents, [previous])
 
 
 def tend_catalog(documents: Documents) -> bool:
@@ -155,10 +180,10 @@ def tend_catalog(documents: Documents) -> bool:
 
 def _tend(documents: Documents) -> bool:
     listed, catalogs = _listed(documents), _catalogs(documents)
-    since = max((info.modified_seconds for info in catalogs.values()), default=float("-inf"))
+    since = max((info.modified_seconds for info in catalogs.generations.values()), default=float("-inf"))
     if not _is_due([info for info in listed.values() if info.modified_seconds >= since]):
         return False
-    base = _base(documents, catalogs)
+    base = _base(documents, catalogs.generations)
     named = _by_id(base)
     if not _is_due([info for backup, info in listed.items() if not _covers(named, backup, info)]):
         return False
@@ -185,7 +210,8 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
     for _ in range(_MOST_RIVALS):
         catalogs = _catalogs(documents)
         try:
-            return _write_next(documents, catalogs, _base(documents, catalogs), _listed(documents), without, loose)
+            base = _base(documents, catalogs.generations)
+            return _write_next(documents, catalogs, base, _listed(documents), without=without, loose=loose)
         except ObjectExists:
             continue
         except _GapsFoundError as error:
@@ -199,18 +225,19 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
 def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
     """After backups were deleted that the catalog of `generation` left out: a writer that met us may have seen one of
     them before it went, and named it again. Raises the same as `write_catalog`."""
-    catalogs = _catalogs(documents)
+    catalogs = _catalogs(documents).generations
     if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
         write_catalog(documents, without=gone)
 
 
 def retract(documents: Documents, backup: str) -> None:
     """Delete a manifest that must not stay, of a backup that somebody may follow by now. Raises StoreError."""
+    documents.delete_beside(layout.witness_key(backup))
     documents.delete(layout.manifest_key(backup))
     try:
         write_catalog(documents, without=[backup])
     except JsBackupError as error:
-        _log.warning("backup %s was taken back, and the catalog of backups does not say so: %s", backup, error.message)
+        _log.warning("backup %s was withdrawn, but the catalog of backups still lists it: %s", backup, error.message)
 
 
 class _GapsFoundError(Exception):
@@ -221,19 +248,20 @@ class _GapsFoundError(Exception):
 
 def _write_next(
     documents: Documents,
-    catalogs: Mapping[int, ObjectInfo],
+    catalogs: _Catalogs,
     base: Catalog,
     listed: Mapping[str, ObjectInfo],
+    *,
     without: Collection[str] = (),
     loose: Collection[str] = (),
 ) -> int:
     """One try. `base` is the newest of `catalogs`; raises `ObjectExists` if there is a newer one by now, and
     `_GapsFoundError` if one would cover up that a backup was taken away."""
-    generation = max(catalogs, default=0) + 1
+    generation = max(catalogs.generations, default=0) + 1
     named = _by_id(base)
     uncovered = {backup: info for backup, info in listed.items() if backup not in named}
     found, unreadable = _look_up(documents, base, uncovered)
-    if gaps := _gaps(base, found, unreadable, without, loose):
+    if gaps := _gaps(base, found, unreadable, without, loose=loose, witnessed=catalogs.witnessed):
         raise _GapsFoundError(gaps)
     # An entry never changes: manifests do not, and one that was exchanged or taken away is to be noticed.
     entries = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in without}
@@ -248,7 +276,9 @@ def _write_next(
         _log.warning("a catalog of %d backups would be too large; their manifests are read instead", len(entries))
         return generation
     documents.put(layout.catalog_key(generation), data)
-    _delete(documents, [old for old in catalogs if old < generation - 1])
+    _delete(documents, [old for old in catalogs.generations if old < generation - 1])
+    # What this catalog names, or has left out, needs no other witness. One that cannot be read is in neither.
+    _delete_witnesses(documents, catalogs.witnessed - {one.id for one in unreadable})
     added = {entry.id for entry in found} - set(without)
     if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
         return write_catalog(documents, without=vanished)
@@ -260,12 +290,14 @@ def _gaps(
     found: Sequence[CatalogEntry],
     unreadable: Sequence[UnreadableBackup],
     without: Collection[str],
+    *,
     loose: Collection[str],
+    witnessed: frozenset[str],
 ) -> list[Gap]:
-    """What the backups `found`, which `base` does not cover, witness against."""
+    """What the backups `found`, which `base` does not cover, witness against, and the witnesses there are."""
     present = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in loose}
     there = frozenset({*(one.id for one in unreadable), *loose, *without})
-    return check_links(Evidence(present, there, base))
+    return check_links(Evidence(present, there, base, witnessed=witnessed))
 
 
 def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
@@ -283,7 +315,7 @@ def _delete(documents: Documents, generations: Sequence[int]) -> None:
         try:
             documents.delete(layout.catalog_key(generation))
         except StoreError as error:  # not allowed, or locked for some time yet: the next writer tries again
-            _log.info("catalog %d stays: %s", generation, error.message)
+            _log.info("old catalog %d was not removed: %s", generation, error.message)
             return
 
 
@@ -292,9 +324,32 @@ def _listed(documents: Documents) -> dict[str, ObjectInfo]:
     return {backup: info for backup, info in found if backup is not None}
 
 
-def _catalogs(documents: Documents) -> dict[int, ObjectInfo]:
-    found = ((layout.catalog_generation_of(info.key), info) for info in documents.list(layout.CATALOGS))
-    return {generation: info for generation, info in found if generation is not None}
+@dataclass(frozen=True, slots=True)
+class _Catalogs:
+    """What is stored below `catalog/`: catalogs by their generation, and the backups that have a witness."""
+
+    generations: Mapping[int, ObjectInfo]
+    witnessed: frozenset[str]
+
+
+def _catalogs(documents: Documents) -> _Catalogs:
+    stored, beside = documents.list_beside(layout.CATALOGS)
+    found = ((layout.catalog_generation_of(info.key), info) for info in stored)
+    witnessed = (layout.witnessed_backup_of(info.key) for info in beside)
+    return _Catalogs(
+        {generation: info for generation, info in found if generation is not None},
+        frozenset(backup for backup in witnessed if backup is not None),
+    )
+
+
+def _delete_witnesses(documents: Documents, backups: Collection[str]) -> None:
+    """Remove witnesses that nobody needs. They do no harm where that is not allowed."""
+    for backup in sorted(backups):
+        try:
+            documents.delete_beside(layout.witness_key(backup))
+        except StoreError as error:
+            _log.info("the witness of backup %s was not removed: %s", backup, error.message)
+            return
 
 
 def _newest(

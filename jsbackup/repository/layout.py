@@ -10,11 +10,12 @@
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
+    catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it
     holds/<backup id>.json      keeps `forget` from the backup, see `holds.py`
     locks/<id>-<generation>-<shared|exclusive>-<seconds>.json            a lease, see `leases.py`
-    pruning/<id>.json           what `prune` found unused, and when, see `marks.py`
+    pruning/<id>.json           what `prune` found unused, and when, see `unused_objects.py`
     receipts/<id>-<generation>.json      what the run with this lease has stored so far, see `receipts.py`
-    receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `checks.py`
+    receipts/<verify|drill>-<time>-<6 digits>.json       what a verify or a drill came to, see `outcomes.py`
     verified/<id>.json          what was verified, and when, see `verified.py`; what is damaged in <id>-damaged.json
     keys/<whom>-<8 digits>.age  the identity that opens the repository, encrypted for one who may, see `keys.py`
     keys/writer-<64 digits>.json         one who signs, by the public key, see `writers.py`
@@ -62,8 +63,8 @@ __all__ = [
     "SEGMENTS",
     "VERIFIED",
     "WRITERS",
-    "Kind",
     "LeaseKey",
+    "ObjectKind",
     "ReceiptKey",
     "SegmentKey",
     "StreamFolder",
@@ -99,6 +100,8 @@ __all__ = [
     "segment_key",
     "stream_folder",
     "verified_key",
+    "witness_key",
+    "witnessed_backup_of",
     "writer_key",
 ]
 
@@ -113,6 +116,7 @@ MARKS = "pruning/"
 RECEIPTS = "receipts/"
 CHECKS = ("receipts/drill-", "receipts/verify-")
 VERIFIED = "verified/"
+_COMMITTED = ".committed"
 _DAMAGED = "-damaged"
 PROBES = "probe/"
 KEYS = "keys/"
@@ -138,7 +142,7 @@ _WRITER = re.compile(r"keys/writer-[0-9a-f]{64}\.json")
 _IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
 
 
-class Kind(Enum):
+class ObjectKind(Enum):
     """What an object is, by its key."""
 
     DESCRIPTOR = "descriptor"
@@ -147,6 +151,7 @@ class Kind(Enum):
     OPAQUE = "opaque piece"
     MANIFEST = "manifest"
     CATALOG = "catalog"
+    WITNESS = "witness of a backup"
     HOLD = "hold"
     LEASE = "lease"
     MARKS = "list of unused objects"
@@ -228,7 +233,7 @@ def parse_stream_folder(folder: str) -> StreamFolder:
 # --- objects of a stream ---
 
 
-def segment_key(folder: str, first_seq: int, last_seq: int, name: str, suffix: str = "") -> str:
+def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, suffix: str = "") -> str:
     """`name` is the digest, or what stands for it. Raises `FormatError` unless these are the parts of a key."""
     key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}.parquet{suffix}"
     parse_segment_key(key)
@@ -316,6 +321,19 @@ def catalog_generation_of(key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+def witness_key(backup: str) -> str:
+    """Raises `FormatError` for what is no backup id."""
+    if not is_backup_id(backup):
+        raise FormatError(f"not a backup id: {backup[:80]!r}")
+    return f"{CATALOGS}{backup}{_COMMITTED}"
+
+
+def witnessed_backup_of(key: str) -> str | None:
+    """The backup that an object under this key is the witness of; None for a foreign key."""
+    backup = key.removeprefix(CATALOGS).removesuffix(_COMMITTED)
+    return backup if is_backup_id(backup) and key == witness_key(backup) else None
+
+
 def lease_key(lease: LeaseKey) -> str:
     """Generations of a lease follow each other in a listing. `FormatError` unless these are the parts of a key."""
     mode = "exclusive" if lease.exclusive else "shared"
@@ -385,7 +403,7 @@ def verified_key(record_id: str, *, damaged: bool = False) -> str:
 
 
 def is_damage_record(key: str) -> bool:
-    return kind_of(key) is Kind.VERIFIED and key.endswith(f"{_DAMAGED}.json")
+    return kind_of(key) is ObjectKind.VERIFIED and key.endswith(f"{_DAMAGED}.json")
 
 
 def identity_key(whom: str, repository_id: str) -> str:
@@ -401,40 +419,42 @@ def probe_key(probe_id: str) -> str:
     return f"{PROBES}{probe_id}"
 
 
-def kind_of(key: str) -> Kind:
+def kind_of(key: str) -> ObjectKind:
     """What an object is. A foreign one is never read, never counted and never deleted."""
     if key == DESCRIPTOR:
-        return Kind.DESCRIPTOR
+        return ObjectKind.DESCRIPTOR
     if backup_id_of(key.removesuffix(".age")) is not None:
-        return Kind.MANIFEST
+        return ObjectKind.MANIFEST
     if catalog_generation_of(key.removesuffix(".age")) is not None:
-        return Kind.CATALOG
+        return ObjectKind.CATALOG
+    if witnessed_backup_of(key) is not None:
+        return ObjectKind.WITNESS
     if held_backup_of(key) is not None:
-        return Kind.HOLD
+        return ObjectKind.HOLD
     if _WRITER.fullmatch(key) or _IDENTITY.fullmatch(key):
-        return Kind.WRITER if _WRITER.fullmatch(key) else Kind.IDENTITY
-    for pattern, kind in ((_SEGMENT, Kind.SEGMENT), (_PENDING, Kind.PENDING), (_OPAQUE, Kind.OPAQUE)):
+        return ObjectKind.WRITER if _WRITER.fullmatch(key) else ObjectKind.IDENTITY
+    for pattern, kind in ((_SEGMENT, ObjectKind.SEGMENT), (_PENDING, ObjectKind.PENDING), (_OPAQUE, ObjectKind.OPAQUE)):
         if pattern.fullmatch(key):
             try:
-                parse_segment_key(key) if kind is Kind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])
+                parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])
             except FormatError:
-                return Kind.FOREIGN
+                return ObjectKind.FOREIGN
             return kind
     if parse_lease_key(key) is not None:
-        return Kind.LEASE
+        return ObjectKind.LEASE
     if parse_receipt_key(key.removesuffix(".age")) is not None:
-        return Kind.RECEIPT
+        return ObjectKind.RECEIPT
     if _CHECK.fullmatch(key.removesuffix(".age")):
-        return Kind.CHECK
+        return ObjectKind.CHECK
     for prefix, suffix, kind in (
-        (MARKS, ".json", Kind.MARKS),
-        (VERIFIED, ".json", Kind.VERIFIED),
-        (VERIFIED, ".json.age", Kind.VERIFIED),
-        (PROBES, "", Kind.PROBE),
+        (MARKS, ".json", ObjectKind.MARKS),
+        (VERIFIED, ".json", ObjectKind.VERIFIED),
+        (VERIFIED, ".json.age", ObjectKind.VERIFIED),
+        (PROBES, "", ObjectKind.PROBE),
     ):
         if key.startswith(prefix) and key.endswith(suffix) and _ID.fullmatch(key[len(prefix) : len(key) - len(suffix)]):
             return kind
-    return Kind.FOREIGN
+    return ObjectKind.FOREIGN
 
 
 def resolve_backup(text: str, backups: Iterable[str]) -> str:
@@ -445,11 +465,14 @@ def resolve_backup(text: str, backups: Iterable[str]) -> str:
     """
     ids = sorted(backups)
     if not ids:
-        raise UsageError("there is no backup in the repository yet", hint="Make one with `jsbackup backup`.")
+        raise UsageError("the repository has no backup yet", hint="Make one with `jsbackup backup`.")
     found = [candidate for candidate in ids if text and candidate.startswith(text)]
     if len(found) == 1:
         return found[0]
     if not found:
-        raise UsageError(f"no backup starts with {text[:80]!r}", hint="See `jsbackup list` for those there are.")
+        raise UsageError(
+            f"no backup starts with {text[:80]!r}",
+            hint="A backup is named before streams: by its id, the start of it, or `latest`. See `jsbackup list`.",
+        )
     shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
     raise UsageError(f"{len(found)} backups start with {text[:80]!r}: {shown}", hint="Give more of the id.")

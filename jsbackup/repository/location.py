@@ -6,17 +6,29 @@ passed over.
 
 from __future__ import annotations
 
-from jsbackup.errors import IntegrityError, RepositoryNotFound
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jsbackup.errors import IntegrityError, NoFolder, RepositoryNotFound
 from jsbackup.repository import layout
 from jsbackup.stores.base import Store, glance_of
 
-__all__ = ["holds_anything", "is_vacant", "no_repository"]
+__all__ = ["holds_anything", "in_a_folder", "is_vacant", "no_repository"]
 
 # What an interrupted `init` leaves.
-_TRACES = {layout.Kind.PROBE, layout.Kind.IDENTITY, layout.Kind.WRITER}
+_TRACES = {layout.ObjectKind.PROBE, layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER}
 
 # How many repositories are named.
 _NAMED = 5
+
+
+@contextmanager
+def in_a_folder() -> Iterator[None]:
+    """Where something else is in the place of its folder, there is no repository to read: RepositoryNotFound."""
+    try:
+        yield
+    except NoFolder as error:
+        raise RepositoryNotFound(f"no repository at {error.location}: {error.reason}", hint=error.hint) from None
 
 
 def holds_anything(store: Store) -> bool:
@@ -28,7 +40,7 @@ def holds_anything(store: Store) -> bool:
 def is_vacant(store: Store) -> bool:
     """Whether nothing is there but what the probe of a store leaves, which somebody may be making at this moment."""
     seen = glance_of(store)
-    return seen.complete and all(layout.kind_of(key) is layout.Kind.PROBE for key in seen.keys)
+    return seen.complete and all(layout.kind_of(key) is layout.ObjectKind.PROBE for key in seen.keys)
 
 
 def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
@@ -37,10 +49,10 @@ def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
     kinds = {
         layout.kind_of(key) for prefix in (layout.BACKUPS, layout.SEGMENTS) for key in glance_of(store, prefix).keys
     }
-    if kinds & {layout.Kind.MANIFEST, layout.Kind.SEGMENT}:
+    if kinds & {layout.ObjectKind.MANIFEST, layout.ObjectKind.SEGMENT}:
         return IntegrityError(
             f"the repository at {store.location} has lost its descriptor {layout.DESCRIPTOR}",
-            hint="Bring the file back from a copy; the backups themselves may be sound.",
+            hint="Restore the file from a copy; the backups themselves may be intact.",
         )
     seen = glance_of(store)
     if below := [

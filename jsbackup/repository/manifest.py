@@ -10,15 +10,17 @@ object, `sha256` is over the stored object, `digest` over messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from jsbackup.config import Glob, is_chosen
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
 
 __all__ = [
+    "EMPTIED",
     "ArchiveFormat",
     "Captured",
     "ConsumerBackup",
@@ -35,10 +37,13 @@ __all__ = [
     "Source",
     "StreamBackup",
     "Totals",
+    "objects_named",
     "total_of",
 ]
 
 Extra = Mapping[str, Any]
+
+EMPTIED = "it has no messages any more, and had "  # so begins the warning of a stream that was purged
 
 
 class Result(StrEnum):
@@ -129,7 +134,7 @@ class ConsumerBackup:
     Of one known by its ack floor, `above_floor` is how many deliveries there were above it, None where nobody knows.
 
     Where the pending set is large, `pending` is the object that holds it and `state` has none
-    (`repository/pending.py` puts them together).
+    (`repository/write/pending_acks.py` puts them together).
     """
 
     name: str
@@ -200,6 +205,11 @@ class StreamBackup:
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
 
+    @property
+    def emptied(self) -> str:
+        """The warning that its messages are gone, and which backup had them; "" if there is none."""
+        return next((warning for warning in self.warnings if warning.startswith(EMPTIED)), "")
+
 
 @dataclass(frozen=True, slots=True)
 class SkippedStream:
@@ -242,12 +252,17 @@ class Selection:
     extra: Extra = field(default_factory=dict)
     allow_empty: bool = False
 
+    def selects(self, name: str) -> bool:
+        """Whether a stream of that name would be in such a backup."""
+        return is_chosen(name, [Glob(text) for text in self.streams], [Glob(text) for text in self.exclude])
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository.
 
-    `previous_sha256` is over that one's manifest as it is stored, where manifests are signed (`chain.py`), else None.
+    `previous_sha256` is over that one's manifest as it is stored, where manifests are signed (`manifest_chain.py`),
+    else None.
 
     `selection` is None where nothing was selected: an import takes in what there is. `ended` is RFC 3339, and
     `stored_bytes` what was added to the repository by making it; None where that was not noted.
@@ -299,3 +314,11 @@ def total_of(segments: Iterable[SegmentRef]) -> Totals:
         size=sum(ref.size for ref in refs),
         digest=digest,
     )
+
+
+def objects_named(manifest: Manifest) -> Iterator[str]:
+    """The keys of everything that a backup needs beside its manifest."""
+    for stream in manifest.streams:
+        yield from (ref.key for ref in stream.segments)
+        yield from (ref.key for ref in stream.opaque)
+        yield from (consumer.pending.key for consumer in stream.consumers if consumer.pending is not None)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from jsbackup.errors import FormatError
-from jsbackup.formats.archive_items import (
+from jsbackup.formats.archive.archive_items import (
     asset_name_is_sound,
     state_from_json,
     state_to_json,
@@ -21,7 +21,7 @@ from jsbackup.formats.archive_items import (
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.document import INT64_MAX, UINT64_MAX, Fields, decode_document, encode_document
+from jsbackup.repository.document import INT64_MAX, UINT64_MAX, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -163,7 +163,7 @@ def _source_to_json(source: Source) -> JsonObject:
     }
 
 
-def _source(fields: Fields) -> Source:
+def _source(fields: DocumentFields) -> Source:
     return Source(
         server_version=fields.text("server_version"),
         cluster=fields.text("cluster"),
@@ -189,7 +189,7 @@ def selection_to_json(selection: Selection) -> JsonObject:
     }
 
 
-def selection_from_json(fields: Fields) -> Selection:
+def selection_from_json(fields: DocumentFields) -> Selection:
     return Selection(
         streams=fields.texts("streams"),
         exclude=fields.texts("exclude"),
@@ -200,14 +200,14 @@ def selection_from_json(fields: Fields) -> Selection:
     )
 
 
-def _time(fields: Fields, key: str) -> str:
+def _time(fields: DocumentFields, key: str) -> str:
     """A time that stays the text it is, once it is known to be one."""
     text = fields.text(key)
     parse_time(text, f"{fields.where}: {key}")
     return text
 
 
-def _name(fields: Fields) -> str:
+def _name(fields: DocumentFields) -> str:
     """A stream's or consumer's name. It will be part of subjects, so it has to be one."""
     name = fields.text("name")
     if not asset_name_is_sound(name):
@@ -255,13 +255,13 @@ def _copied_to_json(copied: CopiedFrom) -> JsonObject:
     }
 
 
-def _copied(fields: Fields) -> CopiedFrom:
+def _copied(fields: DocumentFields) -> CopiedFrom:
     return CopiedFrom(
         fields.text("origin"), fields.text("filter"), fields.text("destination"), fields.number("sequence")
     )
 
 
-def _stream(fields: Fields) -> StreamBackup:
+def _stream(fields: DocumentFields) -> StreamBackup:
     name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
     try:
         folder = layout.stream_folder(name, incarnation)
@@ -297,11 +297,11 @@ def _is_home(found: str, folder: str) -> bool:
     return found == folder or layout.is_hidden_folder(found)
 
 
-def _reading(fields: Fields | None) -> Reading | None:
+def _reading(fields: DocumentFields | None) -> Reading | None:
     return None if fields is None else Reading(fields.choice("how", ReadAs), fields.text("why"), fields.rest())
 
 
-def _captured(fields: Fields) -> Captured:
+def _captured(fields: DocumentFields) -> Captured:
     return Captured(
         messages=fields.number("messages"),
         bytes=fields.number("bytes"),
@@ -331,7 +331,7 @@ def segment_to_json(ref: SegmentRef) -> JsonObject:
     }
 
 
-def segment_from_json(fields: Fields, folder: str) -> SegmentRef:
+def segment_from_json(fields: DocumentFields, folder: str) -> SegmentRef:
     """A segment of the stream whose folder `folder` is. `FormatError` for anything else."""
     key = fields.text("key")
     first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
@@ -355,7 +355,7 @@ def segment_from_json(fields: Fields, folder: str) -> SegmentRef:
     )
 
 
-def _gaps(fields: Fields) -> str:
+def _gaps(fields: DocumentFields) -> str:
     value = fields.optional_text("gaps")
     if value is None:
         return ""
@@ -364,7 +364,7 @@ def _gaps(fields: Fields) -> str:
     return value
 
 
-def _parsed_segment_key(fields: Fields, key: str) -> layout.SegmentKey:
+def _parsed_segment_key(fields: DocumentFields, key: str) -> layout.SegmentKey:
     try:
         return layout.parse_segment_key(key)
     except FormatError as error:
@@ -375,9 +375,9 @@ def _object_to_json(ref: SegmentRef | ObjectRef | OpaqueRef) -> JsonObject:
     return {**ref.extra, "key": ref.key, "size": ref.size, "sha256": ref.sha256}
 
 
-def _opaque(fields: Fields, folder: str) -> OpaqueRef:
+def _opaque(fields: DocumentFields, folder: str) -> OpaqueRef:
     return OpaqueRef(
-        key=_key(fields, folder, layout.Kind.OPAQUE),
+        key=_key(fields, folder, layout.ObjectKind.OPAQUE),
         size=fields.number("size", 1),
         sha256=fields.hex256("sha256"),
         bytes=fields.number("bytes", 1),
@@ -385,7 +385,7 @@ def _opaque(fields: Fields, folder: str) -> OpaqueRef:
     )
 
 
-def _key(fields: Fields, folder: str, kind: layout.Kind) -> str:
+def _key(fields: DocumentFields, folder: str, kind: layout.ObjectKind) -> str:
     key = fields.text("key")
     if layout.kind_of(key) is not kind or not _is_home(key.rpartition("/")[0], folder):
         fields.wrong("key", f"in this stream's folder and of the kind: {kind.value}")
@@ -409,7 +409,7 @@ def _consumer_to_json(consumer: ConsumerBackup) -> JsonObject:
     }
 
 
-def _consumer(fields: Fields, folder: str) -> ConsumerBackup:
+def _consumer(fields: DocumentFields, folder: str) -> ConsumerBackup:
     pending = fields.optional_fields("pending")
     state = fields.optional_fields("state")
     if pending is not None and state is None:
@@ -428,8 +428,8 @@ def _consumer(fields: Fields, folder: str) -> ConsumerBackup:
     )
 
 
-def _pending(fields: Fields, folder: str) -> ObjectRef:
-    key = _key(fields, folder, layout.Kind.PENDING)
+def _pending(fields: DocumentFields, folder: str) -> ObjectRef:
+    key = _key(fields, folder, layout.ObjectKind.PENDING)
     return ObjectRef(key, fields.number("size", 1), fields.hex256("sha256"), fields.rest())
 
 
@@ -443,7 +443,7 @@ def _state_to_json(state: ConsumerState) -> JsonObject:
     }
 
 
-def _state(fields: Fields) -> ConsumerState:
+def _state(fields: DocumentFields) -> ConsumerState:
     pending = fields.rows("pending", 3, low=-INT64_MAX - 1, high=UINT64_MAX)
     redelivered = fields.rows("redelivered", 2)
     if any(seq < 0 or consumer < 0 or time > INT64_MAX for seq, consumer, time in pending):
@@ -463,5 +463,5 @@ def _pair_to_json(pair: SequencePair) -> JsonObject:
     return {"consumer_seq": pair.consumer, "stream_seq": pair.stream}
 
 
-def _pair(fields: Fields) -> SequencePair:
+def _pair(fields: DocumentFields) -> SequencePair:
     return SequencePair(fields.number("consumer_seq", 0, UINT64_MAX), fields.number("stream_seq", 0, UINT64_MAX))

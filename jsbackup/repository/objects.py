@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
+from jsbackup.repository.crypto.sealing import PLAIN, Sealing
+from jsbackup.repository.memory_budget import Room
 from jsbackup.repository.object_id import AnyRef, id_of
-from jsbackup.repository.room import Room
-from jsbackup.repository.sealing import PLAIN, Sealing
 from jsbackup.stores.base import Data, LateStore, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
@@ -46,7 +46,8 @@ class Objects:
     store the same content store other bytes for it, if it is sealed, or written by two versions of a library; so there
     each object has a key of its own from the beginning.
 
-    `damaged` gives the ids of objects that are known to be damaged (`damaged.py`); it is asked once, when it matters.
+    `damaged` gives the ids of objects that are known to be damaged (`damaged.py`); it is asked once, when it matters,
+    and by `look_for_damage`. `found_damaged` are the ids of those that were found damaged here.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Objects:
         self.store = store
         self.sealing = sealing
         self.room = Room()
+        self.found_damaged: set[bytes] = set()
         self._replaces = replaces
         self._read_damaged = damaged
         self._damaged: Collection[bytes] | None = None
@@ -81,6 +83,10 @@ class Objects:
         if self._damaged is None:
             self._damaged = self._read_damaged()
         return bool(self._damaged) and id_of(ref) in self._damaged
+
+    def look_for_damage(self) -> None:
+        """Ask again which objects were found damaged: for somebody who stores for days."""
+        self._damaged = self._read_damaged()
 
     def put_once(self, key: str, data: Data) -> StoredObject:
         """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if
@@ -140,14 +146,22 @@ class Objects:
             raise DigestMismatch(f"object {key} has changed since it was stored (SHA-256 differs)")
         return data
 
-    def fetch(self, key: str, size: int, sha256: str) -> bytes:
+    def fetch_sealed(self, ref: AnyRef) -> bytes:
+        """As `fetch_stored`, of the object that a reference names; remembers what is damaged."""
+        try:
+            return self.fetch_stored(ref.key, ref.size, ref.sha256)
+        except DigestMismatch:
+            self.found_damaged.add(id_of(ref))
+            raise
+
+    def fetch(self, ref: AnyRef) -> bytes:
         """The content of the object a manifest names, checked before anybody looks inside.
 
         Raises:
             KeyUnavailable: it is encrypted, and no key that opens it was given.
             IntegrityError, StoreError: as `fetch_stored`.
         """
-        return self.sealing.unseal(key, self.fetch_stored(key, size, sha256))
+        return self.sealing.unseal(ref.key, self.fetch_sealed(ref))
 
 
 def all_damaged(key: str) -> IntegrityError:

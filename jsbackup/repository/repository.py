@@ -4,7 +4,7 @@ Order of writing, and what it promises:
 
 1. Segments and the other objects of streams, each whole, under names that their content decides.
 2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. What is
-   written after it (`catalog.py`) spares reading, and nothing depends on it.
+   written after it (`catalog.py`) spares reading or witnesses that it was there, and nothing depends on it.
 3. Deletion runs the other way: the manifest first, then objects that no manifest names.
 
 So whoever is killed at whatever point leaves a valid repository: committed backups are complete, the one that was being
@@ -20,6 +20,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from jsbackup.errors import (
     FormatError,
@@ -31,22 +32,24 @@ from jsbackup.errors import (
     UsageError,
 )
 from jsbackup.repository import layout
-from jsbackup.repository.access import Access, open_access
-from jsbackup.repository.damaged import read_damaged
+from jsbackup.repository.checks.damaged import read_damaged
+from jsbackup.repository.crypto.access import Access, open_access
+from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.new_keys import Founding, put_keys
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.founding import Founding, put_keys
-from jsbackup.repository.inventory import Inventory, take_inventory, tend_catalog
-from jsbackup.repository.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.latest import Choice, choose_latest
+from jsbackup.repository.inventory import Inventory, note_backup, take_inventory, tend_catalog
 from jsbackup.repository.location import no_repository
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.sources import Wanted
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
+
+if TYPE_CHECKING:
+    from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.read.sources import Wanted
 
 __all__ = ["Repository"]
 
@@ -56,9 +59,6 @@ _MAX_DESCRIPTOR_BYTES = 1 << 20
 
 # As `writers.py` has it for the largest of them.
 _MAX_KEY_OBJECT_BYTES = 64 << 20
-
-# Of `latest`, where nobody said for what.
-ANYTHING = Wanted()
 
 
 class Repository:
@@ -77,7 +77,7 @@ class Repository:
             store,
             access.sealing,
             replaces=descriptor.replaces_objects,
-            damaged=partial(read_damaged, self.documents),
+            damaged=partial(read_damaged, self.documents, {}),
         )
         self.secret = access.secret
 
@@ -120,7 +120,7 @@ class Repository:
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
         for info in source.store.list(layout.KEYS):
-            if layout.kind_of(info.key) in (layout.Kind.IDENTITY, layout.Kind.WRITER):
+            if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
                 data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)
                 with suppress(ObjectExists):  # left by one that was interrupted
                     store.put(info.key, data)
@@ -168,10 +168,11 @@ class Repository:
         if encode_manifest(decode_manifest(data, key)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         self.documents.put(key, data)
+        note_backup(self.documents, manifest.id, manifest.previous)
         try:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there, and a catalog only makes things quicker
-            _log.warning("no new catalog of backups was written: %s", error.message)
+            _log.warning("the catalog of backups was not updated: %s", error.message)
 
     def _chained(self, manifest: Manifest) -> Manifest:
         for previous in reversed([backup for backup in self.backups() if backup != manifest.id]):
@@ -201,15 +202,18 @@ class Repository:
         """The manifest of the backup that `text` means. Raises as `choose`."""
         return self.choose(text).manifest
 
-    def choose(self, text: str, wanted: Wanted = ANYTHING) -> Choice:
-        """The backup that `text` means: `latest` for what is `wanted` (`latest.py`), else the start of an id.
+    def choose(self, text: str, wanted: Wanted | None = None, connected: Source | None = None) -> Choice:
+        """The backup that `text` means: `latest` for what is `wanted` where a command is `connected` to that source
+        (`latest.py`), else the start of an id.
 
         Raises:
             UsageError: that is not one backup.
             FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
         """
+        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # a backup needs nothing of it
+
         if text == layout.LATEST:
-            return choose_latest(self, wanted)
+            return choose_latest(self, wanted or Wanted(), connected)
         return Choice(self.manifest(self.resolve(text)))
 
     def manifest(self, backup: str) -> Manifest:
@@ -249,7 +253,7 @@ def _refuse_occupied(store: Store) -> None:
     if _has_descriptor(store):  # it was made just now
         raise _exists(store)
     if isinstance(found, RepositoryNotFound):
-        raise UsageError(f"{store.location} is not empty, and holds no repository", hint="Choose an empty location.")
+        raise UsageError(f"{store.location} is not empty, and is not a repository", hint="Choose an empty location.")
     raise found
 
 

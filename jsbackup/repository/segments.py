@@ -16,21 +16,21 @@ from dataclasses import replace
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import columns_from_batch
+from jsbackup.formats.compressed_batch import PackedBatch
 from jsbackup.formats.digest import EncodedRows, MessageBatch, encode_rows
 from jsbackup.formats.gaps import GapDigest
-from jsbackup.formats.packed import PackedBatch
 from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.repository.cutter import SegmentCutter, checked_batches
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.reuse import Cuts, Extent, extent_of
+from jsbackup.repository.write.cutter import SegmentCutter, checked_batches
+from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
 __all__ = ["SEGMENT_BYTES", "SegmentReader", "SegmentWriter"]
 
 # Large enough that a request's latency does not matter and a terabyte is thirty thousand objects; small enough that
-# one is held in memory, and that a rewrite or a damaged object costs little. M: 64 MiB are no faster, neither to store
-# nor to restore, and take 32 MiB more at the peak where nothing compresses.
+# one is held in memory, and that a rewrite or a damaged object costs little. Measured: 64 MiB are no faster, neither to
+# store nor to restore, and take 32 MiB more at the peak where nothing compresses.
 SEGMENT_BYTES = 32 << 20
 
 _MAX_SEQUENCE = (1 << 63) - 1
@@ -305,21 +305,21 @@ class SegmentReader:
             KeyUnavailable: it is encrypted, and no key that opens it was given.
             StoreError: it cannot be read.
         """
-        return decode_segment(self._objects.fetch(ref.key, ref.size, ref.sha256))
+        return decode_segment(self._objects.fetch(ref))
 
     def prove(self, ref: SegmentRef) -> Iterator[MessageBatch]:
         """As `read`; sequences, count and digests are checked with the last batch.
 
         So whoever reads to the end has the proof. Raises as `read`.
         """
-        return checked_batches(self._objects.fetch(ref.key, ref.size, ref.sha256), ref)
+        return checked_batches(self._objects.fetch(ref), ref)
 
 
 class _Run:
     """Messages held back until it is known what becomes of them. `ref` is their segment, if they have one."""
 
     def __init__(self, *, digest: bool = False) -> None:
-        self.extent = Extent(0, 0, 0, 0)
+        self.extent = SegmentExtent(0, 0, 0, 0)
         self.ref: SegmentRef | None = None
         self._sha256 = hashlib.sha256() if digest else None
         self._gaps = GapDigest()
@@ -342,7 +342,7 @@ class _Run:
 
     def add(self, batch: MessageBatch, rows: EncodedRows) -> None:
         first, last = batch.column("sequence")[0].as_py(), batch.column("sequence")[-1].as_py()
-        added = Extent(first, last, batch.num_rows, rows.size)
+        added = SegmentExtent(first, last, batch.num_rows, rows.size)
         self.extent = self.extent + added if self.extent.messages else added
         if self._sha256 is not None:
             self._sha256.update(rows.encoded)

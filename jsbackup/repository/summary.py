@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection
 from jsbackup.times import parse_time
 
-__all__ = ["BackupSummary", "summary_of"]
+__all__ = ["BackupSummary", "is_dated_ahead", "summary_of"]
+
+# A backup that seems to come from later than this after now was made by a wrong clock, or ours is wrong.
+_CLOCK_SLACK_NS = 300 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class BackupSummary:
     def is_of_a_server(self) -> bool:
         """Whether it was made of a server's streams, and not of files or of another backup."""
         return self.imported is None and self.transformed is None
+
+
+def is_dated_ahead(created: str, now_ns: int) -> bool:
+    """Whether a backup made at that time, RFC 3339, is of the future."""
+    return parse_time(created) > now_ns + _CLOCK_SLACK_NS
 
 
 def summary_of(manifest: Manifest) -> BackupSummary:

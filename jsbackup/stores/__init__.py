@@ -1,0 +1,1 @@
+"""Named bytes: a folder, S3, memory; one contract, with retries around it."""

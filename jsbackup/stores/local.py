@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
+from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
 from jsbackup.stores.base import MAX_KEY_BYTES, Data, Glance, ObjectInfo, check_key, check_prefix, check_range, is_key
 from jsbackup.stores.glance import glance_at
@@ -53,7 +53,7 @@ class LocalStore:
 
     @property
     def location(self) -> str:
-        return str(self._root).encode("utf-8", "backslashreplace").decode()
+        return _shown(self._root)
 
     def put(self, key: str, data: Data) -> None:
         *folders, name = check_key(key).split("/")
@@ -113,12 +113,31 @@ class LocalStore:
 
     def glance(self, prefix: str = "") -> Glance:
         with posix.explained(f"cannot list {self.location}/{prefix}"):
+            with suppress(FileNotFoundError), posix.closing(self._open_root()):
+                pass
             return glance_at(self._root, prefix)
 
     # --- folders ---
 
+    def _open_root(self) -> int:
+        try:
+            return os.open(self._root, _FOLDER_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            if reason := self._in_the_way():
+                raise NoFolder(self.location, reason) from None
+            raise
+
+    def _in_the_way(self) -> str:
+        """What is in the place of the root or of a folder above it, in words; "" if nothing is."""
+        if self._root.is_symlink() and not self._root.exists():
+            return "it is a link to something that is not there"
+        nearest = next(path for path in (self._root, *self._root.parents) if path.exists())
+        if nearest.is_dir():
+            return ""
+        return f"{'it' if nearest == self._root else _shown(nearest)} is not a folder"
+
     def _open_folder(self, folders: Sequence[str]) -> int:
-        folder = os.open(self._root, _FOLDER_FLAGS)
+        folder = self._open_root()
         for part in folders:
             with posix.closing(folder):
                 folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
@@ -126,13 +145,14 @@ class LocalStore:
 
     def _make_root(self) -> int:
         try:
-            return os.open(self._root, _FOLDER_FLAGS)
+            return self._open_root()
         except FileNotFoundError:
-            with suppress(FileExistsError):
+            above = _shown(self._root.parent)
+            with posix.explained(f"cannot make {_shown(Path(self._root.name))} in {above}"), suppress(FileExistsError):
                 self._root.mkdir(mode=0o700)
             with posix.closing(os.open(self._root.parent, _FOLDER_FLAGS)) as parent:
                 posix.fsync(parent)
-            return os.open(self._root, _FOLDER_FLAGS)
+            return self._open_root()
 
     def _make_folders(self, root: int, folders: Sequence[str]) -> int:
         """Open the folder below `root`, making what is missing. Every name on the way is on the disk afterwards."""
@@ -267,3 +287,7 @@ class LocalStore:
                         # With its slash a folder sorts where its keys do: `a-b` before `a/c`.
                         entries.append((base + entry.name + "/" * stat.S_ISDIR(info.st_mode), info))
         return sorted(entries, key=itemgetter(0))
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode()

@@ -117,11 +117,11 @@ def link_new(source_folder: int, source: str, folder: int, name: str) -> bool:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        return _rename_new(source_folder, source, folder, name, error)
+        return _rename_new(source_folder, source, folder, name, why=error)
     return True
 
 
-def _rename_new(source_folder: int, source: str, folder: int, name: str, why: OSError) -> bool:
+def _rename_new(source_folder: int, source: str, folder: int, name: str, *, why: OSError) -> bool:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         raise why

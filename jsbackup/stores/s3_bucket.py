@@ -67,8 +67,3 @@ class Bucket:
             self._condition = {}
             with self.explained(doing):
                 send({})
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether conditions are sent: False once the store has said that it knows none."""
-        return bool(self._condition)

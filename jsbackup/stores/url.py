@@ -11,11 +11,10 @@ from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.model import S3Settings
 from jsbackup.stores.base import Store, is_key
 from jsbackup.stores.local import LocalStore
-from jsbackup.stores.memory import MemoryStore
 
 __all__ = ["check_spelling", "open_store"]
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=://)|(memory)(?=:)")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
 
 
 _WRITTEN = {"s3": "s3://bucket or s3://bucket/prefix", "file": "file:///absolute/path"}
@@ -24,8 +23,7 @@ _BUCKET = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
 
 
 def open_store(location: str, s3: S3Settings | None = None) -> Store:
-    """The store at `location`: a path, `file:///absolute/path`, `s3://bucket/prefix`, which `s3` says how to reach, or
-    `memory:` (a new, empty one; for tests).
+    """The store at `location`: a path, `file:///absolute/path`, or `s3://bucket/prefix`, which `s3` says how to reach.
 
     Nothing is touched: a folder that does not exist is an empty store until the first put. The result does not retry;
     wrap it in `RetryingStore`.
@@ -34,14 +32,14 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
         UsageError: the location is empty or does not follow its scheme.
         UnsupportedError: another scheme.
     """
-    if not location or "\0" in location:
-        raise UsageError("a repository location is a path or a URL, not an empty text or one with NUL in it")
+    if not location.strip() or "\0" in location:
+        raise UsageError("a repository location is a path or a URL, not an empty or blank text or one with NUL in it")
     match = _SCHEME.match(location)
     if match is None:
         check_spelling(location)
         return LocalStore(Path(location))
     # Only the scheme is repeated in messages: the rest may hold a password.
-    scheme = (match[1] or match[2]).lower()
+    scheme = match[1].lower()
     opener = _OPENERS.get(scheme)
     if opener is None:
         hint = f"Known locations are a path, {', '.join(f'{known}:' for known in _OPENERS)}."
@@ -51,6 +49,11 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
 
 def check_spelling(location: str) -> None:
     """Raise UsageError for a URL without its slashes: the folder of that name is not what somebody means by it."""
+    if location.lower().startswith("memory:") and not _SCHEME.match(location):
+        raise UsageError(
+            "a repository in memory would be gone when the command ends",
+            hint="Name a folder or s3://bucket/prefix. For a folder of such a name write ./ before it.",
+        )
     if (typo := _TYPO.match(location)) and not _SCHEME.match(location):
         scheme = typo[1].lower()
         raise UsageError(
@@ -70,12 +73,6 @@ def _file(location: str, _s3: S3Settings | None) -> Store:
     return LocalStore(Path(path.decode("utf-8", "surrogateescape")))
 
 
-def _memory(location: str, _s3: S3Settings | None) -> Store:
-    if location != "memory:":
-        raise UsageError("the memory location is written memory:")
-    return MemoryStore()
-
-
 def _s3(location: str, settings: S3Settings | None) -> Store:
     bucket, _, prefix = location[len("s3://") :].partition("/")
     prefix = prefix.strip("/")
@@ -89,4 +86,4 @@ def _s3(location: str, settings: S3Settings | None) -> Store:
     return S3Store(bucket, prefix, settings)
 
 
-_OPENERS: dict[str, Callable[[str, S3Settings | None], Store]] = {"file": _file, "s3": _s3, "memory": _memory}
+_OPENERS: dict[str, Callable[[str, S3Settings | None], Store]] = {"file": _file, "s3": _s3}

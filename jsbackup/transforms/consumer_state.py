@@ -5,7 +5,8 @@ last sequence, because a consumer ahead of its stream stops delivering; sequence
 awaits its acknowledgement, or was redelivered, is forgotten where the message is gone; if nothing awaits any more, all
 that was delivered is done with, and the ack floor says so. Numbers of deliveries stay: they only ever rise.
 
-What a server further insists on (`formats/consumer_state.py`, `acceptable`) is seen to where the archive is written.
+What a server further insists on (`formats/archive/consumer_state.py`, `acceptable`) is seen to where the archive is
+written.
 """
 
 from __future__ import annotations

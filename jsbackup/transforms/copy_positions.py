@@ -43,7 +43,7 @@ from jsbackup.transforms.header_block import fields
 
 __all__ = [
     "MARK",
-    "Position",
+    "CopyPosition",
     "SourceKey",
     "identity_of",
     "is_external",
@@ -62,7 +62,7 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class CopyPosition:
     """The last mark of a source: the origin's `sequence` and `identity` ("" for none), and the message `at` that has
     it. Behind that one come `later` messages of the stream itself."""
 
@@ -114,10 +114,10 @@ def read_mark(value: str) -> tuple[SourceKey, int, str] | None:
     return (parts[0], parts[2], parts[3]), int(parts[1]), parts[5] if len(parts) == 6 else ""
 
 
-def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[SourceKey, Position]:
+def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[SourceKey, CopyPosition]:
     """The last mark of each of these sources in a batch, of those that have one there."""
     column, sequences = batch.column(HEADERS), batch.column(SEQUENCE)
-    found: dict[SourceKey, Position] = {}
+    found: dict[SourceKey, CopyPosition] = {}
     if column.null_count == batch.num_rows:
         return found
     for row in range(batch.num_rows - 1, -1, -1):
@@ -128,7 +128,7 @@ def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[
         of = [key] if key[1] else [one for one in keys if one[0] == key[0]]
         for one in of:
             if one in keys and one not in found:
-                found[one] = Position(sequence, identity, sequences[row].as_py(), batch.num_rows - 1 - row)
+                found[one] = CopyPosition(sequence, identity, sequences[row].as_py(), batch.num_rows - 1 - row)
         if len(found) == len(keys):
             break
     return found

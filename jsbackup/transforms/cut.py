@@ -31,14 +31,14 @@ from jsbackup.times import format_time
 from jsbackup.times import parse_time as decode_time
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP, MessageBatch
 
-__all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "Share", "parse_edge"]
+__all__ = ["AtSequence", "AtTime", "Cut", "Edge", "Extent", "KeptShare", "parse_edge"]
 
 _MAX = (1 << 63) - 1
 _SECOND = 1_000_000_000
 _HINT = "Give a time such as 2026-11-21T14:02:00Z, a duration before now such as 24h, or a sequence number."
 
 
-class Share(StrEnum):
+class KeptShare(StrEnum):
     """How much of something is kept."""
 
     NONE = "none"
@@ -141,18 +141,18 @@ class Cut:
 
     def keeps(self, sequence: int, time_ns: int) -> bool:
         """Whether a message is kept."""
-        return self.share(sequence, sequence, time_ns, time_ns) is Share.ALL
+        return self.share(sequence, sequence, time_ns, time_ns) is KeptShare.ALL
 
-    def share(self, first_seq: int, last_seq: int, min_ns: int, max_ns: int) -> Share:
+    def share(self, first_seq: int, last_seq: int, min_ns: int, max_ns: int) -> KeptShare:
         """How much is kept of messages within these bounds: none and all need not be looked at to know."""
         shares = []
         for edge, keeps in ((self.since, _from), (self.until, _up_to)):
             if edge is not None:
                 low, high = (first_seq, last_seq) if isinstance(edge, AtSequence) else (min_ns, max_ns)
                 shares.append(keeps(low, high, _value(edge)))
-        if Share.NONE in shares:
-            return Share.NONE
-        return Share.SOME if Share.SOME in shares else Share.ALL
+        if KeptShare.NONE in shares:
+            return KeptShare.NONE
+        return KeptShare.SOME if KeptShare.SOME in shares else KeptShare.ALL
 
     def rows(self, batch: MessageBatch) -> pa.BooleanArray:
         """For each row of a batch, whether it is kept."""
@@ -163,7 +163,9 @@ class Cut:
                 kept.append(compare(batch.column(column), pa.scalar(_value(edge), pa.int64())))
         return reduce(pc.and_, kept) if kept else pa.repeat(pa.scalar(True), batch.num_rows)
 
-    def state_after(self, before: StreamState, last_message: int, cut: Extent, kept: Extent, size: int) -> StreamState:
+    def state_after(
+        self, before: StreamState, last_message: int, cut: Extent, kept: Extent, *, size: int
+    ) -> StreamState:
         """The stream's state, see above, once the messages `kept` are all that is left.
 
         `last_message` is the sequence of its last message before (`before.last_seq` is higher where later ones were
@@ -211,12 +213,12 @@ def _is_after(since: Edge | None, until: Edge | None) -> bool:
     return since is not None and until is not None and type(since) is type(until) and _value(since) > _value(until)
 
 
-def _from(low: int, high: int, edge: int) -> Share:
-    return Share.ALL if low >= edge else Share.NONE if high < edge else Share.SOME
+def _from(low: int, high: int, edge: int) -> KeptShare:
+    return KeptShare.ALL if low >= edge else KeptShare.NONE if high < edge else KeptShare.SOME
 
 
-def _up_to(low: int, high: int, edge: int) -> Share:
-    return Share.ALL if high <= edge else Share.NONE if low > edge else Share.SOME
+def _up_to(low: int, high: int, edge: int) -> KeptShare:
+    return KeptShare.ALL if high <= edge else KeptShare.NONE if low > edge else KeptShare.SOME
 
 
 def _edge_to_json(edge: Edge) -> JsonObject:

@@ -28,7 +28,15 @@ from jsbackup.transforms.rename import subjects_of_bucket
 from jsbackup.transforms.subject_map import SubjectMaps, wildcard_of
 from jsbackup.transforms.subjects import contains, overlaps
 
-__all__ = ["arriving_unmapped", "held_by", "map_consumer_config", "map_stream_config", "origins_of", "subjects_of"]
+__all__ = [
+    "arriving_unmapped",
+    "held_by",
+    "map_consumer_config",
+    "map_stream_config",
+    "may_hold",
+    "origins_of",
+    "subjects_of",
+]
 
 _ALL = ("", ">")
 
@@ -64,6 +72,30 @@ def held_by(config: JsonObject) -> Sequence[str]:
         transforms = _transforms(origin)
         held += _led_to("subject_transforms", transforms) if transforms else [_brought_by(origin)]
     return held
+
+
+def may_hold(config: JsonObject, restored: Collection[str]) -> Sequence[str]:
+    """Patterns of all that a stream may hold, but for what origins bring that are `restored` too and have it as well.
+
+    Raises FormatError.
+    """
+    others = [origin for origin in origins_of(config) if not _is_mapped(origin, restored) or _transforms(origin)]
+    if config.get("mirror"):
+        held = held_by({"mirror": others[0]}) if others else []
+    else:
+        held = held_by({**config, "sources": others})
+    return [_as_pattern(one) for one in held] or ([] if any(origins_of(config)) else [">"])
+
+
+def _as_pattern(dest: str) -> str:
+    """A pattern of all that a transform leads to. A function of the server's may lead to any tokens."""
+    tokens = dest.split(".")
+    for at, token in enumerate(tokens):
+        if "{{" in token:
+            return ".".join([*tokens[:at], ">"])
+        if re.fullmatch(r"\$\d{1,9}", token, re.ASCII):
+            tokens[at] = "*"
+    return ".".join(tokens)
 
 
 def _brought_by(origin: JsonObject) -> str:

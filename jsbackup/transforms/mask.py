@@ -22,16 +22,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from jsbackup.errors import FormatError, PlanRefused, UsageError
 from jsbackup.transforms.batches import DATA, HEADERS, SEQUENCE, MessageBatch, Subjects, keep_rows, with_column
 from jsbackup.transforms.header_block import exchange
-from jsbackup.transforms.json_path import JsonPath
-from jsbackup.transforms.json_text import canonical, decode_text, find, splice
 from jsbackup.transforms.subjects import check_pattern, matcher, overlaps
+
+if TYPE_CHECKING:
+    from jsbackup.transforms.json_path import JsonPath
 
 __all__ = ["MIN_SECRET_BYTES", "REDACTED", "HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable"]
 
@@ -65,15 +66,12 @@ class HeaderName:
     name: str
 
 
-Target: TypeAlias = JsonPath | HeaderName
-
-
 @dataclass(frozen=True, slots=True)
 class Mask:
     """What to mask in messages of which subjects, and how."""
 
     subjects: str
-    target: Target
+    target: JsonPath | HeaderName
     action: MaskAction
 
     @classmethod
@@ -98,11 +96,15 @@ class Mask:
         """What stands in place of a value, both as JSON."""
         if self.action is MaskAction.REDACT:
             return f'"{REDACTED}"'
+        from jsbackup.transforms.json_text import canonical
+
         return '"' + hmac.digest(secret, canonical(value).encode("utf-8", "surrogatepass"), hashlib.sha256).hex() + '"'
 
 
-def _target(text: str) -> Target:
+def _target(text: str) -> JsonPath | HeaderName:
     if text.startswith("$"):
+        from jsbackup.transforms.json_path import JsonPath  # restores without masks do not wait for it
+
         return JsonPath.parse(text)
     match = _HEADER.fullmatch(text)
     if match is None:
@@ -117,13 +119,15 @@ class MaskCount:
     """What has been masked: values by the mask's place in order. And how often one could not read a message.
 
     `seen` are messages that went out and that a mask had to look at: of its subjects, and not empty where it looks for
-    a path. A mask that has seen some, and counts no value at all, has missed what it is for, most likely.
+    a path. A mask that has seen some, and counts no value at all, has missed what it is for, most likely. `unmasked`
+    are messages whose subject no mask is for.
     """
 
     values: dict[int, int] = field(default_factory=dict)
     dropped: int = 0
     kept: int = 0
     seen: dict[int, int] = field(default_factory=dict)
+    unmasked: int = 0
 
     def plus(self, other: MaskCount) -> MaskCount:
         """Both counts added up."""
@@ -132,6 +136,7 @@ class MaskCount:
             self.dropped + other.dropped,
             self.kept + other.kept,
             _added(self.seen, other.seen),
+            self.unmasked + other.unmasked,
         )
 
     def look(self, numbers: Iterable[int]) -> None:
@@ -179,7 +184,7 @@ class Masks:
         return [mask for mask in self.masks if not any(overlaps(mask.subjects, pattern) for pattern in patterns)]
 
     def apply(
-        self, batch: MessageBatch, subjects: Subjects, stream: str, secret: bytes, count: MaskCount
+        self, batch: MessageBatch, subjects: Subjects, stream: str, secret: bytes, *, count: MaskCount
     ) -> MessageBatch:
         """The batch, masked. `subjects` are its rows' as the backup has them; `stream` names it in a refusal.
 
@@ -193,15 +198,17 @@ class Masks:
             for text in subjects.texts
         }
         if not any(matching.values()):
+            count.unmasked += batch.num_rows
             return batch
         headers, data = batch.column(HEADERS).to_pylist(), batch.column(DATA).to_pylist()
         kept = [True] * batch.num_rows
         for row, subject in enumerate(subjects):
+            count.unmasked += not matching[subject]
             # What is kept whatever comes is still masked as far as it goes: each mask for itself.
             apart = self.unmaskable is Unmaskable.KEEP
             for numbers in [[n] for n in matching[subject]] if apart else [matching[subject]]:
                 try:
-                    headers[row], data[row] = self._message(numbers, headers[row], data[row], secret, count)
+                    headers[row], data[row] = self._message(numbers, headers[row], data[row], secret, count=count)
                 except FormatError as error:
                     what = f"message {batch.column(SEQUENCE)[row]} of stream {stream}"
                     kept[row] = self._unreadable(what, error, count)
@@ -222,7 +229,7 @@ class Masks:
         return True
 
     def _message(
-        self, numbers: Sequence[int], headers: bytes | None, data: bytes, secret: bytes, count: MaskCount
+        self, numbers: Sequence[int], headers: bytes | None, data: bytes, secret: bytes, *, count: MaskCount
     ) -> tuple[bytes | None, bytes]:
         """Headers and payload of one message, masked. FormatError if they cannot be read."""
         text: str | None = None
@@ -233,6 +240,8 @@ class Masks:
                 if headers is not None:
                     headers, found[number] = _masked_headers(headers, mask, mask.target, secret)
             elif data:
+                from jsbackup.transforms.json_text import decode_text, find, splice
+
                 text = decode_text(data) if text is None else text
                 spans = find(text, mask.target)
                 text = splice(text, spans, [mask.replacement(text[slice(*span)], secret) for span in spans])

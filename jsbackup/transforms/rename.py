@@ -22,12 +22,12 @@ from jsbackup.model import JsonObject
 from jsbackup.names import is_new_name
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMap, SubjectMaps
 
-__all__ = ["Kind", "RenameOptions", "Renames", "bucket_of", "subjects_of_bucket"]
+__all__ = ["RenameOptions", "Renames", "StreamKind", "bucket_of", "subjects_of_bucket"]
 
 _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
 
-class Kind(StrEnum):
+class StreamKind(StrEnum):
     """What a stream is by its name; the value is what the name of such a bucket's stream begins with."""
 
     STREAM = ""
@@ -35,22 +35,26 @@ class Kind(StrEnum):
     OBJECT = "OBJ_"
 
 
-_SAID = {Kind.STREAM: "no bucket", Kind.KEY_VALUE: "a key-value bucket", Kind.OBJECT: "an object bucket"}
-_SUBJECTS = {Kind.KEY_VALUE: "$KV", Kind.OBJECT: "$O"}
+_SAID = {
+    StreamKind.STREAM: "no bucket",
+    StreamKind.KEY_VALUE: "a key-value bucket",
+    StreamKind.OBJECT: "an object bucket",
+}
+_SUBJECTS = {StreamKind.KEY_VALUE: "$KV", StreamKind.OBJECT: "$O"}
 
 
-def bucket_of(stream: str) -> tuple[Kind, str]:
+def bucket_of(stream: str) -> tuple[StreamKind, str]:
     """What a stream is, and the bucket's name (for no bucket, the stream's)."""
-    for kind in (Kind.KEY_VALUE, Kind.OBJECT):
+    for kind in (StreamKind.KEY_VALUE, StreamKind.OBJECT):
         if stream.startswith(kind) and _BUCKET.fullmatch(stream[len(kind) :]):
             return kind, stream[len(kind) :]
-    return Kind.STREAM, stream
+    return StreamKind.STREAM, stream
 
 
 def subjects_of_bucket(stream: str) -> str:
     """The pattern of the subjects that clients look for in a bucket's stream, or MQTT in its own; "" for others."""
     kind, bucket = bucket_of(stream)
-    if kind is not Kind.STREAM:
+    if kind is not StreamKind.STREAM:
         return f"{_SUBJECTS[kind]}.{bucket}.>"
     return "$MQTT.>" if stream.startswith("$MQTT_") else ""
 
@@ -94,7 +98,7 @@ class RenameOptions:
         _check_distinct([(name, names.get(name, name)) for name in streams])
         maps = []
         for old, new in names.items():
-            if bucket_of(old)[0] is not Kind.STREAM and not streams[old].get("mirror"):
+            if bucket_of(old)[0] is not StreamKind.STREAM and not streams[old].get("mirror"):
                 maps.append(SubjectMap(subjects_of_bucket(old), subjects_of_bucket(new)))
         return Renames(tuple(names.items()), SubjectMaps(tuple(maps)))
 
@@ -119,7 +123,7 @@ class Renames:
 
     def object_bucket(self, old: str) -> str:
         """The new name of an object bucket; its old one if it keeps it."""
-        return bucket_of(self.name(Kind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
+        return bucket_of(self.name(StreamKind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
 
     def does(self, one: SubjectMap) -> bool:
         """Whether the new name of a bucket does what a map says, and more."""
@@ -168,8 +172,8 @@ def _check_kinds(old: str, new: str) -> None:
             f"{old[:80]} is {_SAID[was]} and cannot become {new[:80]}, which is {_SAID[becomes]}",
             hint="Clients find buckets by the names of their streams: rename KV_a to KV_b, OBJ_a to OBJ_b.",
         )
-    for kind in (Kind.KEY_VALUE, Kind.OBJECT):
-        if becomes is Kind.STREAM and new.startswith(kind) and not old.startswith(kind):
+    for kind in (StreamKind.KEY_VALUE, StreamKind.OBJECT):
+        if becomes is StreamKind.STREAM and new.startswith(kind) and not old.startswith(kind):
             raise UsageError(f"{new[:80]} would look like {_SAID[kind]}, and no bucket can be called so")
 
 

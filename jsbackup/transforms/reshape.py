@@ -44,17 +44,16 @@ from jsbackup.transforms.follow import (
     subjects_of,
 )
 from jsbackup.transforms.mask import MaskCount, Masks, Unmaskable
-from jsbackup.transforms.object_meta import META, rename_in_meta
-from jsbackup.transforms.rename import Kind, Renames, bucket_of
+from jsbackup.transforms.rename import Renames, StreamKind, bucket_of
 from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
 from jsbackup.transforms.subjects import matcher
 
-__all__ = ["Reshape", "Tally"]
+__all__ = ["Reshape", "ReshapeTally"]
 
 
 @dataclass(slots=True)
-class Tally:
+class ReshapeTally:
     """What has gone through: all messages that came, those within the cut, and those that went out.
 
     `first_dropped` is sequence and time of the first message that came after the last one within the cut so far.
@@ -160,7 +159,7 @@ class Reshape:
         return self.renames.subjects.map(self.maps.map(subject))
 
     def apply(
-        self, batches: Iterable[MessageBatch], *, stream: str, secret: bytes = b"", tally: Tally | None = None
+        self, batches: Iterable[MessageBatch], *, stream: str, secret: bytes = b"", tally: ReshapeTally | None = None
     ) -> Iterator[MessageBatch]:
         """The messages of the stream (named as in the backup), reshaped. `tally` is told of them as they go.
 
@@ -170,11 +169,11 @@ class Reshape:
             FormatError: not batches of messages.
         """
         self.masks.check_secret(secret)
-        tally = Tally() if tally is None else tally
+        tally = ReshapeTally() if tally is None else tally
         return rebatch(self._each(batches, stream, secret, tally))
 
     def _each(
-        self, batches: Iterable[MessageBatch], stream: str, secret: bytes, tally: Tally
+        self, batches: Iterable[MessageBatch], stream: str, secret: bytes, tally: ReshapeTally
     ) -> Iterator[MessageBatch]:
         for batch in batches:
             rows = self.cut.rows(batch)
@@ -186,7 +185,7 @@ class Reshape:
                 within = keep_rows(within, self.subjects.rows(Subjects(within)))
             self._refuse_unwanted(within, stream)
             if self.masks:
-                within = self.masks.apply(within, Subjects(within), stream, secret, tally.masked)
+                within = self.masks.apply(within, Subjects(within), stream, secret, count=tally.masked)
             if self._moves or self.marks:
                 within = self._moved(within, Subjects(within))
             tally.kept = tally.kept.plus(within)
@@ -208,7 +207,9 @@ class Reshape:
 
     def _moved(self, batch: MessageBatch, subjects: Subjects) -> MessageBatch:
         batch = self._with_moved_headers(batch)
-        if any(bucket_of(old)[0] is Kind.OBJECT for old, _ in self.renames.names):
+        if any(bucket_of(old)[0] is StreamKind.OBJECT for old, _ in self.renames.names):
+            from jsbackup.transforms.object_meta import META, rename_in_meta
+
             meta = matcher(META)
             rows = subjects.rows(lambda text: meta.fullmatch(self.maps.map(text)) is not None).to_pylist()
             if any(rows):

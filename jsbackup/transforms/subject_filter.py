@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import Subjects
-from jsbackup.transforms.cut import Share
+from jsbackup.transforms.cut import KeptShare
 from jsbackup.transforms.subjects import check_pattern, contains, matcher, overlaps
 
 __all__ = ["SubjectFilter"]
@@ -41,9 +41,9 @@ class SubjectFilter:
         """For each row of a batch, whether it is kept."""
         return subjects.rows(self.keeps)
 
-    def share(self, subjects: Sequence[str]) -> Share:
+    def share(self, subjects: Sequence[str]) -> KeptShare:
         """How much it can keep of a stream that takes these subjects."""
         if not any(overlaps(subject, pattern) for subject in subjects for pattern in self.patterns):
-            return Share.NONE
+            return KeptShare.NONE
         whole = all(any(contains(pattern, subject) for pattern in self.patterns) for subject in subjects)
-        return Share.ALL if whole else Share.SOME
+        return KeptShare.ALL if whole else KeptShare.SOME

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from jsbackup.cli.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
-from jsbackup.pipeline.distribution import Bucket, Distribution, LargeMessage, SizeClass
-from jsbackup.pipeline.stats import Sizes, StreamStats, SubjectStats
-from jsbackup.repository.growth import GrowthPoint
+from jsbackup.cli.output.charts import CALENDAR_HEIGHT, HEIGHT, WIDTH
+from jsbackup.pipeline.jobs.distribution import Distribution, LargeMessage, SizeClass, TimeBin
+from jsbackup.pipeline.jobs.stats import Sizes, StreamStats, SubjectStats
+from jsbackup.repository.read.growth import GrowthPoint
 
 Element = ElementTree.Element
 
@@ -34,7 +34,7 @@ HOSTILE = (
 def some_stats(stream: str, subjects: tuple[str, ...] = ("orders.new", "orders.old"), *, days: int = 5) -> StreamStats:
     """A stream of 100 hours, with a gap, that grew over `days` backups."""
     hours = [hour for hour in range(100) if not 30 <= hour < 40]
-    buckets = tuple(Bucket(START + 3600 * SECOND * hour, 10 + hour % 24, 5000 * (1 + hour % 24)) for hour in hours)
+    buckets = tuple(TimeBin(START + 3600 * SECOND * hour, 10 + hour % 24, 5000 * (1 + hour % 24)) for hour in hours)
     messages, size = sum(one.messages for one in buckets), sum(one.bytes for one in buckets)
     sizes = Sizes(300, 900, 4000, 70_000)
     return StreamStats(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from jsbackup.cli.status_report import Report
+from jsbackup.cli.output.status_report import Report
 from jsbackup.config import Glob
-from jsbackup.engine.breaches import Limits, LiveStreams
-from jsbackup.engine.status import Line, Status, Stored, StreamSize, Work
-from jsbackup.repository.checks import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
-from jsbackup.repository.leases import LeaseText
+from jsbackup.engine.check.health_rules import Limits, LiveStreams
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals, StreamSize
+from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
+from jsbackup.repository.checks.verify import Level
+from jsbackup.repository.keep.leases import LeaseText
 from jsbackup.repository.manifest import Result, Selection, SkippedStream
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary
-from jsbackup.repository.verify import Level
 from tests.cli.pages import HOSTILE
 
 NOW = datetime(2026, 11, 21, 1, 45, tzinfo=UTC)
@@ -53,7 +53,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
         for ago in range(days, -1, -1)
         if not 50 <= ago < 57
     ]
-    line = Line(
+    line = BackupSeries(
         words=f"cluster {names[0]}, all streams",
         origin=Origin(names[0], "A", ""),
         selection=Selection(),
@@ -63,7 +63,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
         gone=names[1:3],
         complete_streams=names,
     )
-    partial = Line(
+    partial = BackupSeries(
         words="account B",
         origin=Origin("C1", "B", "hub"),
         selection=Selection(exclude=("TMP*",)),
@@ -72,7 +72,7 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
     )
     backups = [one.id for one in (*line.backups, *partial.backups)]
     text = LeaseText("backup", "jsbackup 1", names[0], moment(1))
-    status = Status(
+    status = RepositoryStatus(
         now_ns=NOW_NS,
         existing=frozenset(backups),
         lines=(line, partial),
@@ -84,8 +84,8 @@ def some_report(names: tuple[str, ...] = HOSTILE, *, days: int = 200) -> Report:
             VerifyOutcome(moment(2), moment(2), False, Level.DATA, True, False, 9, 2, damaged=(backups[0],)),
         ),
         drills=(some_drill(2, ok=False), some_drill(33)),
-        stored=Stored(1000, 1_500_000, 3, 3000, 1),
-        work=(Work(text, False, False, NOW_NS),),
+        stored=StoredTotals(1000, 1_500_000, 3, 3000, 1),
+        work=(SeenWork(text, False, False, NOW_NS),),
     )
     live = LiveStreams(Origin(names[0], "A", ""), (*names, "MISSING\\n", 'QUOTED"'), (Glob("X*"),))
     return Report(status, Limits(max_age_seconds=3600, max_drill_age_seconds=86_400), live)

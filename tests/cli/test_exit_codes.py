@@ -99,7 +99,7 @@ def test_a_plan_that_cannot_be_met_is_15(shop: Shop, typed: Type) -> None:
 
 def test_a_conflict_at_the_target_is_16(shop: Shop, typed: Type) -> None:
     line: Line = ["restore", "latest", "-r", shop.repo, "-s", shop.url]
-    _both(typed, line, 16, "stream ORDERS exists at the target")
+    _both(typed, line, 16, "exists at the target")
 
 
 def test_a_stream_that_is_not_there_is_2(shop: Shop, typed: Type, tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_not_being_let_in_is_20(shop: Shop, typed: Type, guarded: NatsServer) ->
 
 def test_a_server_without_jetstream_is_20(shop: Shop, typed: Type, nats_server: Callable[..., NatsServer]) -> None:
     server = nats_server(NEWEST, jetstream=False)
-    _both(typed, ["backup", "-r", shop.repo, "-s", server.url], 20, "nobody listens on $JS.API.INFO")
-    _both(typed, ["restore", "latest", "-r", shop.repo, "-s", server.url], 20, "nobody listens on")
+    _both(typed, ["backup", "-r", shop.repo, "-s", server.url], 20, "nothing answers on $JS.API.INFO")
+    _both(typed, ["restore", "latest", "-r", shop.repo, "-s", server.url], 20, "nothing answers on")
 
 
 def test_a_place_that_cannot_be_written_is_21(shop: Shop, typed: Type, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_folder_without_permission_is_21(shop: Shop, tmp_path: Path) -> None:
         # Without its capabilities root too has to keep to the permissions of a folder.
         drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.getuid() == 0 else []
         command = [*drop, *command_line(*line)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(**extra))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(**extra))
         return Typed(done.returncode, done.stdout, done.stderr)
 
     _both(unprivileged, ["init", "-r", closed], 21, "permission denied")
@@ -179,7 +179,7 @@ def test_what_is_missing_makes_3(shop: Shop, typed: Type, tmp_path: Path) -> Non
 def test_a_full_disk_under_the_output_is_no_success(shop: Shop) -> None:
     with Path("/dev/full").open("wb") as full:
         line = command_line("list", "-r", shop.repo)
-        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=60)
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), timeout=240)
     assert done.returncode == 1
     assert done.stderr == "error: cannot write the output: no space left on device\n"
 

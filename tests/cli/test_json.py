@@ -229,6 +229,8 @@ def test_every_command_prints_what_the_schema_says(
         assert imported["result"] == "complete"
 
     check("completion", typed("completion", "fish", "--json"))
+    for words in ([], ["restore"], ["drill"], ["ransom"]):
+        check("help", typed("help", *words, "--json"))
     assert check("error", typed("restore", "nothing", "-r", repo, "--json"))["error"]["code"] == 2
 
 

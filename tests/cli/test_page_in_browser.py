@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.page import Markup, document
-from jsbackup.cli.stats_page import stats_page
-from jsbackup.cli.status_page import status_page
+from jsbackup.cli.output.page import Markup, document
+from jsbackup.cli.output.stats_page import stats_page
+from jsbackup.cli.output.status_page import status_page
 from tests.cli.pages import BACKUP, CREATED, HOSTILE, bare_stats, some_stats
 from tests.cli.statuses import some_report
 from tests.harness.browser import Browser

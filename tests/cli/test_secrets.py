@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from jsbackup.cli import backup
+from jsbackup.cli.commands import backup
 from jsbackup.cli.main import run
-from jsbackup.repository import age
-from tests.cli.test_hooks import Switch, switch
+from jsbackup.repository.crypto import age
+from tests.cli.notify.test_hooks import Switch, switch
 from tests.cli.typed import Typed, in_shell, in_terminal
 from tests.harness.api import call, connected
 from tests.harness.s3server import SECRET_KEY, S3Server
@@ -98,7 +98,7 @@ FAILING = {
     "a password with an at": (20, "backup -r {repo} -s nats://u:{secret}@@{host}"),
     "a URL with a path": (2, "backup -r {repo} -s nats://u:{secret}@host/path"),
     "a host that is not known": (20, "backup -r {repo} -s nats://u:{secret}@nowhere.invalid --timeout 2s"),
-    "a port where nobody listens": (20, "backup -r {repo} -s nats://u:{secret}@127.0.0.1:1"),
+    "a port where nothing answers": (20, "backup -r {repo} -s nats://u:{secret}@127.0.0.1:1"),
     "a URL in place of a stream": (2, "backup nats://u:{secret}@host -r {repo}"),
     "a URL in place of a backup": (2, "show nats://u:{secret}@host -r {repo}"),
     "a URL too many": (2, "list nats://u:{secret}@host -r {repo}"),

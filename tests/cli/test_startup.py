@@ -25,7 +25,7 @@ HEAVY = {
     "pyspark",
     "tomllib",
     "urllib.request",
-    "jsbackup.cli.profiles",
+    "jsbackup.cli.profiles.profiles",
     "jsbackup.engine",
     "jsbackup.repository",
     "jsbackup.pipeline",
@@ -45,7 +45,17 @@ def _imported(*line: str, **extra: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "line",
-    ["--help", "--version", "bakcup", "completion bash", *(f"{name} --help" for name in COMMANDS), "backup --jobs 0"],
+    [
+        "--help",
+        "--version",
+        "bakcup",
+        "completion bash",
+        "help",
+        "help restore",
+        "help drill",
+        *(f"{name} --help" for name in COMMANDS),
+        "backup --jobs 0",
+    ],
 )
 def test_nothing_heavy_is_imported(line: str) -> None:
     imported = _imported(*line.split())
@@ -60,23 +70,59 @@ def test_completion_is_quick_too(words: str) -> None:
     assert "click" in imported and HEAVY & imported == set()
 
 
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    program = "import sys, jsbackup; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert not (HEAVY | {"jsbackup.api", "jsbackup.config", "click"}) & set(done.stdout.split())
+
+
+def test_reading_backups_waits_for_neither_servers_nor_spark() -> None:
+    program = "import sys, jsbackup; jsbackup.open, jsbackup.Backup; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    imported = set(done.stdout.split())
+    assert "jsbackup.repository.repository" in imported
+    assert not {"nats", "boto3", "pyspark", "jsbackup.engine.link.link", "jsbackup.cli"} & imported
+
+
 OTHERS = {"boto3", "pyspark", "pyarrow.compute", "urllib.request"}
 
 
 @pytest.mark.parametrize(
     ("module", "needed", "others"),
     [
-        ("backup", "capture", {"jsbackup.engine.plan", "jsbackup.transforms.mask"}),
-        ("restore", "plan", {"jsbackup.engine.stream_backup", "jsbackup.repository.prune"}),
+        (
+            "jsbackup.engine.backup.backup",
+            "jsbackup.engine.read.snapshot_transfer",
+            {
+                "jsbackup.planning.plan",
+                "jsbackup.planning.copies.copy_facts",
+                "jsbackup.repository.keep.prune",
+                "jsbackup.repository.keep.retention",
+                "jsbackup.repository.read.latest",
+                "jsbackup.formats.archive.archive_v1_writer",
+                "jsbackup.transforms.mask",
+            },
+        ),
+        (
+            "jsbackup.engine.restore.restore",
+            "jsbackup.planning.plan",
+            {
+                "jsbackup.engine.backup.stream_backup",
+                "jsbackup.planning.saved_plan",
+                "jsbackup.transforms.json_path",
+                "jsbackup.repository.keep.prune",
+                "jsbackup.repository.keep.retention",
+            },
+        ),
     ],
 )
 def test_neither_a_backup_nor_a_restore_waits_for_what_only_the_other_needs(
     module: str, needed: str, others: set[str]
 ) -> None:
-    program = f"import sys, jsbackup.engine.{module}; print(*sys.modules)"
+    program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     imported = set(done.stdout.split())
-    assert f"jsbackup.engine.{needed}" in imported
+    assert needed in imported
     assert not imported & (OTHERS | others)
 
 

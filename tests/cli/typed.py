@@ -18,6 +18,8 @@ from typing import Any
 
 from tests.harness.commands import command_line, environment
 
+SAFETY_SECONDS = 240.0  # only what hangs lasts so long
+
 
 @dataclass(frozen=True, slots=True)
 class Shop:
@@ -48,7 +50,7 @@ class Typed:
         return [json.loads(line) for line in self.err.splitlines()]
 
 
-def in_shell(*arguments: str | Path, seconds: float = 60, **extra: str) -> Typed:
+def in_shell(*arguments: str | Path, seconds: float = SAFETY_SECONDS, **extra: str) -> Typed:
     """Run a command in a process of its own, without a terminal, exactly as given."""
     done = subprocess.run(
         command_line(*arguments),
@@ -65,28 +67,29 @@ def in_terminal(
     *arguments: str | Path,
     columns: int = 100,
     rows: int = 24,
-    seconds: float = 60,
+    seconds: float = SAFETY_SECONDS,
     when_drawn: tuple[str, Callable[[int], None]] | None = None,
+    out_too: bool = False,
     **extra: str,
 ) -> Typed:
     """Run a command whose stderr is a terminal; `err` is everything that was drawn there, escape sequences included.
 
-    `when_drawn` is a text and what to do when it has appeared, once, with the process's id.
+    `when_drawn` is a text and what to do when it has appeared, once, with the process's id. With `out_too` stdout is
+    the same terminal. Colours are there with an empty NO_COLOR.
     """
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     process = subprocess.Popen(
         command_line(*arguments),
         stdin=side,
-        stdout=subprocess.PIPE,
+        stdout=side if out_too else subprocess.PIPE,
         stderr=side,
-        env=environment(TERM="xterm", **extra),
+        env=environment(**{"TERM": "xterm", "NO_COLOR": "1", **extra}),
         start_new_session=True,
     )
     os.close(side)
-    assert process.stdout is not None
     drawn, out, deadline = b"", b"", time.monotonic() + seconds
-    open_ends = {terminal, process.stdout.fileno()}
+    open_ends = {terminal} if process.stdout is None else {terminal, process.stdout.fileno()}
     try:
         while open_ends:
             ready, _, _ = select.select(list(open_ends), [], [], max(0.0, deadline - time.monotonic()))
@@ -111,6 +114,7 @@ def in_terminal(
         if process.poll() is None:
             process.kill()
             process.wait()
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
         os.close(terminal)
     return Typed(code, out.decode(), drawn.decode())

@@ -118,7 +118,7 @@ def test_an_expected_signer_is_a_public_key() -> None:
     assert key_secrets({"expect_signer": "0a" * 32}, {}).expect_signer == "0a" * 32
     assert key_secrets({}, {"JSBACKUP_EXPECT_SIGNER": "0a" * 32}).expect_signer == "0a" * 32
     for wrong in ("0A" * 32, "0a", SECRET):
-        with pytest.raises(UsageError, match="is no public key") as caught:
+        with pytest.raises(UsageError, match="is not a public key") as caught:
             key_secrets({"expect_signer": wrong}, {})
         assert SECRET not in str(caught.value)
 

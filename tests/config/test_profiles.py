@@ -33,6 +33,7 @@ def test_variables_are_expanded_once(text: str, expanded: str) -> None:
     ("text", "says"),
     [
         ("${NOTHING}", "the variable NOTHING is not set"),
+        ("/srv/${EMPTY}/repo", "the variable EMPTY is empty"),
         ("${", "not followed by the name"),
         ("${SITE", "not followed by the name"),
         ("${}", "not followed by the name"),
@@ -42,7 +43,7 @@ def test_variables_are_expanded_once(text: str, expanded: str) -> None:
 )
 def test_what_is_no_variable_is_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        expand_variables(text, {"SITE": "north"})
+        expand_variables(text, {"SITE": "north", "EMPTY": ""})
 
 
 def test_the_file_lies_where_such_files_lie() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from jsbackup.exchange.importing import ImportReport, run_import
-from jsbackup.exchange.source import Source
-from jsbackup.formats.archive import ArchiveV1Writer, ArchiveV2Writer
-from jsbackup.formats.archive_items import state_to_json
+from jsbackup.exchange.source import ImportSource
+from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive_items import state_to_json
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository.manifest import StreamBackup
@@ -87,7 +88,7 @@ def take_in(
 ) -> ImportReport:
     """Import a folder; `seconds` is the time at which that begins."""
     clock = itertools.count(seconds * 10**9, 10**9)
-    with Source.open(path) as source:
+    with ImportSource.open(path) as source:
         return run_import(
             source,
             repository,

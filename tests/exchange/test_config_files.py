@@ -21,7 +21,7 @@ from jsbackup.exchange.config_files import (
 )
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.formats.archive_items import asset_name_is_sound
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from tests.exchange.folders import tree
 
 

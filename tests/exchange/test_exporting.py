@@ -16,14 +16,14 @@ from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
 from jsbackup.exchange.exporting import Archive, ExportedStream, export_account, export_configs, export_stream
 from jsbackup.exchange.import_stream import UNKNOWN_TIME
 from jsbackup.exchange.new_folder import NewFolder
-from jsbackup.formats.archive import ArchiveDecoder
+from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from tests.exchange.folders import V1, V2, golden_folder, imported, stored_messages, stream_folder, take_in, tree
@@ -81,7 +81,7 @@ def stored(
 
 def export(path: Path, store: Store, stream: StreamBackup, archive: Archive | None = None) -> ExportedStream:
     with NewFolder(path, "token", 0o700) as new:
-        exported = export_stream(new, "", Objects(store), stream, archive, NullProgress())
+        exported = export_stream(new, "", Objects(store), stream, archive=archive, progress=NullProgress())
         new.commit()
     return exported
 
@@ -192,7 +192,7 @@ def test_an_empty_stream_keeps_the_sequence_it_goes_on_with(tmp_path: Path, stor
 def test_an_account_has_a_folder_for_each_stream(tmp_path: Path, store: MemoryStore) -> None:
     streams = [stored(store, MESSAGES, name="A"), stored(store, MESSAGES[:1], name="größe", storage="memory")]
     with NewFolder(tmp_path / "out", "token", 0o700) as new:
-        exported = export_account(new, Objects(store), streams, None, NullProgress())
+        exported = export_account(new, Objects(store), streams, None, progress=NullProgress())
         new.commit()
     assert [(one.name, one.archive) for one in exported] == [("A", "v1"), ("größe", "v2")]
     assert set(tree(tmp_path / "out")) == {f"A/{V1}", "A/backup.json", f"größe/{V2}", "größe/backup.json"}
@@ -249,7 +249,7 @@ def test_an_opaque_stream_is_given_as_it_came(tmp_path: Path, store: MemoryStore
     stream = store_opaque(store, "ORDERS", data)
     exported = export(tmp_path / "out", store, stream)
     assert (exported.archive, (tmp_path / "out" / V1).read_bytes()) == ("opaque", data)
-    assert any("undecoded" in note for note in exported.notes)
+    assert any("not decoded" in note for note in exported.notes)
     with pytest.raises(UnsupportedError, match=r"archive format that is not known here"):
         export(tmp_path / "other", store, stream, Archive.V2)
 
@@ -323,7 +323,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, store: MemoryStore) -> N
     stream = stored(store, MESSAGES)
     (tmp_path / "out").mkdir()
     with pytest.raises(KeyboardInterrupt), NewFolder(tmp_path / "out", "token", 0o700) as new:
-        export_stream(new, "", Objects(store), stream, None, Interrupting())
+        export_stream(new, "", Objects(store), stream, archive=None, progress=Interrupting())
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
 from jsbackup.exchange import folder as folder_module
-from jsbackup.exchange.folder import Entry, Folder, printable
+from jsbackup.exchange.folder import Folder, FolderEntry, printable
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def test_files_and_folders_are_told_apart_and_sorted(tmp_path: Path, root: Folde
     (tmp_path / "a").symlink_to("c")
     os.mkfifo(tmp_path / "d")
     assert list(root.entries().items()) == [
-        ("a", Entry.LINK),
-        ("b", Entry.FOLDER),
-        ("c", Entry.FILE),
-        ("d", Entry.OTHER),
+        ("a", FolderEntry.LINK),
+        ("b", FolderEntry.FOLDER),
+        ("c", FolderEntry.FILE),
+        ("d", FolderEntry.OTHER),
     ]
 
 

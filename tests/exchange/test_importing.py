@@ -13,15 +13,15 @@ from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
 from jsbackup.exchange import archive_file
 from jsbackup.exchange.importing import ImportReport
 from jsbackup.exchange.source import NotImported
-from jsbackup.formats.consumer_state import encode_state
+from jsbackup.formats.archive.consumer_state import encode_state
+from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
 from jsbackup.formats.digest import Digester
-from jsbackup.formats.tar import TAR_END, tar_header, tar_padding
 from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair
+from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import ArchiveFormat, Result
-from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.verify import Level, verify_backup
+from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
 from jsbackup.stores.memory import MemoryStore
 from tests.exchange.folders import (
     V1,
@@ -292,7 +292,7 @@ def test_the_state_inside_an_archive_v2_counts(tmp_path: Path, repository: Repos
     assert (stream.state.first_seq, stream.state.last_seq) == (first, last)
     assert stored_messages(repository.store, stream) == as_stored(MESSAGES)
     assert stream.warnings == (
-        f"backup.json reports sequences 77 to 99999, its archive {first} to {last}, which count",
+        f"backup.json reports sequences 77 to 99999, its archive {first} to {last}; the archive's are used",
         "the archive has 200 messages, backup.json reports 5",
     )
 
@@ -381,7 +381,7 @@ def test_a_consumer_twice_is_refused(tmp_path: Path, repository: Repository) -> 
     archive = b"".join(tar_header(n, len(d)) + d + tar_padding(len(d)) for n, d in files) + TAR_END
     (tmp_path / V1).write_bytes(in_s2(archive))
     describe(tmp_path, config_of("ORDERS"), {"messages": 1, "first_seq": 1, "last_seq": 1})
-    assert only_failure(take_in(tmp_path, repository)).error.message == f"{V1}: consumer c comes twice"
+    assert only_failure(take_in(tmp_path, repository)).error.message == f"{V1}: consumer c appears twice"
 
 
 @pytest.mark.parametrize(

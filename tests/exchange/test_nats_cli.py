@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
 from jsbackup.exchange.folder import Folder
 from jsbackup.exchange.nats_cli import archive_in, decode_meta, encode_meta, read_meta
-from jsbackup.formats.archive_items import MAX_SEQUENCE
+from jsbackup.formats.archive.archive_items import MAX_SEQUENCE
 from jsbackup.model import StreamState
 
 CONFIG = {"name": "ORDERS", "subjects": ["orders.>"], "storage": "file"}

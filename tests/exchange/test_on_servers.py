@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from jsbackup.model import Fidelity
+from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import StreamBackup
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.exchange.folders import imported, stored_messages, take_in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError, UsageError
-from jsbackup.exchange.source import Source, SourceKind
+from jsbackup.exchange.source import ImportSource, SourceKind
 from jsbackup.stores.local import LocalStore
 from tests.exchange.folders import V1, V2, describe, state_with, stream_folder
 from tests.formats.archives import state_of
@@ -20,7 +20,7 @@ MESSAGES = some_messages(5, 10)
 
 
 def look(path: Path) -> tuple[SourceKind, list[str], dict[str, JsBackupError]]:
-    with Source.open(path) as source:
+    with ImportSource.open(path) as source:
         names = [stream.meta.name for stream in source.streams] + [config.name for config in source.configs]
         return source.kind, names, {failure.name: failure.error for failure in source.failures}
 
@@ -135,7 +135,7 @@ def test_the_youngest_description_dates_the_backup(tmp_path: Path) -> None:
     for name, seconds in (("A", 1_700_000_000), ("B", 1_800_000_000)):
         stream_folder(tmp_path / name, MESSAGES, name=name)
         os.utime(tmp_path / name / "backup.json", (seconds, seconds))
-    with Source.open(tmp_path) as source:
+    with ImportSource.open(tmp_path) as source:
         assert source.written_seconds == 1_800_000_000
 
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from jsbackup.formats.archive import (
+from jsbackup.formats.archive.archive import (
     ArchiveDecoder,
     ArchiveEnd,
     ArchiveV1Reader,
-    ArchiveV1Writer,
     ArchiveV2Reader,
     ArchiveV2Writer,
     StreamMeta,
 )
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.formats.s2 import S2Encoder
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair, StreamState
 from tests.harness.batches import Message, messages_of

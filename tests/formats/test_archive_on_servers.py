@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from jsbackup.formats.archive import ArchiveDecoder, ArchiveV1Writer, ArchiveV2Writer, late_deletions
+from jsbackup.formats.archive.archive import ArchiveDecoder, ArchiveV2Writer, late_deletions
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.archive.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.formats.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, PendingAck, SequencePair
 from tests.formats.archives import in_s2, read, state_of, written
 from tests.formats.exchange import restore, snapshot

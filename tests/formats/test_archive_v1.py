@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
-from jsbackup.formats import archive_v1_reader, archive_v1_writer, kernels
-from jsbackup.formats.archive import ArchiveEnd, ArchiveV1Reader, ArchiveV1Writer, IndexState, late_deletions
+from jsbackup.formats import kernels
+from jsbackup.formats.archive import archive_v1_reader, archive_v1_writer
+from jsbackup.formats.archive.archive import ArchiveEnd, ArchiveV1Reader, IndexState, late_deletions
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.archive.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.formats.tar import TAR_END, TarReader, tar_header, tar_padding
 from jsbackup.model import ArchivedConsumer, ConsumerState, StreamState
 from tests.formats.archives import CONFIG, CONSUMERS, CREATED, Content, as_stored, read, state_of, written
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, some_messages

@@ -33,7 +33,7 @@ from tests.fuzz.busy import back_up_busily
 from tests.fuzz.operations import PLAIN, STEADY, Operation, act, act_beneath, publish
 from tests.fuzz.reading import differences
 from tests.fuzz.world import Contents, World
-from tests.harness.commands import Ran, command_line, environment, jsbackup
+from tests.harness.commands import PATIENT, Ran, command_line, environment, jsbackup
 from tests.harness.servers import VERSIONS
 
 ROUNDS = int(os.environ.get("JSBACKUP_TEST_FUZZ_ROUNDS", "0"))
@@ -56,7 +56,7 @@ DAILY = [
     ("busy", SERVERS[1::2], 2),
 ]
 _ROUNDS_OF_A_WORLD = 12
-_ROUND_SECONDS = 60
+_ROUND_SECONDS = 240  # only what hangs lasts so long
 
 pytestmark = [pytest.mark.nats]
 
@@ -127,7 +127,7 @@ async def _round(world: World, mode: str, *, first: bool) -> tuple[Ran, list[Any
 
 async def _follow(world: World) -> tuple[Ran, Contents]:
     """What `follow` has made when it is ended, and what it had to read, at rest. A backup if it is not complete."""
-    arguments = ("-s", world.server.url, "-r", world.repository, "--every", "1s", "--no-progress")
+    arguments = ("-s", world.server.url, "-r", world.repository, "--every", "1s", "--no-progress", *PATIENT)
     with subprocess.Popen(
         command_line("follow", *arguments),
         env=environment(),

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from tests.fuzz.streams import COPIES, QUEUES, configs
 from tests.harness.api import JSON, PATIENCE_SECONDS, connect
-from tests.harness.commands import Ran, jsbackup
+from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.servers import NatsServer
 
 Contents = dict[str, tuple[int, ...]]
@@ -154,7 +154,7 @@ class World:
 
     def run(self, *arguments: str) -> Ran:
         """A command on this world's server and repository."""
-        return jsbackup(*arguments, "-s", self.server.url, "-r", self.repository)
+        return jsbackup(*arguments, "-s", self.server.url, "-r", self.repository, *PATIENT)
 
     def back_up(self, incremental: str) -> Ran:
         done = self.run("backup", "--incremental", incremental, "--jobs", "2")

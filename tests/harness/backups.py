@@ -17,10 +17,10 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.opaque import OpaqueWriter
-from jsbackup.repository.pending import INLINE_ENTRIES, store_consumer
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, store_consumer
+from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.stores.base import Store
 from tests.harness.batches import Message, batch_of, some_messages
 

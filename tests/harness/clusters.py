@@ -15,9 +15,9 @@ from tests.harness.servers import NEWEST, START_SECONDS, NatsServer, Port, wait_
 # How long a meta group of healthy servers may take, and how often a fresh cluster is made again when it takes longer.
 _META_SECONDS = 3.0
 _FRESH_STARTS = 4
-# S: a route that could not be made at the start is tried again after a second (`DEFAULT_ROUTE_CONNECT`). That there is
-# one by now is found out afterwards, and makes servers forget what they knew of each other: streams find no peers, and
-# answers are lost.
+# Server source: a route that could not be made at the start is tried again after a second (`DEFAULT_ROUTE_CONNECT`).
+# That there is one by now is found out afterwards, and makes servers forget what they knew of each other: streams find
+# no peers, and answers are lost.
 _ROUTES_SECONDS = 1.3
 # Errors of JetStream while servers have not heard of each other: "no suitable peers", and no one listening at all.
 _NO_PEERS = 10005

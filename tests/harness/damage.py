@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jsbackup.formats.archive import ArchiveV1Writer
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
-from jsbackup.repository.archiving import archive_stream, state_to_restore
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
@@ -17,10 +16,11 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
-from jsbackup.repository.opaque import OpaqueWriter
-from jsbackup.repository.pending import INLINE_ENTRIES, store_consumer
+from jsbackup.repository.read.archiving import archive_stream, state_to_restore
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, store_consumer
+from jsbackup.repository.write.raw_snapshot import OpaqueWriter
 from jsbackup.stores.base import Store
 from tests.harness.backups import CREATED, INCARNATION
 from tests.harness.batches import Message, batch_of, some_messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from jsbackup.repository.leases import Lease, Mode, Terms, acquire
+from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.stores.base import Store
 
 

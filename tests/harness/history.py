@@ -16,24 +16,26 @@ from functools import cache
 from jsbackup.errors import StoreError
 from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress
-from jsbackup.repository import age, layout
+from jsbackup.repository import layout
 from jsbackup.repository.catalog import CatalogEntry, entry_of
-from jsbackup.repository.copying import CopyReport, copy_backups
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.new_keys import Founding, found
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
-from jsbackup.repository.evidence import find_gaps
-from jsbackup.repository.forget import carry_out, plan_by_policy
-from jsbackup.repository.founding import Founding, found
-from jsbackup.repository.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
-from jsbackup.repository.manifest import Manifest, Result, total_of
-from jsbackup.repository.previous import previous_streams
-from jsbackup.repository.prune import PruneReport, objects_named, prune
-from jsbackup.repository.receipts import Receipts
+from jsbackup.repository.keep.forget import carry_out, plan_by_policy
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
+from jsbackup.repository.keep.prune import PruneReport, prune
+from jsbackup.repository.keep.retention import Policy
+from jsbackup.repository.manifest import Manifest, Result, objects_named, total_of
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.retention import Grouping, Policy
-from jsbackup.repository.reuse import stored_segments
 from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.verify import Level, verify_backup
+from jsbackup.repository.write.copying import CopyReport, copy_backups
+from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.reuse import stored_segments
 from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time
@@ -43,7 +45,7 @@ from tests.harness.batches import batch_of, some_messages
 KINDS = ("plain", "signed", "encrypted")
 IDENTITY = age.identity_of(b"a reader's key, of 32 bytes all in"[:32])
 
-BEGIN_SECONDS = 1_795_225_500.0  # 2026-11-21
+BEGIN_SECONDS = 1_732_153_500.0  # 2024-11-21: months go by in a history, and none may be in the future
 
 # Which messages of the stream there are, by their places, when a backup is made: some come, and those in front go.
 Span = tuple[int, int]
@@ -244,7 +246,7 @@ def copy(source: Scene, of: Store, target: Scene, to: Store, *, count: int = 100
     """The first so many backups; `of` is the source's store and `to` the target's."""
     here, there = source.open_to_read(of), target.open(to)
     with _reading(source, of), target.lease(to, Mode.SHARED, "copy") as lease:
-        return copy_backups(here, there, here.backups()[:count], lease, NullProgress(), jobs=1)
+        return copy_backups(here, there, here.backups()[:count], lease, progress=NullProgress(), jobs=1)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ class ScriptedPeer:
                 connection.writer.write(f"{line}\r\n".encode() + headers + data + b"\r\n")
                 with contextlib.suppress(ConnectionError):
                     await connection.writer.drain()
-        assert found, f"nobody listens on {subject}"
+        assert found, f"nothing answers on {subject}"
 
     async def listener(self, subject: str) -> None:
         """Wait until a client has subscribed to `subject`."""

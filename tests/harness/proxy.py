@@ -13,6 +13,7 @@ before the next one does.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import threading
@@ -45,6 +46,8 @@ class Proxy:
         self.connections = 0
         self._trips: dict[Direction, tuple[int, Callable[[], None]]] = {}
         self._sockets: set[socket.socket] = set()
+        self._text: re.Pattern[bytes] | None = None
+        self._at_text: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._flowing = threading.Event()
         self._flowing.set()
@@ -57,6 +60,10 @@ class Proxy:
         """Call `action` once `byte_count` more bytes have passed that way."""
         with self._lock:
             self._trips[direction] = self.passed[direction] + byte_count, action
+
+    def before(self, text: bytes, action: Callable[[], None]) -> None:
+        """Call `action` once, when a client is about to send what matches `text`, which does not pass any more."""
+        self._text, self._at_text = re.compile(text), action
 
     def cut(self) -> None:
         """Resets every connection there is. New ones are welcome."""
@@ -107,6 +114,10 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(_PIECE_BYTES):
                 self._flowing.wait()
+                if direction is Direction.TO_SERVER and self._text is not None and self._text.search(data):
+                    self._text = None
+                    self._at_text()
+                    break
                 sink.sendall(self._until_trip(direction, data, sink))
         for end in (source, sink):
             with contextlib.suppress(OSError):

@@ -154,7 +154,8 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0  # of the monotonic clock
         lines = [
-            f'host: 127.0.0.1\nport: {self.port}\nhttp: "127.0.0.1:{self.monitor_port}"\nserver_name: {name}',
+            f'host: 127.0.0.1\nport: {self.port}\nhttp: "127.0.0.1:{self.monitor_port}"',
+            f"server_name: {name}" if name else "",
             f"pid_file: {json.dumps(str(self.directory / 'pid'))}",
         ]
         if max_payload_bytes is not None:

@@ -19,7 +19,7 @@ from tests.integration.witness import announced, filled, seen
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 
-# As the README lists them.
+# As the manual lists them.
 BACKUP = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -99,9 +99,9 @@ def test_users_with_the_fewest_permissions_back_up_and_restore(version: str, tmp
         assert restored.code == 3
         for stream in restored.document["streams"]:
             assert not stream["verified"]
-            (note,) = [note for note in stream["notes"] if note.startswith("not compared")]
+            (note,) = [note for note in stream["notes"] if note.startswith("not verified")]
             held = stream["messages"]
-            assert note.startswith(f"not compared, the server reports {held} of {held} messages: ")
+            assert note.startswith(f"not verified: the server reports {held} of {held} messages: ")
             assert f"does not allow publishing to $JS.API.STREAM.SNAPSHOT.{stream['name']}" in note
         assert compare(before, seen(_as(server, "admin"))) == []
 
@@ -168,7 +168,7 @@ def small_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # A stream that fits into the server's window (8 MiB) arrives whole without the right to acknowledge, or the denial
-# comes first: either is right, so that one subject is left to tests/engine/test_link.py.
+# comes first: either is right, so that one subject is left to tests/engine/link/test_link.py.
 @pytest.mark.parametrize("lacking", [subject for subject in BACKUP if not subject.startswith("$JS.SNAPSHOT.ACK")])
 @pytest.mark.parametrize("version", ["2.10.26", "2.15.1"])
 def test_each_permission_that_a_backup_lacks_is_named_at_once(version: str, lacking: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jsbackup.cli.main import run
 from jsbackup.errors import UnknownArchiveFormat
-from jsbackup.formats.archive import ArchiveDecoder
+from jsbackup.formats.archive.archive import ArchiveDecoder
 from tests.harness.api import JSON, Wire, call, connected
 from tests.harness.awkward import fill
 from tests.harness.commands import PATIENT, Ran, command_line, jsbackup
@@ -121,7 +121,7 @@ def test_an_archive_of_an_unknown_format_is_passed_on_to_the_same_kind_of_server
             assert run(line) == code
             printed = capsys.readouterr().out
             if code == 3:
-                assert "passed on as it came" in printed
+                assert "sent unchanged, not decoded" in printed
                 assert run([*line, "--if-exists", "replace"]) == 15
                 capsys.readouterr()
         assert standing(server.url) == ({} if code == 15 else {NAME: Standing(20, 20, False)})

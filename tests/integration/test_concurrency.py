@@ -16,8 +16,8 @@ import pytest
 
 from jsbackup.errors import RepositoryLocked
 from jsbackup.repository import layout
-from jsbackup.repository.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
-from jsbackup.repository.prune import prune
+from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
+from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.commands import Ran, command_line, environment, jsbackup

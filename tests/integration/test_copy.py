@@ -29,10 +29,10 @@ SOON_SECONDS = 10.0
 
 
 def objects(folder: Path) -> dict[str, bytes]:
-    """All but the descriptor, and the leases of those that were killed, which expire."""
+    """All but the descriptor, witnesses, and the leases of those that were killed, which expire."""
     store = LocalStore(folder)
-    besides = (layout.DESCRIPTOR, layout.LOCKS)
-    return {info.key: store.get(info.key) for info in store.list() if not info.key.startswith(besides)}
+    besides = (layout.ObjectKind.DESCRIPTOR, layout.ObjectKind.WITNESS, layout.ObjectKind.LEASE)
+    return {info.key: store.get(info.key) for info in store.list() if layout.kind_of(info.key) not in besides}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,8 @@ def test_killed_at_a_random_moment_a_copy_is_repeated_with_what_it_brought(
             assert there or verified["backups"] == []
     done = jsbackup("copy", "-r", repository, "--to-repo", target).ok().document
     assert sorted(done["backups"] + done["present"]) == [FIRST, SECOND]
-    there_now = {key: data for key, data in objects(target).items() if not key.startswith(layout.CHECKS)}
+    kept = (*layout.CHECKS, layout.VERIFIED)  # of the checks above, if one of the backups was there
+    there_now = {key: data for key, data in objects(target).items() if not key.startswith(kept)}
     assert there_now.keys() == whole.keys()
     assert [key for key, data in whole.items() if there_now[key] != data] == []
 

@@ -22,12 +22,13 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository import age, layout
-from jsbackup.repository.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.leases import DURATION_SECONDS, SeenLease, list_leases, store_now
-from jsbackup.repository.prune import objects_named
+from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.keep.leases import DURATION_SECONDS, SeenLease, list_leases, store_now
+from jsbackup.repository.manifest import objects_named
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.url import open_store

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jsbackup.repository import age
+from jsbackup.repository.crypto import age
 from tests.harness.age_cli import age_decrypt
 from tests.harness.api import JSON, call, connected
 from tests.harness.commands import Ran, command_line, environment, jsbackup
@@ -202,6 +202,10 @@ def test_a_backup_that_was_removed_or_exchanged_is_noticed(vault: Vault, tmp_pat
 
     newest = vault.copy(tmp_path / "newest")
     (newest / second).unlink()
+    for expected in ([], ["--expect", vault.backups[1]]):
+        found = jsbackup("verify", "-r", newest, *key, *expected)
+        assert found.code == 14 and [gap["backup"] for gap in found.document["chain"]] == [vault.backups[1]]
+    (newest / "catalog" / f"{vault.backups[1]}.committed").unlink()
     jsbackup("verify", "-r", newest, *key).ok()  # what cannot be seen
     found = jsbackup("verify", "-r", newest, *key, "--expect", vault.backups[1])
     assert found.code == 14 and found.document["chain"][0]["backup"] == vault.backups[1]
@@ -242,7 +246,7 @@ def test_secrets_come_by_environment_and_command_and_are_never_printed(vault: Va
     for way in ways:
         for more in ([], ["--level", "data"]):
             line = command_line("verify", "-r", vault.repo, "-vv", *more)
-            done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment(**way))
+            done = subprocess.run(line, capture_output=True, text=True, timeout=240, env=environment(**way))
             assert done.returncode == (12 if more and "JSBACKUP_WRITER_KEY" in way else 0), done.stderr
             assert not any(secret in done.stdout + done.stderr for secret in (ME.text, *seeds))
     pasted: Ran = jsbackup("list", "-r", vault.repo, "--identity", ME.text)

@@ -14,7 +14,7 @@ import pytest
 
 from jsbackup.cli.main import run
 from jsbackup.errors import UnknownArchiveFormat
-from jsbackup.formats.archive import ArchiveDecoder
+from jsbackup.formats.archive.archive import ArchiveDecoder
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, jsbackup
@@ -37,7 +37,8 @@ def _ask(url: str, subject: str, request: JSON | None = None) -> JSON:
 
 
 def _insist(url: str, subject: str, request: JSON) -> None:
-    """The same for what may be asked twice: a cluster of a busy machine loses a request now and then (M: 2.15)."""
+    """The same for what may be asked twice: a cluster of a busy machine loses a request now and then (measured:
+    2.15)."""
 
     async def run_it() -> None:
         async with connected(url) as nc, asyncio.timeout(PATIENCE_SECONDS):
@@ -174,7 +175,7 @@ def test_a_stream_is_not_replaced_by_a_configuration_alone(nats_server: Start, t
     refused = jsbackup(*arguments)
     assert refused.code == 15
     message = refused.document["error"]["message"]
-    assert "GAPS is backed up without messages, and would replace one that has 110" in message
+    assert "GAPS is backed up without messages and would replace a stream that has 110" in message
     assert "EMPTIED" not in message
     assert compare(before, seen(server.url)) == []
     jsbackup(*arguments, "EMPTIED").ok()
@@ -192,10 +193,8 @@ def test_leftovers_of_an_interrupted_restore_are_taken_for_what_they_are(nats_se
     _ask(server.url, f"STREAM.CREATE.{copy['name']}", copy)
     restored = restore(server.url, tmp_path / "repo")
     (stream,) = restored.document["streams"]
-    assert [note for note in stream["notes"] if "GAPS-jsbackup-0123abcd" in note]
-    after = seen(server.url)
-    assert after.pop("GAPS-jsbackup-0123abcd")
-    assert compare(before, after) == []
+    assert [note for note in stream["notes"] if note.startswith("removed the copy GAPS-jsbackup-0123abcd")]
+    assert compare(before, seen(server.url)) == []
 
 
 def test_subjects_that_another_stream_has_are_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -234,7 +233,7 @@ def test_a_name_that_a_failed_restore_holds_in_a_cluster_is_freed_when_one_says_
         _ask(cluster.url, "STREAM.RESTORE.GAPS", {"config": config, "state": state})
         refused = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo")
         assert refused.code == 16
-        assert "GAPS has its name taken by another restore" in refused.document["error"]["message"]
+        assert "GAPS has a name that another restore uses" in refused.document["error"]["message"]
         skipped = jsbackup("restore", "latest", "-s", cluster.url, "-r", tmp_path / "repo", "--if-exists", "skip").ok()
         assert [stream["name"] for stream in skipped.document["skipped"]] == ["GAPS"]
         restore(cluster.url, tmp_path / "repo", "--if-exists", "replace")
@@ -277,7 +276,9 @@ def test_streams_are_chosen_by_names_and_globs(nats_server: Start, tmp_path: Pat
     ).ok()
     assert [stream["name"] for stream in backup.document["streams"]] == ["GAPS", "KV_history", "PULL"]
     server = nats_server("2.12.8")
-    restored = restore(server.url, tmp_path / "repo", "*", "--exclude", "KV_*", "--exclude", "NONE")
+    restored = restore(
+        server.url, tmp_path / "repo", "*", "--exclude", "KV_*", "--exclude", "NONE", "--pattern-may-miss"
+    )
     assert [stream["name"] for stream in restored.document["streams"]] == ["GAPS", "PULL"]
     assert compare({name: before[name] for name in ("GAPS", "PULL")}, seen(server.url)) == []
 
@@ -342,21 +343,23 @@ def test_an_archive_of_an_unknown_format_is_kept_as_it_is_and_restored_to_the_sa
     assert (backup.document["result"], backup.document["skipped"]) == ("partial", [])
     for stream in backup.document["streams"]:
         assert stream["archive_format"] == "opaque"
-        assert any("kept as it came, not decoded and not verified" in warning for warning in stream["warnings"])
+        assert any(
+            "stored in the server's format, not decoded and not verified" in warning for warning in stream["warnings"]
+        )
     jsbackup("verify", "-r", repository, "--level", "objects").ok()
 
     refusing = nats_server(older)
     refused = jsbackup("restore", "latest", "-s", refusing.url, "-r", repository)
     assert refused.code == 15
     kind = version.rpartition(".")[0]
-    assert f"was kept as it came from nats-server {kind}, the target is nats-server {older}" in refused.out
+    assert f"is stored undecoded, as it came from nats-server {kind}, the target is nats-server {older}" in refused.out
     assert seen(refusing.url) == {}
 
     for target in dict.fromkeys((version, newer)):
         server = nats_server(target)
         for options in (("--wire", "v1"), ("--consumers", "none"), ("--consumers", "config")):
             refused = jsbackup("restore", "latest", "-s", server.url, "-r", repository, *options)
-            assert (refused.code, "was kept as it came" in refused.out) == (15, True)
+            assert (refused.code, "is stored undecoded" in refused.out) == (15, True)
         restored = jsbackup("restore", "latest", "-s", server.url, "-r", repository)
         assert restored.code == 3
         for stream in restored.document["streams"]:
@@ -366,7 +369,7 @@ def test_an_archive_of_an_unknown_format_is_kept_as_it_is_and_restored_to_the_sa
         assert compare(before, seen(server.url)) == []
         # What cannot be proved replaces nothing.
         kept = jsbackup("restore", "latest", "-s", server.url, "-r", repository, "--if-exists", "replace")
-        assert (kept.code, "cannot be proved beside" in kept.out) == (15, True)
+        assert (kept.code, "cannot be verified before it replaces" in kept.out) == (15, True)
         assert compare(before, seen(server.url)) == []
 
 

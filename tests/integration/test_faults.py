@@ -133,7 +133,7 @@ def test_what_a_server_that_stays_away_has_of_a_restore_is_known_for_a_leftover(
         proxy.at(Direction.TO_SERVER, MIDDLE_BYTES, server.kill)
         failed = restore(proxy.url, repository, "--wire", "v2")
         assert failed.code == 20
-        assert f"stream {NAME} may be left half-made" in failed.err
+        assert f"stream {NAME} may be half-restored" in failed.err
         server.start()
         (left,) = standing(server.url).values()
         assert left.marked

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from jsbackup.repository.archiving import read_stream
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from jsbackup.repository import layout
-from jsbackup.repository.prune import objects_named
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.manifest import objects_named
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.local import LocalStore
 from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
 from tests.harness.commands import Ran, command_line, environment, jsbackup

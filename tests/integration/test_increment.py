@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.backup import BackupOptions, BackupReport, run_backup
-from jsbackup.engine.increment import Incremental, Whole
-from jsbackup.engine.jetstream import connect_jetstream
-from jsbackup.engine.join import Joined, take_increment
-from jsbackup.engine.stream_backup import StreamResult
+from jsbackup.engine.backup.backup import BackupReport, run_backup
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.read.increment import Incremental, Whole
+from jsbackup.engine.read.join import Joined, take_increment
 from jsbackup.errors import KeyUnavailable
 from jsbackup.model import Fidelity
-from jsbackup.progress import NullProgress
-from jsbackup.repository.age import random_identity
-from jsbackup.repository.founding import Founding, found
-from jsbackup.repository.keys import GivenKeys
+from jsbackup.repository.crypto.age import random_identity
+from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.new_keys import Founding, found
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -82,14 +83,7 @@ class Bench:
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
         options = BackupOptions(incremental=incremental, check=check)
         report: BackupReport = asyncio.run(
-            run_backup(
-                connection,
-                self.repository,
-                options,
-                NullProgress(),
-                lease=held(self.repository.store),
-                random=os.urandom,
-            )
+            run_backup(BackupRun(connection, self.repository, options), held(self.repository.store))
         )
         assert report.failures == ()
         return {result.stream.name: result for result in report.streams}
@@ -397,9 +391,9 @@ def take(bench: Bench, name: str, *doings: Callable[[], object]) -> Joined | Who
                 Incremental.ALWAYS,
                 previous,
                 previous.segments,
-                lambda: SegmentWriter(bench.repository.objects, folder, previous.segments),
-                Meanwhile(*doings),
-                lambda _bytes, _messages: None,
+                new_writer=lambda: SegmentWriter(bench.repository.objects, folder, previous.segments),
+                start=Meanwhile(*doings),
+                advance=lambda _bytes, _messages: None,
                 consumers=True,
             )
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.backup import BackupOptions, BackupReport, run_backup
-from jsbackup.progress import NullProgress
-from jsbackup.repository.leases import Mode, Terms, acquire
+from jsbackup.engine.backup.backup import BackupReport, run_backup
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.repository.keep.leases import Mode, Terms, acquire
 from jsbackup.repository.repository import Repository
 from tests.harness.api import Wire, call, connected
 from tests.harness.backups import CREATED
@@ -53,10 +54,7 @@ def back_up(store: CountingStore, url: str) -> BackupReport:
     connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
     terms = Terms(Mode.SHARED, "backup", "tests", "tests", CREATED, 9999)
     lease = acquire(store, terms, wait_seconds=0, clock=lambda: 0.0, sleep=lambda seconds: None, random=os.urandom)
-    run = run_backup(
-        connection, Repository.open(store), BackupOptions(), NullProgress(), lease=lease, random=os.urandom
-    )
-    report = asyncio.run(run)
+    report = asyncio.run(run_backup(BackupRun(connection, Repository.open(store), BackupOptions()), lease))
     lease.release()
     assert report.failures == () and len(report.streams) == len(STREAMS)
     return report

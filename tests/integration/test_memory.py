@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.nats, pytest.mark.timeout(600)]
 Starter = Callable[..., NatsServer]
 GIGABYTE = 1_000_000_000
 TOTAL_BYTES = int(float(os.environ.get("JSBACKUP_TEST_GIGABYTES", "1")) * GIGABYTE)
-# What the interpreter and its libraries take before the first byte moves is in it. M: 160 to 170 MiB for one stream,
-# 210 to 260 for several (540 to 730 when each held a segment of its own).
+# What the interpreter and its libraries take before the first byte moves is in it. Measured: 160 to 170 MiB for one
+# stream, 210 to 260 for several (540 to 730 when each held a segment of its own).
 LIMIT_BYTES = 300 << 20
 STREAMS = 4  # as many as run at once unless told otherwise
 EACH_BYTES = 80_000_000  # more than a segment

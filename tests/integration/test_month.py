@@ -18,18 +18,22 @@ from datetime import UTC, datetime, timedelta
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jsbackup.cli.metrics import status_metrics
-from jsbackup.cli.status_page import status_page
-from jsbackup.cli.status_report import Report, growth_of_line
-from jsbackup.engine.breaches import Limits
-from jsbackup.engine.status import take_status
+from jsbackup.cli.notify.metrics import status_metrics
+from jsbackup.cli.output.status_page import status_page
+from jsbackup.cli.output.status_report import Report, growth_of_line
+from jsbackup.engine.check.health_rules import Limits
+from jsbackup.engine.check.status import take_status
 from jsbackup.errors import RepositoryLocked
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import StreamState
 from jsbackup.repository import layout
-from jsbackup.repository.checks import DrillOutcome, VerifyOutcome, put_drill, put_verify
-from jsbackup.repository.forget import carry_out, plan_by_policy
-from jsbackup.repository.leases import Mode, Terms, acquire, commit
+from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, put_drill, put_verify
+from jsbackup.repository.checks.verify import Level
+from jsbackup.repository.keep.forget import carry_out, plan_by_policy
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.keep.leases import Mode, Terms, acquire, commit
+from jsbackup.repository.keep.prune import prune
+from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Manifest,
@@ -41,10 +45,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
-from jsbackup.repository.prune import prune
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.retention import Grouping, Policy
-from jsbackup.repository.verify import Level
 from jsbackup.times import format_time, parse_time
 from tests.harness.backups import CREATED, INCARNATION, make_repository
 from tests.harness.history import Scene

@@ -17,9 +17,9 @@ import pytest
 from nats.aio.client import Client
 
 from jsbackup.cli.main import run
-from jsbackup.engine.rules import Rule
 from jsbackup.errors import UnknownArchiveFormat
-from jsbackup.formats.archive import ArchiveDecoder
+from jsbackup.formats.archive.archive import ArchiveDecoder
+from jsbackup.planning.rules import Rule
 from tests.engine.identities import Operator, creds_text
 from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
 from tests.harness.clusters import NatsCluster
@@ -149,7 +149,7 @@ ELSEWHERE = {
     Rule.ITSELF: "test_clone.py beside this",
     Rule.SAME_STREAM: "test_runbook.py beside this",
     Rule.ORIGIN_RENEWED: "test_environments.py: a stream restored with what it copies from",
-    Rule.ACK_FLOOR: "tests/engine/test_forecast.py: what a clustered snapshot of 2.15 loses",
+    Rule.ACK_FLOOR: "tests/planning/test_forecast.py: what a clustered snapshot of 2.15 loses",
     **dict.fromkeys((Rule.MASKED, Rule.UNMASKABLE), "test_reshape.py: what a restore finds as it masks"),
     **dict.fromkeys(
         (
@@ -162,11 +162,15 @@ ELSEWHERE = {
         ),
         "tests/trials/test_copies.py",
     ),
+    Rule.STAGED_COPY: "tests/trials/test_killed_replace.py: an old backup of a copy",
     Rule.IN_ANOTHER_BACKUP: "tests/trials/test_latest.py: a backup of one stream by hand",
     Rule.ADAPTED: "tests/trials/test_older_servers.py",
     **dict.fromkeys((Rule.MASK_UNREADABLE, Rule.SAMPLED), "tests/trials/test_missed.py"),
     Rule.LEFTOVER_KEPT: "tests/trials/test_half_made.py",
     Rule.SILENT: "tests/trials/test_lost_nodes.py",
+    Rule.EMPTIED: "tests/trials/test_worth.py",
+    **dict.fromkeys((Rule.OVERWRITTEN_SINCE, Rule.OBJECTS_IN_PART), "tests/trials/test_buckets_in_part.py"),
+    Rule.UNMASKED: "tests/trials/test_missed.py",
     Rule.KEY_MISSING: "tests/trials/test_keys_at_hand.py",
     **dict.fromkeys((Rule.PART_REPLACES, Rule.DESTROYS_LEFT_OUT), "tests/trials/test_replacing.py"),
     Rule.DESTROYS_NEWER: "test_a_plan_is_carried_out_if_nothing_has_changed",
@@ -266,7 +270,7 @@ def test_tiers_of_an_account_are_told_by_name(version: str, backups: Path, tmp_p
                 ("--replicas", "3"),
                 15,
                 {
-                    (name, "no-tier", "is to have 3 replicas, for which the account has no tier (it has R1)")
+                    (name, "no-tier", "would have 3 replicas, for which the account has no tier (it has R1)")
                     for name in ("FILE", "LARGE")
                 },
             ),
@@ -306,8 +310,8 @@ def test_a_plan_is_carried_out_if_nothing_has_changed(version: str, tmp_path: Pa
         later = seen(server.url)
         refused = jsbackup("restore", "--plan", saved, *onto)
         assert refused.code == 15
-        assert "the target is not as planned" in refused.document["error"]["message"]
-        assert "target removed A last_seq is 5, was 4" in refused.document["error"]["message"]
+        assert "the target has changed since the plan was made" in refused.document["error"]["message"]
+        assert "target removed A last_seq is now 5, and was 4" in refused.document["error"]["message"]
         assert "Make a new plan" in refused.document["error"]["hint"]
         assert compare(later, seen(server.url)) == [] and compare(changed, later) != []
 
@@ -318,7 +322,8 @@ def test_a_plan_is_carried_out_if_nothing_has_changed(version: str, tmp_path: Pa
 
         # The same plan again: what it replaces is not what it was.
         refused = jsbackup("restore", "--plan", saved, *onto)
-        assert refused.code == 15 and "target removed A last_seq is 3, was 5" in refused.document["error"]["message"]
+        assert refused.code == 15
+        assert "target removed A last_seq is now 3, and was 5" in refused.document["error"]["message"]
 
     with NatsServer(version, name="other") as server:
         onto = ("-s", server.url, "-r", repo, *PATIENT)
@@ -349,7 +354,10 @@ def test_a_plan_is_carried_out_if_nothing_has_changed(version: str, tmp_path: Pa
     # Another release is another target.
     with NatsServer("2.14.6", name="third") as server:
         refused = jsbackup("restore", "--plan", saved, "-s", server.url, "-r", repo, *PATIENT)
-        assert refused.code == 15 and f"target version is 2.14.6, was {version}" in refused.document["error"]["message"]
+        assert (
+            refused.code == 15
+            and f"target version is now 2.14.6, and was {version}" in refused.document["error"]["message"]
+        )
         assert seen(server.url) == {}
 
 

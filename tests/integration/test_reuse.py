@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, Glob, source_connection
-from jsbackup.engine import stream_backup
-from jsbackup.engine.backup import BackupOptions, run_backup
-from jsbackup.engine.increment import Incremental
-from jsbackup.engine.stream_backup import StreamResult
-from jsbackup.formats.archive import ArchiveEnd
+from jsbackup.engine.backup import stream_capture
+from jsbackup.engine.backup.backup import run_backup
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.engine.read.increment import Incremental
+from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.progress import NullProgress
-from jsbackup.repository.age import random_identity
-from jsbackup.repository.archiving import read_stream
-from jsbackup.repository.founding import found
-from jsbackup.repository.keys import GivenKeys
+from jsbackup.repository.crypto.age import random_identity
+from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.new_keys import found
 from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.stores.local import LocalStore
@@ -186,8 +187,7 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
         repository = Repository.open(store, GivenKeys(writer=founding.writer_key))
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
         options = BackupOptions(streams=(Glob("SAME"),), incremental=Incremental.NEVER)
-        lease = held(store)
-        report = await run_backup(connection, repository, options, NullProgress(), lease=lease, random=os.urandom)
+        report = await run_backup(BackupRun(connection, repository, options), held(store))
         assert report.failures == ()
         return report.streams[0]
 
@@ -202,7 +202,7 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
     asyncio.run(create(url))
     asyncio.run(send(*range(1000)))
     first = asyncio.run(back_up()).stream
-    monkeypatch.setattr(stream_backup, "messages_to_remove", late)
+    monkeypatch.setattr(stream_capture, "messages_to_remove", late)
     second = asyncio.run(back_up())
     assert len(asked) == 2
     hit = [ref for ref in first.segments if ref.first_seq <= 30 <= ref.last_seq]

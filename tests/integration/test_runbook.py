@@ -119,7 +119,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     # A refusal in the second.
     written(bank="replicas = 3")
-    refused(15, "restore 2: nothing was restored: stream LOG has 3 replicas, the target is a single server")
+    refused(15, "restore 2: nothing was restored: each of LOG and ORDERS has 3 replicas, the target is a single server")
     # What only together cannot be: a stream twice, subjects, the limit of an account.
     again = '[[restore]]\nbackup = "latest"\nuser = "shop"\npassword = "env://RUNBOOK_PASSWORD"\n'
     written(more=again + 'streams = ["LOG"]')
@@ -148,16 +148,16 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
         [("KEPT", 50, True)],
     ]
     assert _streams(server, "shop") == {"LOG": 40, "ORDERS": 40} and _streams(server, "bank") == {"KEPT": 50}
-    refused(16, "restore 1: nothing was restored: stream LOG exists at the target")
+    refused(16, "restore 1: nothing was restored: each of LOG and ORDERS exists at the target")
 
     # A failure midway: a stream of the second comes into being while the first is restored.
     _clear(server)
-    from jsbackup.cli import runbook
+    from jsbackup.cli.commands import runbook
 
     carry_out = runbook.carry_out
 
-    async def meddle(*arguments: Any) -> Any:
-        report = await carry_out(*arguments)
+    async def meddle(*arguments: Any, **named: Any) -> Any:
+        report = await carry_out(*arguments, **named)
         await _request(_as(server, "bank"), "STREAM.CREATE.LOG", {"name": "LOG", "subjects": ["log.>"]})
         return report
 

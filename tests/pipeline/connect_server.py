@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from jsbackup.pipeline.java import find_java
+from jsbackup.pipeline.session.java import find_java
 from tests.harness.servers import Port, wait_until
 
 _START_SECONDS = 120

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.place import Place, place_of
-from jsbackup.repository import age
-from jsbackup.repository.founding import found
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.writer_key import encode_writer_key
 from tests.harness.backups import CREATED, FIRST, store_opaque, store_stream
 from tests.harness.batches import Message
 
@@ -22,7 +22,7 @@ from tests.harness.batches import Message
 class Kept:
     """A repository with one backup. `place` names the key that reads; `writer_key` is a file with that for writing."""
 
-    place: Place
+    place: RepositoryRef
     repository: Repository
     manifest: Manifest
     writer_key: Path | None = None

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jsbackup.pipeline.java import find_java
+from jsbackup.pipeline.session.java import find_java
 from tests.harness.servers import Port, wait_until
 
 _START_SECONDS = 120

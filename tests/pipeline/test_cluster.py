@@ -37,8 +37,8 @@ PASSWORD = "hunter2-s3cr3t"
 DRIVER = """
 import contextlib, functools, io, json, sys
 from jsbackup.cli.main import run
-from jsbackup.pipeline.session import SparkSettings, open_session
-from jsbackup.pipeline.tasks import run_tasks
+from jsbackup.pipeline.session.session import SparkSettings, open_session
+from jsbackup.pipeline.tasks.tasks import run_tasks
 conf = {"spark.executor.memory": "512m", "spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
 conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": "file:" + sys.argv[2]}
 conf |= {"spark.eventLog.compress": "false"}
@@ -96,7 +96,7 @@ class Driver:
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._process.wait(timeout=240)
         self._process.stdout.close()
 
 

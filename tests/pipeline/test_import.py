@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
-from jsbackup.pipeline.export import TableFormat
-from jsbackup.pipeline.table_files import find_tables
+from jsbackup.pipeline.tables.export import TableFormat
+from jsbackup.pipeline.tables.table_files import find_tables
+from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.names import encode_name
-from jsbackup.repository.verify import Level, verify_backup
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
 from tests.harness.api import call, connected
@@ -26,7 +26,7 @@ from tests.harness.batches import Message, batch_of, message_lists, some_message
 from tests.harness.oracle import compare, observe
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.places import Kept, keep
-from tests.pipeline.test_json_lines import GOOD
+from tests.pipeline.tables.test_json_lines import GOOD
 from tests.pipeline.test_reading import ODD, WIDE
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from jsbackup.formats import segment
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.backup_frames import open_backup
-from jsbackup.pipeline.place import Place
+from jsbackup.pipeline.messages.backup_frames import open_backup
+from jsbackup.pipeline.session.repository_ref import RepositoryRef
 from tests.cli.typed import Typed
 from tests.harness import backups
 from tests.harness.batches import Message, some_messages
@@ -140,7 +140,7 @@ def test_spark_s_own_reader_reads_no_more(spark: SparkSession, tmp_path: Path, m
     monkeypatch.setattr(backups, "SEGMENT_BYTES", SEGMENT)
     kept = keep(tmp_path, {"ORDERS": DAY})
     size = sum(ref.size for ref in kept.manifest.streams[0].segments)
-    backup = open_backup(spark, Place(kept.place.location))
+    backup = open_backup(spark, RepositoryRef(kept.place.location))
     java = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/io")
 
     def count(where: str) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import JsBackupError, KeyUnavailable, RepositoryNotFound, UnsupportedError, UsageError
 from jsbackup.model import S3Settings
-from jsbackup.pipeline.backup_frames import Backup, Reader, open_backup
-from jsbackup.pipeline.place import Place, place_of
+from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader, open_backup
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from tests.harness.backups import FIRST
 from tests.harness.batches import Message, message_lists, some_messages
 from tests.harness.s3server import BUCKET, REGION, S3Server
@@ -53,7 +53,7 @@ def collect(frame: DataFrame) -> list[tuple[Any, ...]]:
     )
 
 
-def read_all(backup: Backup, readers: Iterable[Reader]) -> list[list[tuple[Any, ...]]]:
+def read_all(backup: BackupFrames, readers: Iterable[FrameReader]) -> list[list[tuple[Any, ...]]]:
     return [collect(backup.messages(reader=reader)) for reader in readers]
 
 
@@ -68,7 +68,7 @@ def test_all_messages_of_all_streams_come(spark: SparkSession, tmp_path: Path, e
     streams = {"ODD": ODD, WIDE: some_messages(300, 50), "LATER": some_messages(50, 10, first=1 << 33), "EMPTY": []}
     kept = keep(tmp_path, streams, encrypted=encrypted, opaque=True)
     backup = open_backup(spark, kept.place)
-    readers = [Reader.STORE] if encrypted else [Reader.STORE, Reader.SPARK]
+    readers = [FrameReader.STORE] if encrypted else [FrameReader.STORE, FrameReader.SPARK]
     for found in read_all(backup, readers):
         assert found == sorted(rows_of(streams), key=lambda row: (str(row[0]), row[1]))
     for reader in readers:
@@ -106,7 +106,7 @@ def test_random_streams_come_as_they_are(
     named = {f"S{number}": messages for number, messages in enumerate(streams)}
     kept = keep(tmp_path_factory.mktemp("random"), named, encrypted=encrypted)
     backup = open_backup(spark, kept.place)
-    for found in read_all(backup, [Reader.STORE] if encrypted else Reader):
+    for found in read_all(backup, [FrameReader.STORE] if encrypted else FrameReader):
         assert found == rows_of(named)
 
 
@@ -128,7 +128,10 @@ def test_filters_find_the_same_whoever_reads(spark: SparkSession, tmp_path: Path
     streams = {"A": some_messages(400, 100), "B": some_messages(200, 10, seed=2)}
     backup = open_backup(spark, keep(tmp_path, streams).place)
     for condition in _CONDITIONS:
-        found = [collect(backup.messages(reader=reader).where(condition)) for reader in (Reader.SPARK, Reader.STORE)]
+        found = [
+            collect(backup.messages(reader=reader).where(condition))
+            for reader in (FrameReader.SPARK, FrameReader.STORE)
+        ]
         assert found[0] == found[1], condition
         assert found[0] or condition == "sequence = -1"
 
@@ -157,10 +160,10 @@ def test_what_cannot_be_read_is_said_before_anything_runs(spark: SparkSession, t
     with pytest.raises(UsageError, match="no backup starts with '2031'"):
         open_backup(spark, kept.place, "2031")
     with pytest.raises(KeyUnavailable):
-        open_backup(spark, Place(kept.place.location))
+        open_backup(spark, RepositoryRef(kept.place.location))
     with pytest.raises(RepositoryNotFound):
-        open_backup(spark, Place(str(tmp_path / "nowhere")))
-    with pytest.raises(UsageError, match="in memory"):
+        open_backup(spark, RepositoryRef(str(tmp_path / "nowhere")))
+    with pytest.raises(UsageError, match="a repository in memory"):
         place_of("memory:", S3Settings(), {})
 
 
@@ -171,8 +174,8 @@ def test_damage_is_named_by_whoever_notices(spark: SparkSession, tmp_path: Path)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1])
     backup = open_backup(spark, kept.place)
-    from jsbackup.pipeline.failures import explained
+    from jsbackup.pipeline.session.failures import explained
 
     with pytest.raises(JsBackupError, match=key) as caught, explained("the query"):
-        backup.messages(reader=Reader.STORE).collect()
+        backup.messages(reader=FrameReader.STORE).collect()
     assert caught.value.exit_code == 14

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsbackup.errors import JsBackupError, StoreError
-from jsbackup.pipeline.export import TableFormat, export_tables
-from jsbackup.pipeline.place import Place
-from jsbackup.pipeline.target import new_target
-from jsbackup.pipeline.tasks import pack, pack_tasks, run_tasks
+from jsbackup.pipeline.session.repository_ref import RepositoryRef
+from jsbackup.pipeline.tables.export import TableFormat, export_tables
+from jsbackup.pipeline.tables.target import new_target
+from jsbackup.pipeline.tasks.tasks import pack, pack_tasks, run_tasks
 from tests.harness import backups
 from tests.harness.batches import some_messages
 from tests.harness.commands import command_line, environment
@@ -65,7 +65,7 @@ def test_results_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
 
 
 def test_errors_of_ours_come_back_as_they_are_and_others_are_named(spark: SparkSession) -> None:
-    missing = Place("/nonexistent/repo")
+    missing = RepositoryRef("/nonexistent/repo")
     with pytest.raises(JsBackupError, match="no repository at /nonexistent/repo") as caught:
         list(run_tasks(spark, "opening", [functools.partial(pow, 2, 3), missing.open]))
     assert caught.value.exit_code == 10 and caught.value.hint
@@ -86,7 +86,7 @@ def test_a_worker_process_that_ends_is_replaced(spark: SparkSession, tmp_path: P
 def test_progress_is_what_sparks_status_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jsbackup.pipeline.tasks._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("jsbackup.pipeline.tasks.tasks._LOOK_SECONDS", 0.01)
     watcher = Watcher()
     tasks = [functools.partial(sum, range(2_000_000))] * 12
     assert len(list(run_tasks(spark, "sums", tasks, weights=[100] * 12, progress=watcher))) == 12
@@ -98,11 +98,13 @@ def test_progress_is_what_sparks_status_says(
 
 def test_a_target_that_cannot_be_written_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     kept = keep(tmp_path / "r", {"A": some_messages(50, 100)})
-    target = Place(str(tmp_path / "out"))
+    target = RepositoryRef(str(tmp_path / "out"))
     with pytest.raises(StoreError), new_target(target, "00") as made:
         (tmp_path / ".out.jsbackup-00" / "A").write_bytes(b"in the way")
         streams = kept.manifest.streams
-        export_tables(spark, kept.place, made, TableFormat.JSONL, kept.manifest.id, streams, Watcher())
+        export_tables(
+            spark, kept.place, made, TableFormat.JSONL, backup=kept.manifest.id, streams=streams, progress=Watcher()
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
@@ -119,7 +121,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     )
     wait_until(lambda: bool(list(tmp_path.glob(".out.*/A/*.jsonl"))), "a file of the export", seconds=200)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (130, b"")
     assert b"\nerror: interrupted" in err and b"Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["r"]

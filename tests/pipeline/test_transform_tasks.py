@@ -15,23 +15,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsbackup.config import parse_glob
-from jsbackup.engine.lease_renewal import hold_lease
-from jsbackup.engine.planned import Consumers
-from jsbackup.engine.reshaping import Reshaped
-from jsbackup.engine.survey import survey
+from jsbackup.engine.backup.lease_renewal import hold_lease
 from jsbackup.errors import FormatError, PlanRefused, TargetConflict, UsageError
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, S3Settings, SequencePair, StreamState
-from jsbackup.pipeline import compact, tasks
-from jsbackup.pipeline import transform_streams as streams_module
-from jsbackup.pipeline.compact import grouped, merge_groups
-from jsbackup.pipeline.newest import Sequences, last_of_subjects
-from jsbackup.pipeline.place import Place, opened, place_of
-from jsbackup.pipeline.reshape_task import MaskKey
-from jsbackup.pipeline.transform import transform_backup
-from jsbackup.pipeline.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
-from jsbackup.pipeline.transform_streams import transform_streams
-from jsbackup.repository.archiving import read_stream, state_to_restore
-from jsbackup.repository.leases import Mode, Terms
+from jsbackup.pipeline.jobs import compact
+from jsbackup.pipeline.jobs import transform_streams as streams_module
+from jsbackup.pipeline.jobs.compact import grouped, merge_groups
+from jsbackup.pipeline.jobs.transform import transform_backup
+from jsbackup.pipeline.jobs.transform_plan import PlannedStream, TransformOptions, TransformPlan, plan_transform
+from jsbackup.pipeline.jobs.transform_streams import transform_streams
+from jsbackup.pipeline.messages.newest import Sequences, last_of_subjects
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
+from jsbackup.pipeline.tasks import tasks
+from jsbackup.pipeline.tasks.reshape_task import MaskKey
+from jsbackup.planning.model import Consumers
+from jsbackup.planning.reshaping import Reshaped
+from jsbackup.planning.selection.count_subset import survey
+from jsbackup.repository.keep.leases import Mode, Terms
 from jsbackup.repository.manifest import (
     ConsumerBackup,
     Manifest,
@@ -44,9 +44,10 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.pending import INLINE_ENTRIES, load_consumer, store_consumer
+from jsbackup.repository.read.archiving import read_stream, state_to_restore
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.memory import MemoryStore
 from jsbackup.times import format_time
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut
@@ -73,7 +74,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             yield pickle.loads(pickle.dumps(result))
 
     def newest(
-        _session: object, place: Place, found: Mapping[str, Sequence[SegmentRef]], keeping: Reshape, _progress: object
+        _session: object,
+        place: RepositoryRef,
+        found: Mapping[str, Sequence[SegmentRef]],
+        keeping: Reshape,
+        _progress: object,
     ) -> dict[str, pa.Array]:
         kept: dict[str, pa.Array] = {}
         for name, refs in found.items():
@@ -97,7 +102,7 @@ def _states(sequences: Sequence[int], chance: Any) -> ConsumerState:
     return ConsumerState(SequencePair(last, last), SequencePair(), pending, redelivered)
 
 
-def _stored(place: Place, messages: Sequence[Message], chance: Any) -> StreamBackup:
+def _stored(place: RepositoryRef, messages: Sequence[Message], chance: Any) -> StreamBackup:
     """A stream S in short segments, with consumers that wait for some of its messages."""
     objects = opened(place).objects
     folder = objects.sealing.folder("S", INCARNATION)
@@ -129,7 +134,7 @@ def _stored(place: Place, messages: Sequence[Message], chance: Any) -> StreamBac
     )
 
 
-def _place(folder: Path) -> Place:
+def _place(folder: Path) -> RepositoryRef:
     place = place_of(str(folder), S3Settings(), {})
     Repository.create(place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests")
     return place
@@ -162,8 +167,8 @@ def test_tasks_give_what_plain_python_gives(
     key = MaskKey((("mask_key_file", str(folder / "key")),))
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
-        patch.setattr("jsbackup.pipeline.transform_plan.grouped", lambda refs: grouped(refs, size))
-        (done,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), key)
+        patch.setattr("jsbackup.pipeline.jobs.transform_plan.grouped", lambda refs: grouped(refs, size))
+        (done,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), mask_key=key)
     made = done.entry
 
     filters = Reshape(cut=reshape.cut, subjects=reshape.subjects)
@@ -239,12 +244,12 @@ def test_another_key_than_the_one_that_was_marked_is_refused(tmp_path: Path) -> 
 # --- the manifest ---
 
 
-def _transformed(place: Place, manifest: Manifest, *streams: str, **asked: Any) -> Manifest:
+def _transformed(place: RepositoryRef, manifest: Manifest, *streams: str, **asked: Any) -> Manifest:
     repository = place.open()
     terms = Terms(Mode.SHARED, "transform", "tests", "here", CREATED)
     plan = plan_transform(manifest, TransformOptions(tuple(map(parse_glob, streams)), **asked))
     with hold_lease(repository.store, terms, wait_seconds=0, waiting=lambda _: None) as lease:
-        made = transform_backup(NO_SPARK, place, repository, plan, lease, random=os.urandom, tags={"a": "b"})
+        made = transform_backup(NO_SPARK, place, repository, plan, lease=lease, random=os.urandom, tags={"a": "b"})
     assert repository.manifest(repository.backups()[-1]) == made.manifest
     return made.manifest
 
@@ -329,7 +334,7 @@ def test_what_a_restore_refuses_is_refused() -> None:
     assert _plan(_entry("A", subjects=["a.>"]), _entry("D", subjects=["a.>"]), prefix="N").streams
     with pytest.raises(PlanRefused, match="ends at sequence"):
         _plan(a, cut=Cut(until=AtSequence(4711)))
-    with pytest.raises(FormatError, match="subjects are damaged"):
+    with pytest.raises(FormatError, match="stream A: subjects in its stored configuration are damaged"):
         _plan(_entry("A", subjects=[7]), rename=["A=C"])
     with pytest.raises(UsageError, match="nothing to transform"):
         _plan(a)

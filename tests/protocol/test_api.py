@@ -59,13 +59,6 @@ def body(request: Request) -> JsonObject:
         (api.stream_update(P, {"name": "S"}), "STREAM.UPDATE.S", "stream_update", b'{"name":"S"}'),
         (api.stream_delete(P, "S"), "STREAM.DELETE.S", "stream_delete", b""),
         (api.message_delete(P, "S", 7), "STREAM.MSG.DELETE.S", "stream_msg_delete", b'{"seq":7,"no_erase":true}'),
-        (api.stream_purge(P, "S"), "STREAM.PURGE.S", "stream_purge", b""),
-        (
-            api.stream_purge(P, "S", before=9, subject="a"),
-            "STREAM.PURGE.S",
-            "stream_purge",
-            b'{"seq":9,"filter":"a"}',
-        ),
         (api.message_get(P, "S", 7), "STREAM.MSG.GET.S", "stream_msg_get", b'{"seq":7}'),
         (
             api.message_get_next(P, "S", 7),
@@ -73,8 +66,6 @@ def body(request: Request) -> JsonObject:
             "stream_msg_get",
             b'{"seq":7,"next_by_subj":">"}',
         ),
-        (api.message_get_last(P, "S", "a.b"), "STREAM.MSG.GET.S", "stream_msg_get", b'{"last_by_subj":"a.b"}'),
-        (api.consumer_names(P, "S"), "CONSUMER.NAMES.S", "consumer_names", b""),
         (api.consumer_list(P, "S", 256), "CONSUMER.LIST.S", "consumer_list", b'{"offset":256}'),
         (api.consumer_info(P, "S", "c"), "CONSUMER.INFO.S.c", "consumer_info", b""),
         (api.consumer_delete(P, "S", "c"), "CONSUMER.DELETE.S.c", "consumer_delete", b""),
@@ -145,10 +136,8 @@ def test_the_answers_we_wait_for_are_those_the_schemas_describe() -> None:
         api.stream_info(P, "S"),
         api.stream_create(P, STREAM),
         api.stream_delete(P, "S"),
-        api.stream_purge(P, "S"),
         api.stream_snapshot(P, "S", "_INBOX.a", **SNAPSHOT),  # type: ignore[arg-type]
         api.stream_restore(P, STREAM, STATE),
-        api.consumer_names(P, "S"),
         api.consumer_list(P, "S"),
         api.consumer_info(P, "S", "c"),
         api.consumer_create(P, "S", CONSUMER),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError
-from jsbackup.protocol.headers import Status, one_line, parse_status
+from jsbackup.protocol.headers import HeaderStatus, one_line, parse_status
 
 
 @pytest.mark.parametrize(
@@ -16,16 +16,16 @@ from jsbackup.protocol.headers import Status, one_line, parse_status
         (b"", None),
         (b"NATS/1.0\r\n\r\n", None),
         (b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n", None),
-        (b"NATS/1.0 204\r\n\r\n", Status(204, "")),
-        (b"NATS/1.0 408 No Interest\r\n\r\n", Status(408, "No Interest")),
-        (b"NATS/1.0 408 No Flow Response\r\n\r\n", Status(408, "No Flow Response")),
-        (b"NATS/1.0 500 \r\n\r\n", Status(500, "")),
-        (b"NATS/1.0 500 read: a\nb\x1b[31m\r\n\r\n", Status(500, "read: a b [31m")),
-        (b"NATS/1.0 500 \xff\r\n\r\n", Status(500, "\ufffd")),
-        (b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n", Status(503, "")),
+        (b"NATS/1.0 204\r\n\r\n", HeaderStatus(204, "")),
+        (b"NATS/1.0 408 No Interest\r\n\r\n", HeaderStatus(408, "No Interest")),
+        (b"NATS/1.0 408 No Flow Response\r\n\r\n", HeaderStatus(408, "No Flow Response")),
+        (b"NATS/1.0 500 \r\n\r\n", HeaderStatus(500, "")),
+        (b"NATS/1.0 500 read: a\nb\x1b[31m\r\n\r\n", HeaderStatus(500, "read: a b [31m")),
+        (b"NATS/1.0 500 \xff\r\n\r\n", HeaderStatus(500, "\ufffd")),
+        (b"NATS/1.0 503\r\nNats-Subject: x\r\n\r\n", HeaderStatus(503, "")),
     ],
 )
-def test_the_status_of_a_block(block: bytes, status: Status | None) -> None:
+def test_the_status_of_a_block(block: bytes, status: HeaderStatus | None) -> None:
     assert parse_status(block) == status
 
 
@@ -65,5 +65,5 @@ def test_one_line_is_printable_and_bounded(text: str, limit: int) -> None:
 
 
 def test_a_status_reads_as_code_and_text() -> None:
-    assert str(Status(408, "No Interest")) == "408 No Interest"
-    assert str(Status(500, "")) == "500"
+    assert str(HeaderStatus(408, "No Interest")) == "408 No Interest"
+    assert str(HeaderStatus(500, "")) == "500"

@@ -11,10 +11,8 @@ from jsbackup.protocol.paging import (
     Page,
     Pager,
     consumer_list_page,
-    consumer_names_page,
     stream_list_page,
     stream_names_page,
-    subjects_page,
 )
 
 CREATED = "2026-11-21T07:40:00Z"
@@ -126,7 +124,6 @@ def test_pages_of_names() -> None:
     document = {"total": 3, "offset": 1, "limit": 1024, "streams": ["B", "Ö"]}
     assert stream_names_page(document) == Page((("B", None), ("Ö", None)), 3, 1)
     assert stream_names_page({"total": 0, "offset": 0, "limit": 1024, "streams": None}) == Page((), 0, 0)
-    assert consumer_names_page({"total": 1, "offset": 0, "limit": 1024, "consumers": ["c"]}).names == {"c"}
 
 
 def test_a_page_of_streams_with_missing_and_offline_ones() -> None:
@@ -142,13 +139,6 @@ def test_a_page_of_consumers() -> None:
     consumer = {"name": "c", "config": {}, "created": CREATED, "delivered": PAIR, "ack_floor": PAIR}
     found = consumer_list_page({"total": 1, "offset": 0, "limit": 256, "consumers": [consumer]}, "ORDERS")
     assert found.entries[0][1].stream == "ORDERS"
-
-
-def test_a_page_of_subjects() -> None:
-    document = {"config": {"name": "A"}, "created": CREATED, "state": {**STATE, "subjects": {"a": 2, "b.c": 1}}}
-    found = subjects_page({**document, "total": 7, "offset": 5, "limit": 100000})
-    assert found == Page((("a", 2), ("b.c", 1)), 7, 5)
-    assert subjects_page({"config": {"name": "A"}, "created": CREATED, "state": STATE}) == Page((), 0, 0)
 
 
 @pytest.mark.parametrize(

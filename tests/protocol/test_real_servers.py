@@ -23,10 +23,10 @@ from jsbackup.protocol.info import (
     stored_message,
     stream_info,
 )
-from jsbackup.protocol.paging import Pager, consumer_names_page, stream_list_page, stream_names_page, subjects_page
+from jsbackup.protocol.paging import Pager, stream_list_page, stream_names_page
 from jsbackup.protocol.responses import decode_response, is_unknown_field
 from jsbackup.protocol.restore import RestoreSender
-from jsbackup.protocol.restore import State as RestoreState
+from jsbackup.protocol.restore import RestoreState as RestoreState
 from jsbackup.protocol.snapshot import SnapshotReceiver
 from tests.harness.clusters import NatsCluster
 from tests.harness.servers import NEWEST, VERSIONS, NatsServer, version_tuple
@@ -97,7 +97,8 @@ def ask(wire: Wire, request: Request) -> JsonObject:
 
 
 # A name is never used twice: where a deletion follows another one of the same name before the server has removed the
-# files of that, it leaves its own behind, and the next stream of the name finds the old messages (M: all versions).
+# files of that, it leaves its own behind, and the next stream of the name finds the old messages (measured: all
+# versions).
 _FRESH = itertools.count(1)
 
 
@@ -217,13 +218,11 @@ def test_every_answer_follows_its_schema_and_is_understood(wire: Wire, server: N
     ask(wire, api.stream_create(P, {"name": "M", "mirror": {"name": "S"}}))
     ask(wire, api.stream_create(P, {"name": "F", "sources": [{"name": "S", "filter_subject": "a.1"}]}))
     store(wire, 10)
-    assert consumer_names_page(ask(wire, api.consumer_names(P, "S"))).total == 0
     for config in CONSUMERS:
         made = consumer_info(ask(wire, api.consumer_create(P, "S", config)))
         info = consumer_info(ask(wire, api.consumer_info(P, "S", made.name)))
         assert info.stream == "S" and info.config == made.config and info.created == made.created
         assert info.ack_floor.consumer == 0 and info.cluster is None
-    assert consumer_names_page(ask(wire, api.consumer_names(P, "S"))).names == {"worker", "pushed"}
     assert ask(wire, api.consumer_list(P, "S"))["total"] == 2
 
     wire.request("$JS.API.STREAM.MSG.DELETE.S", b'{"seq":4}')
@@ -231,12 +230,9 @@ def test_every_answer_follows_its_schema_and_is_understood(wire: Wire, server: N
     assert info.deleted is None and info.state.deleted == 1 and info.created == created.created
     document = ask(wire, api.stream_info(P, "S", deleted_details=True, subjects_filter="a.>"))
     assert stream_info(document).deleted == (4,)
-    assert subjects_page(document).names == {f"a.{index}" for index in (0, 1, 2, 4, 5, 6)}
-    assert subjects_page(document).total == 6
     first, last = (stored_message(ask(wire, api.message_get(P, "S", seq))) for seq in (1, 10))
     assert first.timestamp_ns == info.state.first_ns and last.timestamp_ns == info.state.last_ns
     assert stored_message(ask(wire, api.message_get_next(P, "S", 4))).sequence == 5
-    assert stored_message(ask(wire, api.message_get_last(P, "S"))) == last
     with pytest.raises(ApiError) as caught:
         ask(wire, api.message_get(P, "S", 4))
     assert caught.value.err_code == 10037
@@ -253,9 +249,8 @@ def test_every_answer_follows_its_schema_and_is_understood(wire: Wire, server: N
 
     updated = stream_info(ask(wire, api.stream_update(P, {**created.config, "description": "y"})))
     assert updated.config["description"] == "y"
-    assert ask(wire, api.stream_purge(P, "S", before=6))["purged"] == 4
     assert ask(wire, api.consumer_delete(P, "S", "worker"))["success"] is True
-    for request in (api.stream_info(P, "NONE"), api.consumer_list(P, "NONE"), api.consumer_names(P, "NONE")):
+    for request in (api.stream_info(P, "NONE"), api.consumer_list(P, "NONE")):
         with pytest.raises(ApiError) as caught:
             ask(wire, request)
         assert caught.value.err_code == 10059
@@ -444,7 +439,6 @@ def test_a_cluster_answers_in_the_same_shapes(version: str, nats_cluster: Cluste
         for each in (listed, info):
             assert each.cluster is not None and each.cluster.name == "c1" and len(each.cluster.replicas) == 2
             assert each.cluster.leader == cluster.leader_of("S").name
-        assert consumer_names_page(ask(wire, api.consumer_names(P, "S"))).names == {"worker"}
         assert ask(wire, api.consumer_list(P, "S"))["total"] == 1
         assert ask(wire, api.consumer_list(P, "NONE"))["total"] == 0, (
             "a cluster lists nothing for a stream that is none"

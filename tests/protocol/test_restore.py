@@ -34,7 +34,7 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.restore import TRANSITIONS, RestoreSender, State, chunk_limit
+from jsbackup.protocol.restore import TRANSITIONS, RestoreSender, RestoreState, chunk_limit
 
 SUBJECT = "$JS.SNAPSHOT.RESTORE.ORDERS.Kq3v"
 CREATE = "io.nats.jetstream.api.v1.stream_create_response"
@@ -90,7 +90,7 @@ def failure(machine: RestoreSender, call: Callable[[], object], kind: FailureKin
         call()
     error = caught.value
     assert machine.failed and not machine.done
-    assert machine.state is State.FAILED and machine.failure_kind is kind and machine.failure is error
+    assert machine.state is RestoreState.FAILED and machine.failure_kind is kind and machine.failure is error
     assert machine.to_send() == [] and machine.room == 0
     for again in (
         lambda: machine.receive(reply("r.1")),
@@ -103,18 +103,18 @@ def failure(machine: RestoreSender, call: Callable[[], object], kind: FailureKin
         with pytest.raises(JsBackupError) as caught:
             again()
         assert caught.value is error
-    assert machine.state is State.FAILED
+    assert machine.state is RestoreState.FAILED
     return error
 
 
 # The table, walked: how each state is reached, and each event is brought about.
 
-REACH: dict[State, Callable[[RestoreSender], object]] = {
-    State.REQUESTED: lambda m: None,
-    State.OPEN: lambda m: (m.receive_response(accepted()), m.send(CHUNK, "r.1")),
-    State.ENDING: lambda m: (REACH[State.OPEN](m), m.finish("r.end")),
-    State.ANSWERED: lambda m: (REACH[State.OPEN](m), m.send(CHUNK, "r.2"), m.finish("r.end"), _answer(m)),
-    State.DONE: lambda m: (REACH[State.ENDING](m), m.receive(reply("r.1")), _answer(m)),
+REACH: dict[RestoreState, Callable[[RestoreSender], object]] = {
+    RestoreState.REQUESTED: lambda m: None,
+    RestoreState.OPEN: lambda m: (m.receive_response(accepted()), m.send(CHUNK, "r.1")),
+    RestoreState.ENDING: lambda m: (REACH[RestoreState.OPEN](m), m.finish("r.end")),
+    RestoreState.ANSWERED: lambda m: (REACH[RestoreState.OPEN](m), m.send(CHUNK, "r.2"), m.finish("r.end"), _answer(m)),
+    RestoreState.DONE: lambda m: (REACH[RestoreState.ENDING](m), m.receive(reply("r.1")), _answer(m)),
 }
 CAUSE: dict[type[Event], Callable[[RestoreSender], object]] = {
     RestoreAccepted: lambda m: m.receive_response(accepted()),
@@ -123,7 +123,7 @@ CAUSE: dict[type[Event], Callable[[RestoreSender], object]] = {
     EndSent: lambda m: m.finish("r.end"),
     RestoreAnswered: lambda m: _answer(m),
     RestoreDone: lambda m: (
-        [_answer(m) for _ in range(m.state is not State.ANSWERED)]
+        [_answer(m) for _ in range(m.state is not RestoreState.ANSWERED)]
         + [m.receive(reply(f"r.{index}")) for index in range(1, 3) if f"r.{index}" in m._unacked]
     ),
     TransferFailed: lambda m: m.receive(reply("r.1", headers=NOBODY)),
@@ -136,14 +136,14 @@ def _answer(machine: RestoreSender) -> list[Event]:
 
 
 def test_the_table_speaks_of_all_states_and_events_and_nothing_else() -> None:
-    assert {state for state, _ in TRANSITIONS} == set(State) - {State.FAILED}
+    assert {state for state, _ in TRANSITIONS} == set(RestoreState) - {RestoreState.FAILED}
     assert {event for _, event in TRANSITIONS} == set(CAUSE)
-    assert all((state, TransferFailed) in TRANSITIONS for state in State if state is not State.FAILED)
+    assert all((state, TransferFailed) in TRANSITIONS for state in RestoreState if state is not RestoreState.FAILED)
 
 
 @pytest.mark.parametrize("state", REACH, ids=lambda state: state.name)
 @pytest.mark.parametrize("event", CAUSE, ids=lambda event: event.__name__)
-def test_every_pair_of_state_and_event_does_what_the_table_says(state: State, event: type[Event]) -> None:
+def test_every_pair_of_state_and_event_does_what_the_table_says(state: RestoreState, event: type[Event]) -> None:
     machine = sender()
     REACH[state](machine)
     assert machine.state is state
@@ -152,10 +152,10 @@ def test_every_pair_of_state_and_event_does_what_the_table_says(state: State, ev
         with pytest.raises(UsageError):
             CAUSE[event](machine)
         assert machine.state is state
-    elif following is None or following is State.FAILED:
+    elif following is None or following is RestoreState.FAILED:
         with pytest.raises(TransferError):
             CAUSE[event](machine)
-        assert machine.state is State.FAILED
+        assert machine.state is RestoreState.FAILED
     else:
         CAUSE[event](machine)
         assert machine.state is following
@@ -216,7 +216,7 @@ def test_an_empty_chunk_would_be_the_end_and_a_large_one_is_refused(chunk: bytes
     machine = opened()
     with pytest.raises(UsageError):
         machine.send(chunk, "r.1")
-    assert machine.state is State.OPEN and machine.to_send() == []
+    assert machine.state is RestoreState.OPEN and machine.to_send() == []
 
 
 def test_every_chunk_needs_a_reply_subject_of_its_own() -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_sent_before_the_answer_or_after_the_end() -> None:
     for call in (lambda: machine.send(CHUNK, "r.2"), lambda: machine.finish("r.end")):
         with pytest.raises(UsageError, match="in state ENDING"):
             call()
-    assert machine.state is State.ENDING
+    assert machine.state is RestoreState.ENDING
 
 
 def test_an_archive_without_a_byte_is_not_finished() -> None:
@@ -340,8 +340,8 @@ def test_a_final_answer_that_makes_no_sense_is_a_format_error(payload: bytes) ->
     assert isinstance(error, FormatError)
 
 
-@pytest.mark.parametrize("state", [s for s in REACH if s is not State.DONE], ids=lambda state: state.name)
-def test_a_reconnection_fails_a_running_restore(state: State) -> None:
+@pytest.mark.parametrize("state", [s for s in REACH if s is not RestoreState.DONE], ids=lambda state: state.name)
+def test_a_reconnection_fails_a_running_restore(state: RestoreState) -> None:
     machine = sender()
     REACH[state](machine)
     error = failure(machine, machine.reconnected, FailureKind.RECONNECTED)
@@ -356,7 +356,7 @@ def test_a_silence_fails_a_running_restore() -> None:
 
 def test_what_is_done_stays_done_whatever_the_connection_does() -> None:
     machine = sender()
-    REACH[State.DONE](machine)
+    REACH[RestoreState.DONE](machine)
     machine.reconnected()
     machine.timed_out("anything")
     assert machine.done and machine.room == 0
@@ -472,7 +472,7 @@ def test_no_sequence_of_inputs_makes_another_error_or_revives_a_failed_dialogue(
                 failed = error
             else:
                 assert isinstance(error, UsageError) and machine.state is before
-        assert (machine.state is State.FAILED) is (failed is not None)
+        assert (machine.state is RestoreState.FAILED) is (failed is not None)
         assert 0 <= machine.unacked_bytes <= machine.window_size + machine.max_chunk
         assert failed is None or (machine.to_send() == [] and machine.room == 0)
         assert not machine.done or machine.unacked_bytes == 0

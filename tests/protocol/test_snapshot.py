@@ -33,7 +33,7 @@ from jsbackup.protocol.events import (
     SnapshotStarted,
     TransferFailed,
 )
-from jsbackup.protocol.snapshot import TRANSITIONS, SnapshotReceiver, State
+from jsbackup.protocol.snapshot import TRANSITIONS, SnapshotReceiver, SnapshotState
 from tests.protocol.schemas import follows
 
 INBOX = "_INBOX.snap"
@@ -87,7 +87,7 @@ def failure(machine: SnapshotReceiver, call: Callable[[], object], kind: Failure
         call()
     error = caught.value
     assert machine.failed and not machine.done
-    assert machine.state is State.FAILED and machine.failure_kind is kind and machine.failure is error
+    assert machine.state is SnapshotState.FAILED and machine.failure_kind is kind and machine.failure is error
     assert machine.to_send() == []
     for again in (
         lambda: machine.receive(full(1)),
@@ -100,7 +100,7 @@ def failure(machine: SnapshotReceiver, call: Callable[[], object], kind: Failure
         with pytest.raises(JsBackupError) as caught:
             again()
         assert caught.value is error
-    assert machine.state is State.FAILED
+    assert machine.state is SnapshotState.FAILED
     return error
 
 
@@ -112,14 +112,14 @@ def transfer_error(machine: SnapshotReceiver, message: Message, kind: FailureKin
 
 # The table, walked: how each state is reached, and each event is brought about.
 
-REACH: dict[State, Callable[[SnapshotReceiver], object]] = {
-    State.REQUESTED: lambda m: None,
-    State.EARLY: lambda m: m.receive(full(1)),
-    State.EARLY_TAIL: lambda m: (m.receive(full(1)), m.receive(last())),
-    State.EARLY_END: lambda m: (m.receive(full(1)), m.receive(end())),
-    State.STREAMING: lambda m: (m.receive_response(answer()), m.receive(full(1))),
-    State.TAIL: lambda m: (m.receive_response(answer()), m.receive(full(1)), m.receive(last())),
-    State.DONE: lambda m: (m.receive_response(answer()), m.receive(full(1)), m.receive(end())),
+REACH: dict[SnapshotState, Callable[[SnapshotReceiver], object]] = {
+    SnapshotState.REQUESTED: lambda m: None,
+    SnapshotState.EARLY: lambda m: m.receive(full(1)),
+    SnapshotState.EARLY_TAIL: lambda m: (m.receive(full(1)), m.receive(last())),
+    SnapshotState.EARLY_END: lambda m: (m.receive(full(1)), m.receive(end())),
+    SnapshotState.STREAMING: lambda m: (m.receive_response(answer()), m.receive(full(1))),
+    SnapshotState.TAIL: lambda m: (m.receive_response(answer()), m.receive(full(1)), m.receive(last())),
+    SnapshotState.DONE: lambda m: (m.receive_response(answer()), m.receive(full(1)), m.receive(end())),
 }
 CAUSE: dict[type[Event], Callable[[SnapshotReceiver], object]] = {
     SnapshotStarted: lambda m: m.receive_response(answer()),
@@ -131,22 +131,22 @@ CAUSE: dict[type[Event], Callable[[SnapshotReceiver], object]] = {
 
 
 def test_the_table_speaks_of_all_states_and_events_and_nothing_else() -> None:
-    assert {state for state, _ in TRANSITIONS} == set(State) - {State.FAILED}
+    assert {state for state, _ in TRANSITIONS} == set(SnapshotState) - {SnapshotState.FAILED}
     assert {event for _, event in TRANSITIONS} == set(CAUSE)
-    assert all((state, TransferFailed) in TRANSITIONS for state in State if state is not State.FAILED)
+    assert all((state, TransferFailed) in TRANSITIONS for state in SnapshotState if state is not SnapshotState.FAILED)
 
 
 @pytest.mark.parametrize("state", REACH, ids=lambda state: state.name)
 @pytest.mark.parametrize("event", CAUSE, ids=lambda event: event.__name__)
-def test_every_pair_of_state_and_event_does_what_the_table_says(state: State, event: type[Event]) -> None:
+def test_every_pair_of_state_and_event_does_what_the_table_says(state: SnapshotState, event: type[Event]) -> None:
     machine = receiver()
     REACH[state](machine)
     assert machine.state is state
     following = TRANSITIONS.get((state, event))
-    if following is None or following is State.FAILED:
+    if following is None or following is SnapshotState.FAILED:
         with pytest.raises(TransferError):
             CAUSE[event](machine)
-        assert machine.state is State.FAILED
+        assert machine.state is SnapshotState.FAILED
     else:
         CAUSE[event](machine)
         assert machine.state is following
@@ -227,7 +227,7 @@ def test_an_acknowledgement_has_to_be_earned_and_is_given_once() -> None:
     assert machine.to_send() == [] and machine.unacked_bytes == 0
     with pytest.raises(UsageError, match="chunk 1 is not there"):
         machine.release(first)
-    assert machine.state is State.STREAMING and machine.to_send() == []
+    assert machine.state is SnapshotState.STREAMING and machine.to_send() == []
 
 
 def test_the_last_chunk_and_chunks_after_the_end_need_no_acknowledgement() -> None:
@@ -358,8 +358,8 @@ def test_an_end_before_the_first_byte_is_no_success(headers: bytes) -> None:
     assert "before its first byte" in transfer_error(machine, end(headers), FailureKind.PROTOCOL).message
 
 
-@pytest.mark.parametrize("state", [s for s in REACH if s is not State.DONE], ids=lambda state: state.name)
-def test_a_reconnection_fails_a_running_snapshot(state: State) -> None:
+@pytest.mark.parametrize("state", [s for s in REACH if s is not SnapshotState.DONE], ids=lambda state: state.name)
+def test_a_reconnection_fails_a_running_snapshot(state: SnapshotState) -> None:
     machine = receiver()
     REACH[state](machine)
     error = failure(machine, machine.reconnected, FailureKind.RECONNECTED)
@@ -368,14 +368,14 @@ def test_a_reconnection_fails_a_running_snapshot(state: State) -> None:
 
 def test_a_silence_fails_a_running_snapshot() -> None:
     machine = receiver()
-    REACH[State.STREAMING](machine)
+    REACH[SnapshotState.STREAMING](machine)
     error = failure(machine, lambda: machine.timed_out("the next chunk"), FailureKind.TIMEOUT)
     assert isinstance(error, NatsTimeout) and "the next chunk did not come in time" in error.message
 
 
 def test_what_is_done_stays_done_whatever_the_connection_does() -> None:
     machine = receiver()
-    REACH[State.DONE](machine)
+    REACH[SnapshotState.DONE](machine)
     machine.reconnected()
     machine.timed_out("anything")
     assert machine.done
@@ -523,7 +523,7 @@ def test_no_sequence_of_inputs_makes_another_error_or_revives_a_failed_dialogue(
                 failed = error
             else:
                 assert isinstance(error, UsageError) and machine.state is before
-        assert (machine.state is State.FAILED) is (failed is not None)
+        assert (machine.state is SnapshotState.FAILED) is (failed is not None)
         assert machine.bytes_received == taken
         assert 0 <= machine.unacked_bytes <= machine.bytes_received
         assert failed is None or machine.to_send() == []

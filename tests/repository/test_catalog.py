@@ -49,7 +49,8 @@ def store() -> MemoryStore:
 
 
 def catalogs(store: MemoryStore) -> list[str]:
-    return [info.key for info in store.list(layout.CATALOGS)]
+    keys = [info.key for info in store.list(layout.CATALOGS)]
+    return [key for key in keys if layout.kind_of(key) is not layout.ObjectKind.WITNESS]
 
 
 def ids(numbers: range) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jsbackup.errors import FormatError, UnsupportedError
-from jsbackup.repository import age
+from jsbackup.repository.crypto import age
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import encode_document
 from tests.harness.backups import CREATED, FIRST

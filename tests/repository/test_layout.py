@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.layout import Kind, LeaseKey, SegmentKey, StreamFolder
+from jsbackup.repository.layout import LeaseKey, ObjectKind, SegmentKey, StreamFolder
 from jsbackup.stores.base import MAX_KEY_BYTES, check_key
 
 DIGEST = "0123456789abcdef" * 4
@@ -143,7 +143,7 @@ def test_a_segment_key_that_nobody_would_make_is_refused(old: str, new: str) -> 
     key = layout.segment_key("segments/a-00000000", 5, 9, DIGEST)
     with pytest.raises(FormatError):
         layout.parse_segment_key(key.replace(old, new))
-    assert layout.kind_of(key.replace(old, new)) is Kind.FOREIGN
+    assert layout.kind_of(key.replace(old, new)) is ObjectKind.FOREIGN
 
 
 @pytest.mark.parametrize(
@@ -171,28 +171,30 @@ def test_no_key_is_made_of_wrong_parts(make: Callable[[], str]) -> None:
 def test_kinds_are_known_by_the_key() -> None:
     folder = "segments/a-00000000"
     kinds = {
-        "jsbackup.json": Kind.DESCRIPTOR,
-        layout.segment_key(folder, 1, 2, DIGEST): Kind.SEGMENT,
-        layout.replacement_keys(layout.segment_key(folder, 1, 2, DIGEST), DIGEST)[0]: Kind.SEGMENT,
-        layout.pending_key(folder, DIGEST): Kind.PENDING,
-        layout.opaque_key(folder, DIGEST): Kind.OPAQUE,
-        layout.manifest_key("20261121T014500Z-1a2b3c"): Kind.MANIFEST,
-        layout.catalog_key(7): Kind.CATALOG,
-        layout.catalog_key(7) + ".age": Kind.CATALOG,
-        layout.hold_key("20261121T014500Z-1a2b3c"): Kind.HOLD,
-        layout.hold_key("20261121T014500Z-1a2b3c") + ".age": Kind.HOLD,
-        layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=300)): Kind.LEASE,
-        layout.mark_key("1a2b"): Kind.MARKS,
-        layout.verified_key("1a2b"): Kind.VERIFIED,
-        layout.verified_key("1a2b") + ".age": Kind.VERIFIED,
-        layout.check_key("drill", 1_795_225_500_000_000_000, b"abc"): Kind.CHECK,
-        layout.check_key("verify", 0, b"abc") + ".age": Kind.CHECK,
-        layout.probe_key("1a2b"): Kind.PROBE,
-        layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": Kind.MANIFEST,
-        layout.writer_key(DIGEST): Kind.WRITER,
-        layout.identity_key("age1" + "q" * 58, "00ff"): Kind.IDENTITY,
-        layout.identity_key("ssh-ed25519-0123456789abcdef", "00ff"): Kind.IDENTITY,
-        layout.identity_key("passphrase-00ff00", "00ff"): Kind.IDENTITY,
+        "jsbackup.json": ObjectKind.DESCRIPTOR,
+        layout.segment_key(folder, 1, 2, DIGEST): ObjectKind.SEGMENT,
+        layout.replacement_keys(layout.segment_key(folder, 1, 2, DIGEST), DIGEST)[0]: ObjectKind.SEGMENT,
+        layout.pending_key(folder, DIGEST): ObjectKind.PENDING,
+        layout.opaque_key(folder, DIGEST): ObjectKind.OPAQUE,
+        layout.manifest_key("20261121T014500Z-1a2b3c"): ObjectKind.MANIFEST,
+        layout.catalog_key(7): ObjectKind.CATALOG,
+        layout.catalog_key(7) + ".age": ObjectKind.CATALOG,
+        layout.witness_key("20261121T014500Z-1a2b3c"): ObjectKind.WITNESS,
+        layout.witness_key("20261121T014500Z-1a2b3c") + ".age": ObjectKind.FOREIGN,
+        layout.hold_key("20261121T014500Z-1a2b3c"): ObjectKind.HOLD,
+        layout.hold_key("20261121T014500Z-1a2b3c") + ".age": ObjectKind.HOLD,
+        layout.lease_key(LeaseKey("00112233445566ff", 1, exclusive=False, duration_seconds=300)): ObjectKind.LEASE,
+        layout.mark_key("1a2b"): ObjectKind.MARKS,
+        layout.verified_key("1a2b"): ObjectKind.VERIFIED,
+        layout.verified_key("1a2b") + ".age": ObjectKind.VERIFIED,
+        layout.check_key("drill", 1_795_225_500_000_000_000, b"abc"): ObjectKind.CHECK,
+        layout.check_key("verify", 0, b"abc") + ".age": ObjectKind.CHECK,
+        layout.probe_key("1a2b"): ObjectKind.PROBE,
+        layout.manifest_key("20261121T014500Z-1a2b3c") + ".age": ObjectKind.MANIFEST,
+        layout.writer_key(DIGEST): ObjectKind.WRITER,
+        layout.identity_key("age1" + "q" * 58, "00ff"): ObjectKind.IDENTITY,
+        layout.identity_key("ssh-ed25519-0123456789abcdef", "00ff"): ObjectKind.IDENTITY,
+        layout.identity_key("passphrase-00ff00", "00ff"): ObjectKind.IDENTITY,
     }
     foreign = [
         "jsbackup.json.bak",
@@ -221,7 +223,7 @@ def test_kinds_are_known_by_the_key() -> None:
         "photos/cat.jpg",
     ]
     assert {key: layout.kind_of(key) for key in kinds} == kinds
-    assert {layout.kind_of(key) for key in foreign} == {Kind.FOREIGN}
+    assert {layout.kind_of(key) for key in foreign} == {ObjectKind.FOREIGN}
 
 
 def test_leases_are_known_by_the_key_alone_and_their_generations_sort() -> None:
@@ -310,5 +312,5 @@ def test_an_unclear_backup_is_a_usage_error(text: str, says: str) -> None:
 
 
 def test_where_there_is_no_backup_that_is_said() -> None:
-    with pytest.raises(UsageError, match="no backup in the repository yet"):
+    with pytest.raises(UsageError, match="the repository has no backup yet"):
         layout.resolve_backup("2026", [])

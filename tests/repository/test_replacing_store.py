@@ -12,12 +12,13 @@ from contextlib import suppress
 import pytest
 
 from jsbackup.errors import ObjectExists, ObjectNotFound
-from jsbackup.repository import age, layout
-from jsbackup.repository.founding import Founding, found
-from jsbackup.repository.keys import GivenKeys
+from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.new_keys import Founding, found
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.verify import Level, verify_backup
 from jsbackup.stores.base import Data, StoreProbe
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, store_backup

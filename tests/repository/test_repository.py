@@ -85,7 +85,7 @@ def test_a_foreign_folder_is_neither_opened_nor_taken_over(store: Store, key: st
     with pytest.raises(RepositoryNotFound, match="which holds something else") as caught:
         Repository.open(store)
     assert caught.value.exit_code == 10
-    with pytest.raises(UsageError, match="is not empty, and holds no repository"):
+    with pytest.raises(UsageError, match="is not empty, and is not a repository"):
         make_repository(store)
     assert snapshot_of(store) == {key: b"mine"}
 
@@ -213,7 +213,7 @@ def test_a_newer_backup_that_cannot_be_read_may_be_the_latest_and_is_no_reason_t
 
 def test_a_backup_that_is_not_there_is_a_usage_error(store: Store) -> None:
     repository = make_repository(store)
-    with pytest.raises(UsageError, match="no backup in the repository yet"):
+    with pytest.raises(UsageError, match="the repository has no backup yet"):
         repository.resolve("latest")
     with pytest.raises(UsageError, match=f"no backup {FIRST}"):
         repository.manifest(repository.resolve(FIRST))

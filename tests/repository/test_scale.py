@@ -12,21 +12,23 @@ from dataclasses import replace
 
 import pytest
 
+from jsbackup.config import Glob
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.copying import copy_backups
-from jsbackup.repository.forget import carry_out, plan_by_policy
-from jsbackup.repository.holds import held_backups
+from jsbackup.repository.keep.forget import carry_out, plan_by_policy
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.keep.holds import held_backups
+from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.origin import origin_of
-from jsbackup.repository.previous import previous_streams
+from jsbackup.repository.read.sources import Wanted
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.retention import Grouping, Policy
-from jsbackup.repository.reuse import stored_segments
-from jsbackup.repository.sources import Wanted
+from jsbackup.repository.write.copying import copy_backups
+from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.reuse import stored_segments
 from tests.harness.backups import INCARNATION
 from tests.harness.counting import PAGE, CountingStore
 from tests.harness.many import ManyBackups, nth_created, nth_id, nth_manifest
-from tests.repository.test_copying import lease_on
+from tests.repository.write.test_copying import lease_on
 
 BACKUPS = 10_000
 STREAMS = 50
@@ -63,12 +65,14 @@ def test_listing(many: ManyBackups) -> None:
 def test_finding_a_backup(many: ManyBackups) -> None:
     with counted(many, 1 + PAGES) as store:
         assert Repository.open(store).resolve(nth_id(BACKUPS - 1)[:15]) == nth_id(BACKUPS - 1)
-    # Whether others share the repository, a listing tells; where the source is known, the newest manifest does.
+    # Whether others share the repository, and what has gone since, a listing tells.
     with counted(many, 5 + 2 * PAGES + UNCOVERED) as store:
         assert Repository.open(store).resolve("latest") == nth_id(BACKUPS - 1)
     origin = origin_of(many.made(BACKUPS - 1).source)
-    with counted(many, 2 + PAGES) as store:
-        assert Repository.open(store).choose("latest", Wanted(origin=origin)).manifest.id == nth_id(BACKUPS - 1)
+    for streams in ((Glob(ManyBackups.STREAMS[0]),), ()):
+        with counted(many, 7 + 2 * PAGES + UNCOVERED) as store:
+            wanted = Wanted(streams, origin=origin)
+            assert Repository.open(store).choose("latest", wanted).manifest.id == nth_id(BACKUPS - 1)
     with counted(many, 2) as store:
         repository = Repository.open(store)
         repository.manifest(repository.resolve(nth_id(4321)))
@@ -124,7 +128,7 @@ def test_copying_what_is_there_already() -> None:
         counted(target, 1 + 2 * PAGES + UNCOVERED + 3) as theirs,
     ):
         here = Repository.open(ours)
-        report = copy_backups(here, Repository.open(theirs), here.backups(), lease, NullProgress(), jobs=4)
+        report = copy_backups(here, Repository.open(theirs), here.backups(), lease, progress=NullProgress(), jobs=4)
     assert (len(report.present), report.copied, report.failed) == (BACKUPS, (), ())
 
 

@@ -16,10 +16,11 @@ from typing_extensions import Buffer
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, StoreError
 from jsbackup.formats.digest import Digester
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.repository import cutter, layout
+from jsbackup.repository import layout
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write import cutter
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jsbackup.errors import ObjectExists, ObjectNotFound, StoreError
+from jsbackup.errors import NoFolder, ObjectExists, ObjectNotFound, StoreError
 from jsbackup.stores import posix
 from jsbackup.stores.local import LocalStore
 
@@ -58,18 +59,32 @@ def test_nothing_is_made_before_the_first_put(store: LocalStore, root: Path) -> 
 
 def test_the_parent_of_the_root_is_not_made(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "unmounted" / "store")
-    with pytest.raises(StoreError, match="the folder is not there") as caught:
+    said = f"cannot make store in {tmp_path}/unmounted: the folder is not there"
+    with pytest.raises(StoreError, match=said) as caught:
         store.put("a", b"")
     assert caught.value.hint is not None
     assert not (tmp_path / "unmounted").exists()
 
 
-def test_a_root_that_is_a_file_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_root_that_is_no_folder_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    store = LocalStore(tmp_path / "file")
-    for use in (lambda: store.put("a", b""), lambda: store.get("a"), lambda: list(store.list())):
-        with pytest.raises(StoreError, match="in the place of a folder"):
-            use()
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    uses: tuple[Callable[[LocalStore], object], ...] = (
+        lambda store: store.put("a", b""),
+        lambda store: store.get("a"),
+        lambda store: list(store.list()),
+        lambda store: store.glance(),
+    )
+    for name, says in (
+        ("file", "it is not a folder"),
+        ("fifo", "it is not a folder"),
+        ("file/below", f"{tmp_path}/file is not a folder"),
+        ("link", "it is a link to something that is not there"),
+    ):
+        for use in uses:
+            with pytest.raises(NoFolder, match=f"cannot open {tmp_path}/{name}: {says}"):
+                use(LocalStore(tmp_path / name))
 
 
 def test_a_root_may_be_a_symbolic_link(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsbackup.formats.consumer_state import acceptable
+from jsbackup.formats.archive.consumer_state import acceptable
 from jsbackup.model import ConsumerState, PendingAck, SequencePair
 from jsbackup.transforms.consumer_state import clamp_state, sequences_to_know, surviving
 from tests.transforms.messages import Message, batch_of

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError
 from jsbackup.transforms.copied_from import Mend
 from jsbackup.transforms.copy_positions import (
-    Position,
+    CopyPosition,
     identity_of,
     last_positions,
     mark_of,
@@ -78,14 +78,17 @@ def test_the_last_mark_of_each_source_counts_with_what_comes_behind_it() -> None
             message(8, None),
         ]
     )
-    assert last_positions(batch, [PLAIN, TURNED]) == {PLAIN: Position(5, "id", 4, 2), TURNED: Position(9, "id", 3, 3)}
-    assert last_positions(batch, [PLAIN]) == {PLAIN: Position(5, "id", 4, 2)}
+    assert last_positions(batch, [PLAIN, TURNED]) == {
+        PLAIN: CopyPosition(5, "id", 4, 2),
+        TURNED: CopyPosition(9, "id", 3, 3),
+    }
+    assert last_positions(batch, [PLAIN]) == {PLAIN: CopyPosition(5, "id", 4, 2)}
 
 
 def test_a_mark_of_two_fields_is_of_every_source_of_that_name() -> None:
     other = ("O", "a", ">")
     found = last_positions(batch_of([message(1, "O 4")]), [PLAIN, other, TURNED])
-    assert found == {PLAIN: Position(4, "", 1, 0), other: Position(4, "", 1, 0)}
+    assert found == {PLAIN: CopyPosition(4, "", 1, 0), other: CopyPosition(4, "", 1, 0)}
 
 
 def test_damaged_configurations_are_said_to_be_so() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import StreamState
-from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, Share, parse_edge
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare, parse_edge
 from tests.transforms.messages import Message, batch_of, messages_of
 
 NOW = 1_795_248_000_000_000_123  # 2026-11-21T08:00:00.000000123Z
@@ -41,12 +41,12 @@ def test_a_segment_that_need_not_be_read_is_known(cut: Cut, messages: list[Messa
     times = [m.timestamp_ns for m in messages]
     share = cut.share(messages[0].sequence, messages[-1].sequence, min(times), max(times))
     kept = [m for m in messages if is_kept(cut, m)]
-    if share is Share.ALL:
+    if share is KeptShare.ALL:
         assert kept == messages
-    if share is Share.NONE:
+    if share is KeptShare.NONE:
         assert kept == []
     if kept == messages:
-        assert share is Share.ALL  # bounds that are exact leave no doubt about all
+        assert share is KeptShare.ALL  # bounds that are exact leave no doubt about all
 
 
 def extent(messages: list[Message]) -> Extent:
@@ -67,7 +67,7 @@ def test_the_state_after_a_cut_is_one_that_streams_have(
     last_ns = tail_ns if deleted_tail else (messages[-1].timestamp_ns if messages else 0)
     before = state_of(messages, messages[0].sequence if messages else last + 1, last, last_ns)
     kept = [m for m in messages if is_kept(cut, m)]
-    after = cut.state_after(before, last_message, extent(kept), extent(kept), 7)
+    after = cut.state_after(before, last_message, extent(kept), extent(kept), size=7)
     assert (after.messages, after.bytes) == (len(kept), 7)
     assert after.last_seq <= before.last_seq
     if kept:
@@ -90,16 +90,16 @@ def test_a_deleted_tail_stays_where_the_cut_is_behind_it() -> None:
     messages = [Message(3, 30, "a", None, b""), Message(5, 50, "a", None, b"")]
     before = state_of(messages, 3, 8, 80)
     whole = extent(messages)
-    assert Cut(until=AtTime(80)).state_after(before, 5, whole, whole, 0).last_seq == 8
-    assert Cut(until=AtTime(79)).state_after(before, 5, whole, whole, 0).last_seq == 5
-    assert Cut(until=AtSequence(7)).state_after(before, 5, whole, whole, 0).last_seq == 7
-    assert Cut(until=AtTime(29)).state_after(before, 5, Extent(), Extent(), 0).last_seq == 2
+    assert Cut(until=AtTime(80)).state_after(before, 5, whole, whole, size=0).last_seq == 8
+    assert Cut(until=AtTime(79)).state_after(before, 5, whole, whole, size=0).last_seq == 5
+    assert Cut(until=AtSequence(7)).state_after(before, 5, whole, whole, size=0).last_seq == 7
+    assert Cut(until=AtTime(29)).state_after(before, 5, Extent(), Extent(), size=0).last_seq == 2
 
 
 def test_what_a_filter_drops_is_deleted_and_leaves_the_end_where_the_cut_put_it() -> None:
     messages = [Message(3, 30, "a", None, b""), Message(5, 50, "b", None, b""), Message(6, 60, "a", None, b"")]
     before = state_of(messages, 3, 6, 60)
-    after = Cut(until=AtTime(50)).state_after(before, 6, extent(messages[:2]), extent(messages[:1]), 0)
+    after = Cut(until=AtTime(50)).state_after(before, 6, extent(messages[:2]), extent(messages[:1]), size=0)
     assert (after.messages, after.first_seq, after.last_seq, after.last_ns, after.deleted) == (1, 3, 5, 50, 2)
 
 

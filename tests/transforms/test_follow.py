@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused
-from jsbackup.transforms.follow import arriving_unmapped, map_consumer_config, map_stream_config, subjects_of
+from jsbackup.transforms.follow import arriving_unmapped, map_consumer_config, map_stream_config, may_hold, subjects_of
 from jsbackup.transforms.subject_map import SubjectMap, SubjectMaps
 from tests.transforms.messages import all_literals
 from tests.transforms.test_subject_map import maps
@@ -213,3 +213,27 @@ def test_damaged_configs_are_an_error_with_a_name(config: Any) -> None:
             follow()
         except JsBackupError as error:
             assert isinstance(error, (FormatError, PlanRefused))
+
+
+@pytest.mark.parametrize(
+    ("config", "holds"),
+    [
+        ({"subjects": ["a.>", "b"]}, ["a.>", "b"]),
+        ({}, [">"]),
+        ({"subjects": ["a"], "subject_transform": {"src": "a", "dest": "b.c"}}, ["a", "b.c"]),
+        (
+            {"subjects": ["a.*"], "subject_transform": {"src": "a.*", "dest": "b.$1.{{wildcard(1)}}.c"}},
+            ["a.*", "b.*.>"],
+        ),
+        ({"sources": [{"name": "THERE"}]}, []),
+        ({"subjects": ["a"], "sources": [{"name": "THERE"}, {"name": "ELSE"}]}, ["a", ">"]),
+        ({"sources": [{"name": "ELSE", "filter_subject": "x.>"}]}, ["x.>"]),
+        ({"sources": [{"name": "THERE", "external": {"api": "$JS.X.API"}}]}, [">"]),
+        ({"sources": [{"name": "THERE", "subject_transforms": [{"src": "a.>", "dest": "t.>"}]}]}, ["t.>"]),
+        ({"mirror": {"name": "THERE"}}, []),
+        ({"mirror": {"name": "ELSE"}}, [">"]),
+        ({"mirror": {"name": "KV_ELSE"}}, ["$KV.ELSE.>"]),
+    ],
+)
+def test_what_a_stream_may_hold_beside_what_its_origins_have(config: dict[str, Any], holds: list[str]) -> None:
+    assert list(may_hold({"name": "S", **config}, {"S", "THERE"})) == holds

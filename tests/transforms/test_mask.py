@@ -23,7 +23,7 @@ def keyed(value: str) -> str:
 
 def masked(masks: Masks, *messages: Message, secret: bytes = SECRET, count: MaskCount | None = None) -> list[Message]:
     batch = batch_of(messages)
-    return messages_of([masks.apply(batch, Subjects(batch), "S", secret, count or MaskCount())])
+    return messages_of([masks.apply(batch, Subjects(batch), "S", secret, count=count or MaskCount())])
 
 
 def message(data: bytes, headers: bytes | None = None, subject: str = "a.b", sequence: int = 1) -> Message:
@@ -101,8 +101,11 @@ def test_what_a_mask_had_to_look_at_is_counted_and_what_it_cannot_be_for_is_not(
     assert (count.values, count.seen) == ({0: 1}, {0: 2, 1: 3})
     masked(masks, message(b"?"), count=count)  # kept, and nobody knows what is in it
     assert (count.kept, count.seen) == (1, {0: 3, 1: 4})
+    masked(masks, message(b"{}", subject="c"), message(b"{}", subject="b", sequence=2), count=count)
+    masked(masks, message(b"{}", subject="c"), message(b"", subject="c.d", sequence=2), count=count)
+    assert count.unmasked == 3
     more = MaskCount({0: 1, 2: 5}, 1, 2, {0: 1, 2: 5})
-    assert count.plus(more) == MaskCount({0: 2, 2: 5}, 1, 3, {0: 4, 1: 4, 2: 5})
+    assert count.plus(more) == MaskCount({0: 2, 2: 5}, 1, 3, {0: 4, 1: 4, 2: 6}, 3)
 
 
 def test_headers_that_cannot_be_read_stop_everything_too() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
-from jsbackup.transforms.rename import Kind, RenameOptions, bucket_of
+from jsbackup.transforms.rename import RenameOptions, StreamKind, bucket_of
 
 
 def test_streams_and_what_copies_from_them_are_renamed() -> None:
@@ -107,10 +107,10 @@ def test_names_can_be_swapped() -> None:
 
 
 def test_what_is_called_like_a_bucket_and_cannot_be_one_is_none() -> None:
-    assert bucket_of("KV_a") == (Kind.KEY_VALUE, "a")
-    assert bucket_of("OBJ_a-b_c") == (Kind.OBJECT, "a-b_c")
+    assert bucket_of("KV_a") == (StreamKind.KEY_VALUE, "a")
+    assert bucket_of("OBJ_a-b_c") == (StreamKind.OBJECT, "a-b_c")
     for name in ("KV_", "KV_ä", "KV_a\n", "kv_a", "XKV_a"):
-        assert bucket_of(name) == (Kind.STREAM, name)
+        assert bucket_of(name) == (StreamKind.STREAM, name)
 
 
 @settings(deadline=None)

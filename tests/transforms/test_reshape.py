@@ -18,7 +18,7 @@ from jsbackup.transforms.copied_from import SourceMark
 from jsbackup.transforms.cut import Cut, Extent
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions
-from jsbackup.transforms.reshape import Reshape, Tally
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
 from jsbackup.transforms.subject_filter import SubjectFilter
 from jsbackup.transforms.subject_map import UNTOUCHED, SubjectMaps
 from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
@@ -161,7 +161,7 @@ def test_batches_come_out_as_the_rule_says_for_each_message(
         size = sizes[len(batches) % len(sizes)]
         batches.append(batch_of(left[:size]))
         left = left[size:]
-    tally = Tally()
+    tally = ReshapeTally()
     after = messages_of(reshape.apply(batches, stream="S", secret=SECRET, tally=tally))
     expected = [m for m in (one(message, reshape) for message in messages) if m is not None]
     assert after == expected

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import Subjects
-from jsbackup.transforms.cut import Share
+from jsbackup.transforms.cut import KeptShare
 from jsbackup.transforms.subject_filter import SubjectFilter
 from tests.transforms.messages import Message, all_literals, batch_of, literals, messages_of, patterns
 from tests.transforms.test_subjects import by_the_rule
@@ -35,11 +35,11 @@ def test_what_a_stream_can_hold_says_how_much_is_kept(wanted: list[str], stream:
     filtered = SubjectFilter.parse(wanted)
     own = [s for s in all_literals() if any(by_the_rule(p, s) for p in stream)]
     share = filtered.share(stream)
-    if share is Share.NONE:
+    if share is KeptShare.NONE:
         assert not any(map(filtered.keeps, own))
     else:
         assert any(map(filtered.keeps, own))
-    if share is Share.ALL:
+    if share is KeptShare.ALL:
         assert all(map(filtered.keeps, own))
 
 

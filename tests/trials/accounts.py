@@ -18,7 +18,7 @@ from tests.harness.servers import NatsServer
 
 ACCOUNTS = ("SHOP", "PAY", "LOGS")
 
-# As the README lists them: a user who may not ask which account this is.
+# As the manual lists them: a user who may not ask which account this is.
 FEW = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",

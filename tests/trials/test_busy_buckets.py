@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from jsbackup.engine import catch_up
-from jsbackup.engine.increment import Incremental
+from jsbackup.engine.read import catch_up
+from jsbackup.engine.read.increment import Incremental
 from tests.harness.api import call, connected
 from tests.harness.commands import PATIENT, jsbackup
 from tests.harness.overwrites import Overwrites

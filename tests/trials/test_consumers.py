@@ -40,7 +40,7 @@ async def _fill(url: str, name: str, size: int, **config: str) -> None:
 def _told(document: dict[str, Any], stream: str) -> dict[str, Any]:
     (found,) = [one for one in document["streams"] if one["name"] == stream]
     (consumer,) = found["consumers"]
-    assert not [note for note in found["notes"] if "come again" in note]
+    assert not [note for note in found["notes"] if "redelivered" in note]
     told: dict[str, Any] = consumer
     return told
 
@@ -74,12 +74,12 @@ def test_a_restore_says_in_numbers_what_comes_again(typed: Type, tmp_path: Path)
         asyncio.run(_fill(source.url, "MEMORY", 10, storage="memory"))
         assert typed("backup", "-s", source.url, *repo).code == 0
         planned = typed("plan", "latest", "-s", target.url, *repo)
-        assert "may come again to consumers known by their ack floor only: reader (at most 5)" in planned.out
+        assert "may be redelivered to consumers of which only the ack floor is known: reader (at most 5)" in planned.out
         done = typed("restore", "latest", "-s", target.url, *repo, "--json")
         assert _told(done.document, "SMALL")["may_come_again"] == 4
         kept = _told(done.document, "MEMORY")
         assert (kept["fidelity"], kept["may_come_again"]) == ("floor", 5)
         done = typed("restore", "latest", "-s", target.url, *repo, "--if-exists", "replace")
-        assert "consumer reader: floor: " in done.out and "; 5 messages at most come again" in done.out
+        assert "consumer reader: floor: " in done.out and "; up to 5 messages redelivered" in done.out
         done = typed("restore", "latest", "-s", target.url, *repo, "--if-exists", "replace", "--consumers", "config")
-        assert "consumer reader: config only: starts anew; 40 messages at most come again" in done.out
+        assert "consumer reader: config only: starts from its beginning; up to 40 messages redelivered" in done.out

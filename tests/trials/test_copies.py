@@ -2,17 +2,22 @@
 
 One server for each version holds a scene of origins and copies, and empty accounts to restore them into. Whatever is
 done, no message may come twice unless the plan said so in numbers, and what is published afterwards has to come once.
+
+Nearly all of the time is spent on waiting until copying has settled. So the cases of a version run beside each other,
+each in accounts of its own, and its tests are told what came of them (`Scene.outcome`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +28,15 @@ from tests.harness.clusters import NatsCluster
 from tests.harness.commands import Ran, command_line, environment, jsbackup
 from tests.harness.copied import Copied, infos, make, publish, read, settled
 from tests.harness.natscli import jsm_account_backup
-from tests.harness.servers import NatsServer, version_tuple
+from tests.harness.servers import NatsServer, wait_until
 
-pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(900)]
 
 VERSIONS = ("2.10.26", "2.12.8", "2.15.1", "2.15.2")
 NEW = ("2.15.1", "2.15.2")
-ACCOUNTS = [f"T{number}" for number in range(20)]
+ACCOUNTS = [f"T{number}" for number in range(40)]
 COUNT = 40
+AT_ONCE = 4
 
 _ORIG = {"name": "ORIG"}
 _A, _B = ({**_ORIG, "filter_subject": f"orig.{letter}"} for letter in "ab")
@@ -61,22 +67,41 @@ CONFIGS = [{"name": name, **config} for name, _, config in SCENE]
 OWN = {"name": "OWN", "subjects": ["own.>"], "sources": [_ORIG], "max_msgs_per_subject": 1000}
 
 
-@dataclass(slots=True)
 class Scene:
-    """A server with the scene in account SCENE, a backup of it, and accounts that nobody has used."""
+    """A server with the scene in account S, a backup of it, and accounts that nobody has used."""
 
-    version: str
-    server: NatsServer
-    repo: Path
-    before: dict[str, Copied]
-    unused: list[str]
+    def __init__(self, server: NatsServer, folder: Path, pool: ThreadPoolExecutor, cases: Iterable[str]) -> None:
+        self.version = server.version
+        self.new = server.version in NEW
+        self.repo = folder / "repo"
+        self._port = server.port
+        self._unused = [*ACCOUNTS]
+        self.before = asyncio.run(_fill(self.url("S")))
+        jsbackup("backup", "-r", self.repo, "-s", self.url("S")).ok()
+        for name in cases:
+            (folder / name).mkdir()
+        self._cases = {name: pool.submit(CASES[name][1], self, folder / name) for name in cases}
 
     def url(self, account: str = "") -> str:
-        return f"nats://{account or self.unused.pop(0)}:p@127.0.0.1:{self.server.port}"
+        return f"nats://{account or self._unused.pop(0)}:p@127.0.0.1:{self._port}"
 
-    @property
-    def new(self) -> bool:
-        return version_tuple(self.version) >= (2, 15)
+    def outcome(self, name: str) -> None:
+        """Wait for a case, and raise what it raised."""
+        self._cases[name].result()
+
+
+Case = Callable[[Scene, Path], None]
+CASES: dict[str, tuple[Sequence[str], Case]] = {}
+
+
+def case(*versions: str) -> Callable[[Case], Case]:
+    """Marks what is tried on each version, or on those named: with the scene and a folder of its own."""
+
+    def mark(function: Case) -> Case:
+        CASES[function.__name__] = (versions or VERSIONS, function)
+        return function
+
+    return mark
 
 
 def _accounts() -> str:
@@ -93,17 +118,30 @@ async def _fill(url: str) -> dict[str, Copied]:
     return await read(url)
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with NatsServer(request.param, config=_accounts()) as server:
-        made = Scene(request.param, server, tmp_path_factory.mktemp("copies") / "repo", {}, [*ACCOUNTS])
-        made.before = asyncio.run(_fill(made.url("S")))
-        jsbackup("backup", "-r", made.repo, "-s", made.url("S")).ok()
-        yield made
+@pytest.fixture(scope="module")
+def scene_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Scene]]:
+    """The scene on a server of that version, made when it is asked for."""
+    made: dict[str, Scene] = {}
+    chosen = [item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_copies]
+    with contextlib.ExitStack() as servers, ThreadPoolExecutor(AT_ONCE) as pool:
+
+        def scene(version: str) -> Scene:
+            if version not in made:
+                server = servers.enter_context(NatsServer(version, config=_accounts()))
+                wanted = [one["name"] for one in chosen if one["version"] == version]
+                made[version] = Scene(server, tmp_path_factory.mktemp("copies"), pool, wanted)
+            return made[version]
+
+        try:
+            yield scene
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def restore(url: str, repo: Path, *arguments: str, ok: bool = True) -> Ran:
-    done = jsbackup("restore", "latest", *arguments, "-r", repo, "-s", url)
+def restore(url: str, repo: Path, *arguments: str, which: str = "latest", ok: bool = True) -> Ran:
+    done = jsbackup("restore", which, *arguments, "-r", repo, "-s", url)
     return done.ok() if ok else done
 
 
@@ -115,9 +153,8 @@ async def _new_ones(url: str, prefix: str = "", before: Iterable[str] = GETS, su
     """Publish, and find each message once wherever it belongs, and nothing else."""
     was = {name: info["state"] for name, info in (await infos(url)).items()}
     payloads = {letter: [f"new-{letter}{number}-{time.time_ns()}" for number in range(3)] for letter in "ab"}
-    for pair in zip(payloads["a"], payloads["b"], strict=True):
-        for letter, payload in zip("ab", pair, strict=True):
-            await publish(url, f"{subject}.{letter}", [payload])
+    for letter in "ab":
+        await publish(url, f"{subject}.{letter}", payloads[letter])
     wanted = {f"{prefix}{name}": was[f"{prefix}{name}"]["messages"] + 3 * len(GETS.get(name, "ab")) for name in before}
     await settled(url, wanted, quiet=0.6)
     came = await read(url, behind={name: state["last_seq"] for name, state in was.items()})
@@ -144,73 +181,97 @@ def unharmed(scene: Scene, url: str, prefix: str = "", *, subject: str = "orig")
 # ------------------------------------------------------------------------------------- 9: nothing is copied twice
 
 
-def test_copies_go_on_where_they_were_after_a_restore(scene: Scene) -> None:
+@case()
+def restored_then_beside_itself_under_other_names_then_replaced(scene: Scene, _: Path) -> None:
     url = scene.url()
     done = restore(url, scene.repo)
-    assert all("copying has settled: nothing has come since" in notes(done, name) for name in GETS if name != "ORIG")
+    assert all("copying has settled: nothing was copied since" in notes(done, name) for name in GETS if name != "ORIG")
     assert all(one["copying"]["settled"] for one in done.document["streams"] if one["name"] != "ORIG")
+    restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
+    unharmed(scene, url, "t_", subject="moved")
+    unharmed(scene, url)
+    restore(url, scene.repo, "--if-exists", "replace")
     unharmed(scene, url)
 
 
-@pytest.mark.parametrize("scene", NEW, indirect=True)
-def test_copies_go_on_where_they_were_after_a_restore_by_archives_v2(scene: Scene) -> None:
+@case(*NEW)
+def restored_by_archives_v2(scene: Scene, _: Path) -> None:
     url = scene.url()
     restore(url, scene.repo, "--wire", "v2")
     unharmed(scene, url)
 
 
-@pytest.mark.parametrize("scene", NEW, indirect=True)
-def test_copies_of_origins_in_memory_go_on_where_they_were(scene: Scene) -> None:
+@case(*NEW)
+def restored_with_their_origin_in_memory(scene: Scene, _: Path) -> None:
     url = scene.url()
     restore(url, scene.repo, "ORIG", "--storage", "memory")
     restore(url, scene.repo, "--exclude", "ORIG")
     unharmed(scene, url)
 
 
-def test_copies_go_on_where_they_were_under_other_names_and_subjects(scene: Scene) -> None:
+@case()
+def restored_under_other_names_and_subjects(scene: Scene, _: Path) -> None:
     url = scene.url()
     restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
     unharmed(scene, url, "t_", subject="moved")
 
 
-def test_copies_go_on_where_they_were_in_the_same_account_under_other_names(scene: Scene) -> None:
-    url = scene.url()
-    restore(url, scene.repo)
-    restore(url, scene.repo, "--rename-prefix", "t_", "--map-subject", "orig.>=>moved.>")
-    unharmed(scene, url, "t_", subject="moved")
-    asyncio.run(_as_before(scene, url))
-
-
-def test_copies_go_on_where_they_were_when_all_are_replaced(scene: Scene) -> None:
-    url = scene.url()
-    restore(url, scene.repo)
-    asyncio.run(_new_ones(url))
-    restore(url, scene.repo, "--if-exists", "replace")
-    unharmed(scene, url)
-
-
-def test_copies_go_on_where_they_were_when_they_are_cloned(scene: Scene) -> None:
+@case()
+def cloned(scene: Scene, _: Path) -> None:
     url = scene.url()
     jsbackup("clone", "*", "-s", scene.url("S"), "--to-server", url).ok()
     unharmed(scene, url)
 
 
-def test_copies_go_on_where_they_were_when_a_folder_of_the_nats_cli_is_imported(scene: Scene, tmp_path: Path) -> None:
-    jsm_account_backup(scene.url("S"), GETS, tmp_path / "cli")
-    jsbackup("import", tmp_path / "cli", "-r", tmp_path / "repo").ok()
+@case()
+def imported_from_a_folder_of_the_nats_cli(scene: Scene, folder: Path) -> None:
+    jsm_account_backup(scene.url("S"), GETS, folder / "cli")
+    jsbackup("import", folder / "cli", "-r", folder / "repo").ok()
     url = scene.url()
-    restore(url, tmp_path / "repo")
+    restore(url, folder / "repo")
     unharmed(scene, url)
 
 
-@pytest.mark.parametrize("first", ["ORIG", "copies"])
-def test_copies_go_on_where_they_were_when_parts_are_restored_one_by_one(scene: Scene, first: str) -> None:
+def _one_by_one(scene: Scene, *parts: Sequence[str]) -> None:
     url = scene.url()
-    parts = [["ORIG"], ["FILTERED", "MIRROR"]]
-    for part in parts if first == "ORIG" else reversed(parts):
+    for part in parts:
         restore(url, scene.repo, *part)
-    asyncio.run(_as_before(scene, url, only=["ORIG", "FILTERED", "MIRROR"]))
-    asyncio.run(_new_ones(url, before=["ORIG", "FILTERED", "MIRROR"]))
+    names = ["ORIG", "FILTERED", "MIRROR"]
+    asyncio.run(_as_before(scene, url, only=names))
+    asyncio.run(_new_ones(url, before=names))
+
+
+@case()
+def restored_after_their_origin(scene: Scene, _: Path) -> None:
+    _one_by_one(scene, ["ORIG"], ["FILTERED", "MIRROR"])
+
+
+@case()
+def restored_before_their_origin(scene: Scene, _: Path) -> None:
+    _one_by_one(scene, ["FILTERED", "MIRROR"], ["ORIG"])
+
+
+@case(*NEW)
+def restored_before_their_origin_which_comes_into_memory(scene: Scene, _: Path) -> None:
+    _one_by_one(scene, ["FILTERED", "MIRROR"], ["ORIG", "--storage", "memory"])
+
+
+@case()
+def backed_up_alone_and_restored_beside_their_origin(scene: Scene, folder: Path) -> None:
+    url = scene.url()
+    few = ["FILTERED", "MIRROR"]
+    restore(url, scene.repo, "ORIG", *few)
+    jsbackup("backup", *few, "-r", folder / "repo", "-s", url).ok()
+
+    async def lose() -> None:
+        async with connected(url) as nc:
+            for name in few:
+                await call(nc, f"STREAM.DELETE.{name}")
+
+    asyncio.run(lose())
+    restore(url, folder / "repo")
+    asyncio.run(_as_before(scene, url, only=few))
+    asyncio.run(_new_ones(url, before=few))
 
 
 @pytest.mark.parametrize("version", NEW)
@@ -230,37 +291,11 @@ def test_copies_go_on_where_they_were_in_a_cluster(version: str, tmp_path: Path)
         asyncio.run(_new_ones(cluster.url, before=names))
 
 
-def test_copies_that_were_backed_up_alone_go_on_beside_their_origins(scene: Scene, tmp_path: Path) -> None:
-    url = scene.url()
-    restore(url, scene.repo)
-    few = ["FILTERED", "MIRROR"]
-    jsbackup("backup", *few, "-r", tmp_path / "repo", "-s", url).ok()
-
-    async def lose() -> None:
-        async with connected(url) as nc:
-            for name in few:
-                await call(nc, f"STREAM.DELETE.{name}")
-
-    asyncio.run(lose())
-    restore(url, tmp_path / "repo")
-    asyncio.run(_as_before(scene, url, only=few))
-    asyncio.run(_new_ones(url, before=few))
-
-
-@pytest.mark.parametrize("scene", NEW, indirect=True)
-def test_copies_go_on_when_their_origin_is_restored_into_memory_after_them(scene: Scene) -> None:
-    url = scene.url()
-    restore(url, scene.repo, "FILTERED", "MIRROR")
-    restore(url, scene.repo, "ORIG", "--storage", "memory")
-    asyncio.run(_as_before(scene, url, only=["ORIG", "FILTERED", "MIRROR"]))
-    asyncio.run(_new_ones(url, before=["ORIG", "FILTERED", "MIRROR"]))
-
-
 # --------------------------------------------------------------------------- 21: an origin has what its copies have
 
 
 class Publishing:
-    """Publishes to `orig.a` and `orig.b` from a thread of its own, some hundred messages a second, while entered."""
+    """Publishes to `orig.a` and `orig.b` from a thread of its own, a hundred messages a second, while entered."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -280,7 +315,7 @@ class Publishing:
                     await nc.request(f"orig.{'ab'[n % 2]}", b"%d" % time.time_ns(), timeout=30)
                 await nc.request("own.x", b"%d" % time.time_ns(), timeout=30)
                 number += 5
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -303,51 +338,56 @@ def _fits(streams: dict[str, Copied]) -> None:
                 assert streams[name].state["last_seq"] <= end, name
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def busy(request: pytest.FixtureRequest) -> Iterator[NatsServer]:
-    """A server with the scene in accounts S, T0 and T1, which tests publish to."""
-    with NatsServer(request.param, config=_accounts()) as server:
-        for account in ("S", "T0", "T1"):
-            asyncio.run(make(_account(server, account), [*CONFIGS, OWN]))
-        yield server
+def _busy(scene: Scene) -> str:
+    """The scene in an account that is published to."""
+    url = scene.url()
+    asyncio.run(make(url, [*CONFIGS, OWN]))
+    return url
 
 
-def _account(server: NatsServer, name: str) -> str:
-    return f"nats://{name}:p@127.0.0.1:{server.port}"
+def _complete(repo: Path) -> list[str]:
+    """The complete backups, the newest last."""
+    manifests = [json.loads(path.read_text()) for path in sorted(repo.glob("backups/*.json"))]
+    return [manifest["id"] for manifest in manifests if manifest["result"] == "complete"]
 
 
-def test_backups_made_while_publishers_are_at_work_are_restored_with_nothing_ahead(
-    busy: NatsServer, tmp_path: Path
-) -> None:
-    url, target = _account(busy, "S"), _account(busy, "T2")
+def _has_nothing_ahead(scene: Scene, repo: Path) -> None:
+    """In a complete backup. In a partial one of a busy machine, streams may be as they were before."""
+    target = scene.url()
+    done = restore(target, repo, which=_complete(repo)[-1])
+    for name in GETS:
+        assert "continues copying after" not in notes(done, name) and "left out" not in notes(done, name), name
+    _fits(asyncio.run(_settled_read(target)))
+    asyncio.run(_new_ones(target))
+
+
+@case()
+def backed_up_while_publishers_are_at_work(scene: Scene, folder: Path) -> None:
+    url = _busy(scene)
     with Publishing(url):
         for _ in range(2):
-            jsbackup("backup", "-r", tmp_path / "repo", "-s", url, "--jobs", "4").ok()
-    done = restore(target, tmp_path / "repo")
-    for name in GETS:
-        assert "goes on copying behind" not in notes(done, name) and "left out" not in notes(done, name), name
-    _fits(asyncio.run(_settled_read(target)))
-    asyncio.run(_new_ones(target))
+            jsbackup("backup", "-r", folder / "repo", "-s", url, "--jobs", "4").ok()
+    _has_nothing_ahead(scene, folder / "repo")
 
 
-def test_backups_that_follow_publishers_are_restored_with_nothing_ahead(busy: NatsServer, tmp_path: Path) -> None:
-    url, target = _account(busy, "T0"), _account(busy, "T3")
+@case()
+def followed_while_publishers_are_at_work(scene: Scene, folder: Path) -> None:
+    url = _busy(scene)
     with Publishing(url):
-        arguments = ("follow", "-r", tmp_path / "repo", "-s", url, "--every", "1s")
+        arguments = ("follow", "-r", folder / "repo", "-s", url, "--every", "1s")
         following = subprocess.Popen(command_line(*arguments), env=environment(), stderr=subprocess.PIPE)
-        time.sleep(6)
-        following.send_signal(signal.SIGINT)
-        _, said = following.communicate(timeout=60)
+        try:
+            wait_until(lambda: len(_complete(folder / "repo")) > 2, "three complete backups", seconds=300)
+        finally:
+            following.send_signal(signal.SIGINT)
+            _, said = following.communicate(timeout=120)
     assert following.returncode in (0, 130), said.decode()
-    done = restore(target, tmp_path / "repo")
-    for name in GETS:
-        assert "goes on copying behind" not in notes(done, name) and "left out" not in notes(done, name), name
-    _fits(asyncio.run(_settled_read(target)))
-    asyncio.run(_new_ones(target))
+    _has_nothing_ahead(scene, folder / "repo")
 
 
-def test_clones_made_while_publishers_are_at_work_have_nothing_ahead(busy: NatsServer) -> None:
-    url, target = _account(busy, "T1"), _account(busy, "T4")
+@case()
+def cloned_while_publishers_are_at_work(scene: Scene, _: Path) -> None:
+    url, target = _busy(scene), scene.url()
     with Publishing(url):
         jsbackup("clone", "*", "-s", url, "--to-server", target, "--jobs", "4").ok()
     found = asyncio.run(_settled_read(target))
@@ -361,7 +401,8 @@ async def _settled_read(url: str) -> dict[str, Copied]:
     return await read(url)
 
 
-def test_copies_of_a_later_backup_go_on_where_their_origin_ends(scene: Scene, tmp_path: Path) -> None:
+@case()
+def of_a_later_backup_than_their_origin(scene: Scene, folder: Path) -> None:
     """As in backups of earlier releases, which read origins first."""
     source, url = scene.url(), scene.url()
     few = [config for config in CONFIGS if config["name"] in ("ORIG", "ALL", "TWICE", "MIRROR", "OF_MIRROR")]
@@ -369,25 +410,26 @@ def test_copies_of_a_later_backup_go_on_where_their_origin_ends(scene: Scene, tm
     asyncio.run(make(source, few))
     asyncio.run(publish(source, "orig.a", (f"m{number}" for number in range(20))))
     asyncio.run(settled(source, dict.fromkeys(names, 20)))
-    jsbackup("backup", "ORIG", "-r", tmp_path / "early", "-s", source).ok()
+    jsbackup("backup", "ORIG", "-r", folder / "early", "-s", source).ok()
     asyncio.run(publish(source, "orig.a", (f"m{number}" for number in range(20, 30))))
     asyncio.run(settled(source, dict.fromkeys(names, 30)))
-    jsbackup("backup", "-r", tmp_path / "late", "-s", source).ok()
-    restore(url, tmp_path / "early", "ORIG")
-    planned = jsbackup("plan", "latest", "--exclude", "ORIG", "-r", tmp_path / "late", "-s", url).ok().document
+    jsbackup("backup", "-r", folder / "late", "-s", source).ok()
+    restore(url, folder / "early", "ORIG")
+    planned = jsbackup("plan", "latest", "--exclude", "ORIG", "-r", folder / "late", "-s", url).ok().document
     said = {action["stream"]: "; ".join(action["notes"]) for action in planned["actions"]}
-    assert "ends at sequence 30, and ORIG at 20: 10 messages behind that are left out" in said["MIRROR"]
-    assert "ends at sequence 30, and MIRROR at 20: 10 messages behind that are left out" in said["OF_MIRROR"]
+    assert "ends at sequence 30, and ORIG at 20: 10 messages after that are not restored" in said["MIRROR"]
+    assert "ends at sequence 30, and MIRROR at 20: 10 messages after that are not restored" in said["OF_MIRROR"]
     for name in ("ALL", "TWICE"):
         assert "has copied ORIG up to sequence 30, and that will end at 20: it keeps what it has" in said[name]
-    restore(url, tmp_path / "late", "--exclude", "ORIG")
+    restore(url, folder / "late", "--exclude", "ORIG")
     now = asyncio.run(_settled_read(url))
     counts = {name: len(now[name].payloads) for name in names}
     assert counts == {"ORIG": 20, "ALL": 30, "TWICE": 30, "MIRROR": 20, "OF_MIRROR": 20}
     asyncio.run(_new_ones(url, before=names))
 
 
-def test_a_mirror_of_another_stream_that_is_shorter_is_refused(scene: Scene) -> None:
+@case()
+def a_mirror_of_another_stream_that_is_shorter_is_refused(scene: Scene, _: Path) -> None:
     url = scene.url()
     asyncio.run(make(url, [{"name": "ORIG", "subjects": ["orig.>"]}]))
     asyncio.run(publish(url, "orig.a", ["of another life"]))
@@ -395,7 +437,8 @@ def test_a_mirror_of_another_stream_that_is_shorter_is_refused(scene: Scene) -> 
     assert refused.code == 15 and "--set mirror=null" in refused.err + refused.out
 
 
-def test_sources_of_another_stream_of_that_name_copy_what_it_has(scene: Scene) -> None:
+@case()
+def sources_of_another_stream_of_that_name_copy_what_it_has(scene: Scene, _: Path) -> None:
     url = scene.url()
     asyncio.run(make(url, [{"name": "ORIG", "subjects": ["orig.>"]}]))
     asyncio.run(publish(url, "orig.a", ["of another life"]))
@@ -408,7 +451,8 @@ def test_sources_of_another_stream_of_that_name_copy_what_it_has(scene: Scene) -
 # --------------------------------------------------------------------------------------- 22: the origin alone
 
 
-def test_a_plan_says_what_copies_do_when_their_origin_alone_is_replaced(scene: Scene) -> None:
+@case()
+def a_plan_says_what_they_do_when_their_origin_alone_is_replaced(scene: Scene, _: Path) -> None:
     url = scene.url()
     few = ["ORIG", "ALL", "FILTERED", "MIRROR"]
     restore(url, scene.repo, *few)
@@ -416,7 +460,7 @@ def test_a_plan_says_what_copies_do_when_their_origin_alone_is_replaced(scene: S
     command = ("latest", "ORIG", "--if-exists", "replace", *by, "-r", scene.repo, "-s", url)
     (action,) = jsbackup("plan", *command).ok().document["actions"]
     said = "; ".join(action["notes"])
-    again = f"copy all of it again: {COUNT} messages at most"
+    again = f"copies all of it again: {COUNT} messages at most"
     assert (again in said) == scene.new
     assert ("stream ALL copies from it, keeps what it has" in said) != scene.new
     done = jsbackup("restore", *command).ok()
@@ -429,8 +473,7 @@ def test_a_plan_says_what_copies_do_when_their_origin_alone_is_replaced(scene: S
         asyncio.run(_new_ones(url, before=few))
 
 
-@pytest.mark.parametrize(("argument", "kept"), [("--subject=orig.a", "a"), ("--until=20", "ab"), ("--since=21", "ab")])
-def test_copies_go_on_where_they_were_when_parts_of_them_are_restored(scene: Scene, argument: str, kept: str) -> None:
+def _in_part(scene: Scene, argument: str, kept: str) -> None:
     url = scene.url()
     restore(url, scene.repo, argument, "--allow-empty")
     asyncio.run(settled(url))
@@ -442,16 +485,22 @@ def test_copies_go_on_where_they_were_when_parts_of_them_are_restored(scene: Sce
     asyncio.run(_new_ones(url))
 
 
+@case()
+def restored_in_part_by_subject(scene: Scene, _: Path) -> None:
+    _in_part(scene, "--subject=orig.a", "a")
+
+
+@case()
+def restored_in_part_until_a_sequence(scene: Scene, _: Path) -> None:
+    _in_part(scene, "--until=20", "ab")
+
+
+@case()
+def restored_in_part_since_a_sequence(scene: Scene, _: Path) -> None:
+    _in_part(scene, "--since=21", "ab")
+
+
 # ------------------------------------------------------------------------- 23: what was deleted or acknowledged
-
-
-@dataclass(slots=True)
-class Gone:
-    """A server with streams whose last messages were deleted, and a backup of them."""
-
-    version: str
-    server: NatsServer
-    repo: Path
 
 
 # How many messages each of them lacks, of 20 (10 where it is filtered), and which would come again.
@@ -483,17 +532,6 @@ async def _delete(url: str) -> None:
                 await call(nc, f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def gone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gone]:
-    with NatsServer(request.param, config=_accounts()) as server:
-        repo = tmp_path_factory.mktemp("gone") / "repo"
-        url = _account(server, "S")
-        asyncio.run(_delete(url))
-        time.sleep(3.5)  # until it is certain that nothing is on its way
-        jsbackup("backup", "-r", repo, "-s", url).ok()
-        yield Gone(request.param, server, repo)
-
-
 async def _came(url: str) -> dict[str, int]:
     """How many messages have come to each that had been there before."""
     await settled(url, quiet=0.8)
@@ -502,33 +540,43 @@ async def _came(url: str) -> dict[str, int]:
     return {name: now[name].state["messages"] - had[name] for name in GONE}
 
 
-def test_a_plan_says_in_numbers_what_is_copied_again(gone: Gone) -> None:
+@case()
+def with_messages_gone(scene: Scene, folder: Path) -> None:
+    repo, source = folder / "repo", scene.url()
+    asyncio.run(_delete(source))
+    time.sleep(3.5)  # until it is certain that nothing is on its way
+    jsbackup("backup", "-r", repo, "-s", source).ok()
+    _said_in_numbers(scene, repo)
+    _resumed(scene, repo)
+
+
+def _said_in_numbers(scene: Scene, repo: Path) -> None:
     """2.15 is told where sources had got to, so nothing comes again there, as nothing does when it is restarted."""
-    url = _account(gone.server, "T1")
-    planned = jsbackup("plan", "latest", "-r", gone.repo, "-s", url).ok().document
+    url = scene.url()
+    planned = jsbackup("plan", "latest", "-r", repo, "-s", url).ok().document
     said = {action["stream"]: "; ".join(action["notes"]) for action in planned["actions"]}
-    restore(url, gone.repo)
+    restore(url, repo)
     came = asyncio.run(_came(url))
     for name, number in came.items():
-        expected = 0 if gone.version in NEW or name == "WORK" else GONE[name]
-        if name == "HIDDEN" and gone.version == "2.12.8":
+        expected = 0 if scene.new or name == "WORK" else GONE[name]
+        if name == "HIDDEN" and scene.version == "2.12.8":
             expected = 10
             assert "its subject_transform hides from the server how far it has copied ORIG" in said[name]
-            said[name] += "10 messages of ORIG that it had, and that are gone from it, are copied again"
+            said[name] += "10 messages of ORIG that were deleted from it are copied again"
         assert number == expected, name
         assert ("are copied again" in said[name]) == bool(expected), name
         if expected and name != "TAIL_TWO":
-            assert f"{number} messages of ORIG that it had, and that are gone from it, are copied again" in said[name]
+            assert f"{number} messages of ORIG that were deleted from it are copied again" in said[name]
     asyncio.run(_new_in_gone(url))
 
 
-def test_sources_resume_where_they_had_got_to_when_that_is_asked_for(gone: Gone) -> None:
-    url = _account(gone.server, "T2")
-    by = ("--wire", "v2") if gone.version in NEW else ()
-    done = restore(url, gone.repo, "--resume-sources", *by)
+def _resumed(scene: Scene, repo: Path) -> None:
+    """Where sources had got to, if that is asked for."""
+    url = scene.url()
+    done = restore(url, repo, "--resume-sources", *(("--wire", "v2") if scene.new else ()))
     assert asyncio.run(_came(url)) == dict.fromkeys(GONE, 0)
     for name in GONE:
-        resumed = name != "HIDDEN" or gone.version == "2.12.8"
+        resumed = name != "HIDDEN" or scene.version == "2.12.8"
         assert ("in its configuration from now on" in notes(done, name)) == resumed, name
     config = asyncio.run(infos(url))["TAIL"]["config"]
     assert config["sources"][0]["opt_start_seq"] == 21
@@ -541,3 +589,16 @@ async def _new_in_gone(url: str) -> None:
     await settled(url, {name: count + 1 for name, count in before.items()}, quiet=0.6)
     now = await read(url)
     assert {name: now[name].payloads.count("new") for name in before} == dict.fromkeys(before, 1)
+
+
+EACH = [
+    pytest.param(version, name, marks=pytest.mark.xdist_group(f"copies-{version}"))
+    for version in VERSIONS
+    for name, (versions, _) in CASES.items()
+    if version in versions
+]
+
+
+@pytest.mark.parametrize(("version", "name"), EACH)
+def test_copies(version: str, name: str, scene_of: Callable[[str], Scene]) -> None:
+    scene_of(version).outcome(name)

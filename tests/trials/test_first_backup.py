@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import StoreError
+from jsbackup.repository.crypto.keys import NO_KEYS
 from jsbackup.repository.descriptor import Descriptor
-from jsbackup.repository.keys import NO_KEYS
-from jsbackup.repository.late import make_late, open_unless_vacant
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.late_repository import make_late, open_unless_vacant
 from jsbackup.stores.base import Store
 from jsbackup.stores.local import LocalStore
 from tests.harness.backups import CREATED, store_backup
@@ -143,7 +143,7 @@ def _late(folder: Path, made: list[str]) -> Repository:
 
 
 def test_leases_alone_make_no_repository_and_move_into_the_one_that_is_made(tmp_path: Path) -> None:
-    from jsbackup.repository.leases import Mode, Terms, acquire
+    from jsbackup.repository.keep.leases import Mode, Terms, acquire
 
     made: list[str] = []
     repository = _late(tmp_path / "repo", made)

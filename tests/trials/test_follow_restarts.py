@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -14,10 +13,11 @@ from typing import Any
 import pytest
 
 from jsbackup.config import ConnectionOptions, parse_glob, source_connection
-from jsbackup.engine.backup import BackupOptions
-from jsbackup.engine.followed import Followed
-from jsbackup.engine.following import FollowOptions, follow_streams
-from jsbackup.engine.jetstream import JetStream
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
+from jsbackup.engine.follow.followed_stream import Followed
+from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import NatsTimeout
 from jsbackup.repository.manifest import Manifest, Result
 from jsbackup.repository.repository import Repository
@@ -49,22 +49,24 @@ async def consumers(url: str, *names: str) -> list[JSON]:
 
 
 @asynccontextmanager
-async def followed(url: str, repo: Path) -> AsyncIterator[None]:
-    """Followed in this process. It has to end well."""
+async def followed(url: str, repo: Path) -> AsyncIterator[asyncio.Task[FollowReport]]:
+    """Followed in this process. It has to end well; the task has the report then."""
     stopping = asyncio.Event()
     repository = Repository.create(LocalStore(repo), repository_id="f00d", created="2026-11-21T01:45:00Z", tool="tests")
     lease = held(repository.store)
     task = asyncio.create_task(
         follow_streams(
-            source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"}),
-            repository,
-            FollowOptions(BackupOptions(streams=(parse_glob("*"),)), every_seconds=0.5),
+            BackupRun(
+                source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"}),
+                repository,
+                BackupOptions(streams=(parse_glob("*"),)),
+            ),
+            FollowOptions(every_seconds=0.5),
             hold=lambda: contextmanager(lambda: iter([lease]))(),
             stopping=stopping,
-            random=os.urandom,
         )
     )
-    yield
+    yield task
     stopping.set()
     await task
 
@@ -118,6 +120,28 @@ def test_a_stream_that_was_read_and_does_not_answer_any_more_is_named_once(
 
     with NatsServer(NEWEST) as server:
         asyncio.run(run(server.url))
+
+
+def test_a_server_that_is_killed_and_back_at_once_is_an_outage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(server: NatsServer) -> FollowReport:
+        await make(server.url, "A")
+        await publish(server.url, "A.1")
+        async with asyncio.timeout(60), followed(server.url, tmp_path) as task:
+            await until(tmp_path, reaches("A", 1))
+            for number in (2, 3):
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                await publish(server.url, f"A.{number}")
+                await until(tmp_path, reaches("A", number))
+        return task.result()
+
+    with NatsServer(NEWEST) as server:
+        report = asyncio.run(run(server))
+    assert report.troubles == 2
+    told = [message for message in caplog.messages if "works again" in message or "made again" in message]
+    assert len(told) == 2
 
 
 def test_a_killed_follow_leaves_no_consumers_to_the_next(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from nats.errors import NoRespondersError
 
-from jsbackup.engine.abandon import abandon_restore
-from jsbackup.engine.jetstream import connect_jetstream
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.restore.abandon import abandon_restore
 from jsbackup.protocol.restore import RestoreSender
 from tests.engine.restores import CONFIG, MESSAGES, connection_to, state_of
 from tests.harness.api import JSON, call, connected
@@ -123,7 +123,7 @@ def test_what_came_since_is_noticed_whatever_the_clocks_say(tmp_path: Path) -> N
             ("clone", "S", "-s", origin.url, "--to-server", server.url),
         ):
             refused = jsbackup(*command, *PATIENT)
-            assert refused.code == 16 and "messages that came since" in refused.document["failed"][0]["reason"]
+            assert refused.code == 16 and "newer messages" in refused.document["failed"][0]["reason"]
             assert state(server.url)["messages"] == 1
         forced = jsbackup("restore", "latest", "-r", tmp_path, "-s", server.url, "--if-exists", "replace", *PATIENT)
         assert "removed a leftover of 1 message " in notes(forced.ok().document)
@@ -164,7 +164,7 @@ def test_without_marks_a_stream_that_somebody_made_meanwhile_stays(
 
     with NatsServer("2.14.6") as server, caplog.at_level(logging.WARNING):
         asyncio.run(main(server.url))
-    assert "stream ORDERS is there, and may be left half-made" in caplog.text
+    assert "stream ORDERS is there, and may be half-restored" in caplog.text
 
 
 def test_a_clone_of_a_half_made_stream_is_incomplete(tmp_path: Path) -> None:

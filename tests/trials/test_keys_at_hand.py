@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.repository import age
+from jsbackup.repository.crypto import age
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, count, delete, fill, names, typing
 

@@ -115,7 +115,7 @@ def test_a_lost_cluster_is_restored_into_another_one_with_one_command(
     assert typed("backup", "-s", url(shared, "PAY"), "-r", one).code == 0
     done = typed("restore", "latest", "-s", url(bare, "LOGS"), "-r", one)
     assert done.code == 0 and count(url(bare, "LOGS"), "ORDERS") == COUNTS["PAY"]
-    assert "it comes from cluster C1, account PAY; connected to is cluster C2, account LOGS" in done.err
+    assert "it comes from cluster C1, account PAY; the connected server is cluster C2, account LOGS" in done.err
 
     made = _back_up_all(typed, shared, all_of_them)
     refused = typed("restore", "latest", "-s", url(bare, "PAY"), "-r", all_of_them)
@@ -129,6 +129,21 @@ def test_a_lost_cluster_is_restored_into_another_one_with_one_command(
     _back_up_all(typed, shared, all_of_them)
     planned = typed("plan", "latest", "-s", url(bare, "PAY"), "-r", all_of_them, "--if-exists", "replace", "--json")
     assert backup_of(planned) == backup_of(new)
+
+
+def test_a_backup_of_another_source_is_told_when_it_is_named(
+    shared: NatsServer, bare: NatsServer, typed: Type, tmp_path: Path
+) -> None:
+    made = _back_up_all(typed, shared, tmp_path)["PAY"]
+    told = f"backup {made} comes from cluster C1, account PAY; the connected server is cluster C2, account LOGS"
+    there, own = ("-s", url(bare, "LOGS"), "-r", tmp_path), ("-s", url(shared, "PAY"), "-r", tmp_path)
+    planned = typed("plan", made, *there, "--json")
+    assert (planned.code, planned.document["notes"]) == (0, [told])
+    assert f"note: {told}" in typed("plan", made[:-1], *there).err
+    assert typed("plan", made, *own, "--if-exists", "replace", "--json").document["notes"] == []
+    done = typed("restore", made, *there)
+    assert done.code == 0 and f"note: {told}" in done.err
+    assert count(url(bare, "LOGS"), "ORDERS") == COUNTS["PAY"]
 
 
 def test_a_profile_means_what_it_has_backed_up(
@@ -156,6 +171,19 @@ def test_a_profile_means_what_it_has_backed_up(
     assert names(url(bare, "SHOP")) == []
 
 
+def test_the_policy_of_a_profile_takes_nothing_of_another(shared: NatsServer, typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    policies = "[profiles.shop.forget]\nkeep-last = 30\n[profiles.pay.forget]\nkeep-last = 1\n"
+    by = [(account.lower(), url(shared, account)) for account in ("SHOP", "PAY")]
+    config = ("--config", profiles(tmp_path / "c.toml", repo, by, policies))
+    made: dict[str, list[str]] = {"shop": [], "pay": []}
+    for name in ("shop", "pay", "shop", "pay"):
+        made[name].append(backup_of(typed("backup", *config, "--profile", name, "--json")))
+    assert typed("forget", *config, "--profile", "shop", "--profile", "pay").code == 0
+    left = [one["backup"] for one in typed("list", "-r", repo, "--json").document["backups"]]
+    assert sorted(left) == sorted([*made["shop"], made["pay"][1]])
+
+
 def test_by_all_a_profile_means_what_it_says_now(typed: Type, shared: NatsServer, tmp_path: Path) -> None:
     repo, where = tmp_path / "repo", url(shared, "SHOP")
     fill(where, "OBJ_old", 2)
@@ -169,7 +197,8 @@ def test_by_all_a_profile_means_what_it_says_now(typed: Type, shared: NatsServer
         assert backup_of(shown) == part
         shown = typed("show", "latest", "-r", repo, "--json")
         assert (
-            backup_of(shown) == whole and f"{part} is newer, and not meant: it is of all streams but OBJ_*" in shown.err
+            backup_of(shown) == whole
+            and f"{part} is newer but not used: it is of all streams except OBJ_*" in shown.err
         )
     finally:
         delete(where, "OBJ_old")
@@ -236,6 +265,31 @@ def test_accounts_that_nobody_may_learn_are_told_apart_by_who_logs_in(typed: Typ
         assert [one["backup"] for one in kept] == list(made.values())
 
 
+def test_servers_that_nobody_has_named_are_told_apart_by_their_streams(typed: Type, tmp_path: Path) -> None:
+    repo = ("-r", tmp_path)
+    with (
+        NatsServer(NEWEST, name="") as prod,
+        NatsServer(NEWEST, name="") as test,
+        NatsServer(NEWEST, name="") as fresh,
+    ):
+        fill(prod.url, "ORDERS", 3)
+        fill(test.url, "ORDERS", 5)
+        fill(test.url, "TMP", 1)
+        of_prod = typed("backup", "-s", prod.url, *repo, "--json")
+        of_test = typed("backup", "-s", test.url, *repo, "--json")
+        assert (of_prod.code, of_prod.document["notes"], of_test.code) == (0, [], 0)
+        assert f"another server than that of backup {backup_of(of_prod)}" in of_test.document["notes"][0]
+        for command in ("restore", "plan"):
+            refused = typed(command, "latest", "-s", prod.url, *repo, "--if-exists", "replace")
+            assert refused.code == 2 and backup_of(of_prod) in refused.err and backup_of(of_test) in refused.err
+        assert names(prod.url) == ["ORDERS"] and count(prod.url, "ORDERS") == 3
+        # A new server after a disaster has no streams; this one's are those of the newest backup.
+        for server in (fresh, test):
+            done = typed("restore", "latest", "-s", server.url, *repo, "--if-exists", "replace", "--json")
+            assert (done.code, backup_of(done)) == (0, backup_of(of_test))
+        assert typed("restore", backup_of(of_prod), "-s", prod.url, *repo, "--if-exists", "replace").code == 0
+
+
 # --- what a backup is worth ---
 
 
@@ -253,8 +307,8 @@ def test_a_backup_of_one_stream_by_hand_is_not_what_all_means(bare: NatsServer, 
     # TMP is in no backup of all: that is said, and the exit code says so too.
     assert done.code == 3 and f"missing: TMP: is not in backup {whole}, but in {tmp}" in done.out
     assert f"jsbackup restore {tmp} TMP" in done.out
-    assert f"{hand} is newer, and not meant: it is of streams ORDERS" in done.err
-    assert f"{config} is newer, and not meant: it has configurations only" in done.err
+    assert f"{hand} is newer but not used: it is of streams ORDERS" in done.err
+    assert f"{config} is newer but not used: it has configurations only" in done.err
     document = typed("restore", "latest", *replace, "--json").document
     assert document["backup"] == whole and [one["name"] for one in document["missing"]] == ["TMP"]
     assert document["elsewhere"][0] | {"created": ""} == {"stream": "TMP", "backup": tmp, "created": ""}
@@ -286,15 +340,24 @@ def test_a_stream_that_is_gone_comes_from_the_newest_backup_that_has_it(
     later = [backup_of(typed("backup", *where, "--json")) for _ in range(4)][-1]
     done = typed("restore", "latest", "PAYMENTS", *where, "--json")
     assert (done.code, backup_of(done)) == (0, had)
-    assert f"{later} is newer, and not meant: it has not all of the streams that are named" in done.err
-    # All of it is what there was last: nobody missed PAYMENTS then.
-    assert backup_of(typed("plan", "latest", *where, "--if-exists", "replace", "--json")) == later
+    assert f"{later} is newer but not used: it lacks some of the named streams" in done.err
+    # All of it is what there was last; that PAYMENTS is not in it is said.
+    planned = typed("plan", "latest", *where, "--if-exists", "replace", "--json")
+    said = f"stream PAYMENTS is not in {later}; the newest backup that has it is {had}, made "
+    assert backup_of(planned) == later and planned.document["notes"][0].startswith(said)
+    delete(url(bare, "SHOP"), "PAYMENTS")
+    done = typed("restore", "latest", *where, "--if-exists", "replace")
+    assert done.code == 0 and f"note: {said}" in done.err
+    exported = ("export", "latest", "--format", "config", "--output", tmp_path / "out", "-r", tmp_path / "repo")
+    drilled = ("drill", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
+    for command in (exported, drilled, ("show", "latest", "-r", tmp_path / "repo")):
+        assert f"note: {said}" in typed(*command).err
 
 
 def test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one(
     bare: NatsServer, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jsbackup.engine import backup as engine
+    from jsbackup.engine.backup import backup as engine
     from jsbackup.errors import TransferError
 
     where = ("-s", url(bare, "SHOP"), "-r", tmp_path / "repo")
@@ -303,10 +366,10 @@ def test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one(
     whole = backup_of(typed("backup", *where, "--json"))
     back_up_stream = engine.back_up_stream
 
-    async def breaking(js: object, repository: object, info: object, *more: object) -> object:
+    async def breaking(run: object, js: object, info: object, **named: object) -> object:
         if getattr(info, "name", "") == "PAYMENTS":
             raise TransferError("it broke off")
-        return await back_up_stream(js, repository, info, *more)  # type: ignore[arg-type]
+        return await back_up_stream(run, js, info, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "back_up_stream", breaking)
     done = typed("backup", *where, "--json")
@@ -315,7 +378,7 @@ def test_a_partial_backup_is_not_the_latest_while_there_is_a_complete_one(
     replace = (*where, "--if-exists", "replace")
     done = typed("restore", "latest", *replace, "--json")
     assert (done.code, backup_of(done)) == (0, whole)
-    assert f"{partial} is newer, and not meant: it is partial, and lacks PAYMENTS" in done.err
+    assert f"{partial} is newer but not used: it is partial, and lacks PAYMENTS" in done.err
     # What it has is whole.
     assert backup_of(typed("restore", "latest", "ORDERS", *replace, "--json")) == partial
     # Restored by its id, or where there is no other, it lacks something: that is no success.

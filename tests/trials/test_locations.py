@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.trials.accounts import Type, typing
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import Type, fill, typing
 
 pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with NatsServer(NEWEST) as started:
+        fill(started.url, "ORDERS", 3)
+        yield started.url
 
 
 @pytest.fixture
@@ -66,3 +76,58 @@ def test_a_url_with_one_slash_is_no_folder(typed: Type, tmp_path: Path, monkeypa
     assert typed("list", "--profile", "shop", "--config", profile).code == 2
     (tmp_path / "s3:").mkdir()
     assert typed("init", "-r", "./s3:/meant").code == 0
+
+
+def test_what_is_not_a_folder_is_no_repository(typed: Type, tmp_path: Path, server: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, says in (
+        ("file", "it is not a folder"),
+        ("fifo", "it is not a folder"),
+        ("file/below", f"{tmp_path}/file is not a folder"),
+        ("link", "it is a link to something that is not there"),
+    ):
+        at = tmp_path / name
+        for line in (("list",), ("verify",), ("restore", "latest", "-s", server)):
+            done = typed(*line, "-r", at)
+            assert done.code == 10, (line, done)
+            assert f"error: no repository at {at}: {says}\nhint: Name a folder" in done.err
+        for line in (("init",), ("backup", "-s", server)):
+            done = typed(*line, "-r", at)
+            assert done.code == 21 and f"error: cannot open {at}: {says}\nhint: Name a folder" in done.err
+        assert typed("backup", "--no-init", "-s", server, "-r", at).code == 10
+        done = typed("doctor", "-r", at, "-s", server)
+        assert done.code in (1, 21) and f"cannot open {at}: {says}" in done.out
+    below = tmp_path / "unmounted" / "repo"
+    for line in (("init",), ("backup", "-s", server)):
+        done = typed(*line, "-r", below)
+        assert done.code == 21
+        assert (
+            f"error: cannot make repo in {below.parent}: the folder is not there\nhint: Create it, or mount" in done.err
+        )
+
+
+def test_a_folder_that_may_not_be_read_is_21(typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    assert typed("init", "-r", repo).code == 0
+    lines = ("list", "init", "verify")
+    for line in lines:  # everything is imported, then root is root no more
+        typed(line, "-r", repo)
+    repo.chmod(0)
+    was = os.geteuid()
+    try:
+        os.seteuid(was or 65534)
+        said = [typed(line, "-r", repo) for line in lines]
+    finally:
+        os.seteuid(was)
+        repo.chmod(0o700)
+    for done in said:
+        assert done.code == 21, done
+        assert f"cannot read jsbackup.json in {repo}: permission denied\nhint: Check the owner and mode" in done.err
+
+
+def test_a_backup_does_not_go_into_memory(typed: Type, server: str) -> None:
+    for line in (("init",), ("backup", "-s", server), ("list",)):
+        done = typed(*line, "-r", "memory:")
+        assert done.code == 2 and "a repository in memory would be gone when the command ends" in done.err

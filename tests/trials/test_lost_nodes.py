@@ -4,17 +4,16 @@ stream that does not answer blocks only itself."""
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import jsbackup.engine.restore as jsbackup_restore
+import jsbackup.engine.restore.restore as jsbackup_restore
 from jsbackup.config import ConnectionOptions, source_connection
-from jsbackup.engine.planned import RestoreOptions
-from jsbackup.engine.restore import RestoreReport, RestoreSettings, run_restore
-from jsbackup.progress import NullProgress
+from jsbackup.engine.restore.restore import RestoreReport, run_restore
+from jsbackup.engine.restore.run import RestoreRun
+from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import call, connected
@@ -40,9 +39,7 @@ async def restore(url: str, repo: Path) -> RestoreReport:
     (backup,) = repository.backups()
     connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
     manifest = repository.manifest(backup)
-    return await run_restore(
-        connection, repository, manifest, RestoreOptions(), RestoreSettings(), NullProgress(), random=os.urandom
-    )
+    return await run_restore(RestoreRun(connection, RestoreOptions()), repository, manifest)
 
 
 def test_a_server_that_stops_when_streams_are_given_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +55,10 @@ def test_a_server_that_stops_when_streams_are_given_to_it(tmp_path: Path, monkey
         cluster.leader_of("OTHER")
         url = ",".join(server.url for server in cluster.servers if server is not lost)
 
-        async def lose_it(*arguments: Any) -> RestoreReport:
+        async def lose_it(*arguments: Any, **named: Any) -> RestoreReport:
             # The plan is made, and the cluster takes the server for a living one yet.
             lost.freeze()
-            return await carry_out(*arguments)
+            return await carry_out(*arguments, **named)
 
         monkeypatch.setattr(jsbackup_restore, "carry_out", lose_it)
         try:
@@ -75,6 +72,8 @@ def test_a_server_that_stops_when_streams_are_given_to_it(tmp_path: Path, monkey
             assert [one["reason"] for one in again["skipped"]] == ["exists at the target"] * len(NAMES)
             needed = jsbackup(*latest, "S0", "--rename", "S0=OTHER")
             assert needed.code == 16 and "does not answer" in needed.document["error"]["message"]
+            planned = jsbackup("plan", *latest[1:], "S0", "--rename", "S0=OTHER")
+            assert planned.code == 16 and "does not answer" in planned.document["refusals"][0]["reason"]
             skipped = jsbackup(*latest, "--rename", "S0=OTHER", "--if-exists", "skip")
             assert skipped.code == 3 and "does not answer" in skipped.document["skipped"][0]["reason"]
         finally:

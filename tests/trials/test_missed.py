@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jsbackup.engine import sampling
+from jsbackup.engine.restore import sampling
 from tests.harness.api import connected
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import Type, ask, count, delete, names, typing
@@ -121,7 +121,7 @@ def test_a_selection_that_keeps_nothing_is_refused(pair: tuple[str, str], typed:
     assert typed("backup", "-s", source, *repo, "-q").code == 0
     where, to = ("-s", target, *repo), ("-s", source, "--to-server", target)
     for selection in (
-        ("--subject", "user.>"),
+        ("--subject", "users.nobody"),
         ("--since", "2090-01-01T00:00:00Z"),
         ("--since", "3", "--subject", "users.empty", "--until", "5"),
     ):
@@ -132,7 +132,7 @@ def test_a_selection_that_keeps_nothing_is_refused(pair: tuple[str, str], typed:
         assert done.code == 15 and "would keep none of its" in done.out + done.err, done
         assert names(target) == []
     # A stream without messages has none to keep, and one that is emptied may be meant.
-    assert typed("restore", "latest", "NONE", "--subject", "user.>", *where, "-q").code == 0
+    assert typed("restore", "latest", "NONE", "--subject", "none.x", *where, "-q").code == 0
     for line in (("restore", "latest", "USERS", *where), ("clone", "USERS", *to, *REPLACE)):
         assert typed(*line, "--subject", "user.>", "--allow-empty", "-q").code == 0
         assert count(target, "USERS") == 0
@@ -160,3 +160,45 @@ def test_a_plan_of_a_long_stream_says_what_a_sample_of_it_shows(
     assert unreadable.code == 15 and rules(unreadable.document) == {"mask-unreadable"}
     cloning = ("clone", "ALL", "--mask", "all.>:$.x=redact", "-s", source, "--to-server", target, "--dry-run")
     assert typed(*cloning).code == 15
+
+
+def test_messages_that_no_mask_is_for_are_counted(pair: tuple[str, str], typed: Type, tmp_path: Path) -> None:
+    source, target = pair
+    asyncio.run(_publish_deeper(source))
+    repo = ("-r", tmp_path / "repo")
+    assert typed("backup", "-s", source, *repo, "-q").code == 0
+    masks = ("--mask", "users.*:$.email=redact", "--mask", "users.a.*:$.email=redact")
+    where, to = ("-s", target, *repo), ("-s", source, "--to-server", target)
+    for line in (("restore", "latest", "USERS", "ALL", *where), ("clone", "USERS", "ALL", *REPLACE, *to)):
+        done = typed(*line, *masks, "--json")
+        assert done.code == 0
+        same = [data for data in payloads(target, "USERS") if b"@example.org" in data]
+        assert len(same) == 7 and len(payloads(target, "USERS")) == 32
+        notes = {stream["name"]: stream["notes"] for stream in done.document["streams"]}
+        assert "7 messages are as they were: no mask is for their subjects" in notes["USERS"]
+        assert not any("mask" in note for note in notes["ALL"])  # whose subjects are not those of any mask
+    planned = typed("plan", "latest", "USERS", *masks, *REPLACE, *where, "--json")
+    assert planned.code == 0 and "unmasked" in rules(planned.document, "warnings")
+    whole = ("--mask", "users.>:$.email=redact")
+    planned = typed("plan", "latest", "USERS", *whole, *REPLACE, *where, "--json")
+    assert planned.code == 0 and "unmasked" not in rules(planned.document, "warnings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "_WHOLE_BYTES", 1)
+        patch.setattr(sampling, "_MESSAGES", 30)
+        planned = typed("plan", "latest", "USERS", *masks, *REPLACE, *where, "--json")
+    says = "; ".join(planned.document["actions"][0]["notes"])
+    assert "5 of the 30 messages that were looked at stay unmasked: no mask selects their subjects" in says
+
+
+async def _publish_deeper(url: str) -> None:
+    """Four users that a mask of two is for, and seven that it is not."""
+    async with connected(url) as nc:
+        for number in range(11):
+            subject = f"users.a.{number}" if number < 4 else f"users.b.{number}"
+            await nc.request(subject, b'{"email": "deep@example.org"}', timeout=20)
+
+
+def payloads(url: str, stream: str) -> list[bytes]:
+    last = ask(url, f"STREAM.INFO.{stream}")["state"]["last_seq"]
+    messages = [ask(url, f"STREAM.MSG.GET.{stream}", {"seq": number}) for number in range(1, last + 1)]
+    return [base64.b64decode(one["message"].get("data", "")) for one in messages if "message" in one]

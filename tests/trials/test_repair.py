@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.manifest import Manifest
 from tests.harness.api import call, connected
-from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.servers import NEWEST, NatsServer, wait_until
+from tests.integration.test_follow import following, newest
 from tests.trials.accounts import Type, ask, delete, typing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
@@ -92,6 +94,57 @@ def test_what_verify_found_damaged_is_stored_again(
     assert typed("verify", last.document["backup"], "-r", repo, *keys).code == 0
 
 
+@pytest.mark.parametrize("found_by", ["drill", "restore", "export", "copy"])
+def test_what_another_command_found_damaged_is_stored_again(
+    server: NatsServer, typed: Type, tmp_path: Path, nats_server: Callable[..., NatsServer], found_by: str
+) -> None:
+    """`verify` is not the only one who reads."""
+    repo = tmp_path / "repo"
+    line = ("backup", "-s", server.url, "-r", repo, "--json")
+    assert typed(*line).code == 0
+    flip(*segments(repo))
+    finding = {
+        "drill": ("drill", "-r", repo),
+        "restore": ("restore", "latest", "-r", repo, "-s", nats_server(NEWEST).url),
+        "export": ("export", "latest", "-r", repo, "--format", "nats-cli", "--output", tmp_path / "out"),
+        "copy": ("copy", "-r", repo, "--to-repo", tmp_path / "other"),
+    }
+    failed = typed(*finding[found_by])
+    assert failed.code != 0 and "has changed since it was stored" in failed.out + failed.err, failed
+    again = typed(*line)
+    assert again.code == 0 and again.document["streams"][0]["stored_bytes_added"] > 0
+    assert typed("verify", again.document["backup"], "-r", repo).code == 0
+
+
+def is_newer(repo: Path, before: Manifest | None) -> bool:
+    found = newest(repo)
+    return found != before and found is not None and found.result == "complete"
+
+
+def test_what_is_found_damaged_while_streams_are_followed_is_stored_again(
+    server: NatsServer, tmp_path: Path, typed: Type
+) -> None:
+    publish(server.url, "T", 1)
+    repo = tmp_path / "repo"
+    with following(repo, server.url) as follow:
+        wait_until(lambda: newest(repo) is not None, "a first backup")
+        for segment in repo.rglob("S-*/*.parquet"):
+            flip(segment)
+        assert typed("verify", "-r", repo).code == 14
+        before = newest(repo)
+        publish(server.url, "T", 1)  # S has nothing new
+        # It may take a moment to read, and be left out of a partial backup.
+        wait_until(lambda: is_newer(repo, before), "another backup")
+        assert typed("verify", "latest", "--level", "data", "-r", repo).code == 0
+        publish(server.url, "S", 10)
+        before = newest(repo)
+        assert follow.end()[0] == 0
+    assert newest(repo) != before and typed("verify", "latest", "--level", "data", "-r", repo).code == 0
+    restored = typed("drill", "-r", repo, "--json").document["streams"]
+    assert [(one["name"], one["messages"]) for one in restored] == [("S", 310), ("T", 2)]
+    delete(server.url, "T")
+
+
 def test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server(
     server: NatsServer, typed: Type, tmp_path: Path
 ) -> None:
@@ -150,3 +203,22 @@ def test_repair_names_what_stays_lost(server: NatsServer, typed: Type, tmp_path:
         delete(server.url, "S")
         publish(server.url, "S", 300)
     assert segment.read_bytes() == damaged
+
+
+def test_status_tells_of_damage_that_others_found_and_of_objects_that_are_gone(
+    server: NatsServer, typed: Type, tmp_path: Path
+) -> None:
+    repo = tmp_path / "repo"
+    line = ("backup", "-s", server.url, "-r", repo)
+    assert typed(*line).code == 0
+    assert typed("status", "-r", repo).code == 0
+    (segment,) = segments(repo)
+    flip(segment)
+    assert typed("copy", "-r", repo, "--to-repo", tmp_path / "other").code == 14
+    assert typed(*line).code == 0  # what it stores is sound, and the backup before is not
+    status = typed("status", "-r", repo)
+    assert status.code == 17 and "damaged-objects: 1 stored object is known to be damaged" in status.out
+    for path in segments(repo):
+        path.unlink()
+    status = typed("status", "-r", repo)
+    assert status.code == 17 and "1 object is missing, or not of the size that was stored" in status.out

@@ -23,6 +23,7 @@ BUCKET = {"name": "KV_config", "subjects": ["$KV.config.>"], "max_msgs_per_subje
 KEYS = {"prices.eu": b"1", "prices.us": b"2", "users.max": b"3", "users.min": b"4"}
 EU = ("--subject", "$KV.config.prices.eu")
 REPLACE = ("--if-exists", "replace")
+READERS = "of 1 consumers of the stream that is replaced 0 at most come back"
 
 
 @pytest.fixture
@@ -50,6 +51,12 @@ def put(where: str, **keys: bytes) -> None:
                 await nc.request(f"$KV.config.{key}", value, timeout=20)
 
     asyncio.run(work())
+
+
+def read(where: str, stream: str) -> None:
+    """Give the stream a consumer."""
+    config = {"durable_name": "later", "ack_policy": "explicit"}
+    ask(where, f"CONSUMER.DURABLE.CREATE.{stream}.later", {"stream_name": stream, "config": config})
 
 
 def keys(where: str, stream: str = "KV_config") -> dict[str, int]:
@@ -101,6 +108,36 @@ def test_one_key_does_not_replace_a_bucket(server: str, typed: Type, tmp_path: P
     assert done.code == 0
     assert "are left out by --subject and are destroyed" in "; ".join(done.document["streams"][0]["notes"])
     assert keys(server) == {"$KV.config.prices.eu": 1}
+
+
+def test_what_a_replacement_has_destroyed_is_told(server: str, typed: Type, tmp_path: Path) -> None:
+    where = ("-s", server, "-r", tmp_path / "repo")
+    newer = "up to 2 messages stored after sequence 3 are destroyed"
+    fill(server, "S", 3)
+    assert typed("backup", *where, "-q").code == 0
+    fill(server, "S", 2)
+    read(server, "S")
+    done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
+    assert (done.code, done.document["streams"][0]["notes"]) == (0, [newer, READERS])
+    done = typed("restore", "latest", "S", *REPLACE, *where, "--json")
+    assert done.document["streams"][0]["notes"] == []  # as it was in the backup
+    fill(server, "S", 2)
+    told = typed("restore", "latest", "S", *REPLACE, *where).out
+    assert f"note: S: {newer}" in told and READERS not in told
+
+
+def test_what_a_clone_has_destroyed_is_told(server: str, typed: Type) -> None:
+    clone = ("clone", "KV_config", "--rename", "KV_config=KV_T", *REPLACE, "-s", server, "--to-server", server)
+    ask(server, "STREAM.CREATE.KV_config", BUCKET)
+    put(server, **KEYS)
+    fill(server, "KV_T", 1)
+    done = typed(*clone, "--json")
+    (note,) = done.document["streams"][0]["notes"]
+    assert done.code == 0 and note.startswith("replaces a stream that was made at "), done
+    assert note.endswith("not the one that was backed up: its 1 message is destroyed")
+    assert typed(*clone, "--json").document["streams"][0]["notes"] == []
+    read(server, "KV_T")
+    assert f"note: KV_T: {READERS}" in typed(*clone).out
 
 
 def test_a_clone_of_a_part_does_not_replace_more_under_other_names(server: str, typed: Type) -> None:

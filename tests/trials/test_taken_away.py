@@ -53,48 +53,73 @@ class Kept:
         return self.repo / "backups" / f"{self.ids[number]}.json"
 
 
-def test_status_is_not_content_while_a_backup_is_missing(server: NatsServer, typed: Type, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [2, 3], ids=["one before the newest", "the newest"])
+def test_status_is_not_content_while_a_backup_is_missing(
+    server: NatsServer, typed: Type, tmp_path: Path, number: int
+) -> None:
     kept = Kept(typed, server, tmp_path, "plain")
     assert kept.run("status").code == 0
-    away = kept.manifest(2).rename(tmp_path / "away.json")
-    missing = ("unreadable-backup", kept.ids[2])
+    away = kept.manifest(number).rename(tmp_path / "away.json")
+    missing = ("unreadable-backup", kept.ids[number])
     for verified in (False, True):
         status = kept.run("status", "--json")
         assert status.code == 17
         assert [(one["rule"], one["about"]) for one in status.document["breaches"]] == [missing]
         assert verified or kept.run("verify").code == 14
-    away.rename(kept.manifest(2))
+    away.rename(kept.manifest(number))
     assert kept.run("verify").code == 0 and kept.run("status").code == 0
 
 
+@pytest.mark.parametrize("number", [2, 3], ids=["one before the newest", "the newest"])
 @pytest.mark.parametrize("kind", ["plain", "signed"])
-def test_forget_covers_nothing_up(server: NatsServer, typed: Type, tmp_path: Path, kind: str) -> None:
+def test_forget_covers_nothing_up(server: NatsServer, typed: Type, tmp_path: Path, kind: str, number: int) -> None:
     kept = Kept(typed, server, tmp_path, kind)
-    away = kept.manifest(2).rename(tmp_path / "away.json")
+    lost = kept.ids[number]
+    away = kept.manifest(number).rename(tmp_path / "away.json")
     for line in (
         ("prune", "--grace", "0s"),
         ("prune", "--grace", "0s", "--dry-run"),
         ("forget", "--keep-last", "1", "--prune", "--grace", "0s"),
-        ("forget", kept.ids[3]),
+        ("forget", kept.ids[5 - number]),
         ("forget", kept.ids[0], "--prune", "--grace", "0s"),
     ):
         done = kept.run(*line)
         assert done.code == 14, (line, done)
-        assert f"backup {kept.ids[2]}: it was removed, and not by jsbackup" in done.err
-        assert f"'jsbackup forget {kept.ids[2]}'" in done.err
+        assert f"backup {lost}: it was removed, but not by jsbackup" in done.err
+        assert f"'jsbackup forget {lost}'" in done.err
         assert (kept.segments(), len(kept.run("list", "--json").document["backups"])) == (4, 3)
     assert kept.run("verify").code == 14
     # Brought back, all is well.
-    away.rename(kept.manifest(2))
+    away.rename(kept.manifest(number))
     assert kept.run("verify").code == 0
     assert kept.run("prune", "--grace", "0s").code == 0 and kept.segments() == 4
     # Or it is given up.
-    kept.manifest(2).unlink()
-    assert kept.run("forget", kept.ids[2]).code == 0
+    kept.manifest(number).unlink()
+    assert kept.run("forget", lost).code == 0
     assert kept.run("verify").code == 0
     assert kept.run("prune", "--grace", "0s").code == 0 and kept.segments() == 3
     assert kept.run("forget", "--keep-last", "1", "--group-by", "none", "--prune", "--grace", "0s").code == 0
     assert kept.segments() == 1
+
+
+def test_latest_is_not_an_older_backup_where_a_newer_one_is_missing(
+    server: NatsServer, typed: Type, tmp_path: Path
+) -> None:
+    kept = Kept(typed, server, tmp_path, "plain")
+    everything = [backup_of(kept.run("backup", "-s", server.url, "--json")) for _ in range(2)]
+    line = ("plan", "latest", "-s", server.url, "--if-exists", "skip")
+    assert "is newer" not in kept.run(*line).err
+    (kept.repo / "backups" / f"{everything[1]}.json").unlink()
+    done = kept.run(*line)
+    assert done.code == 14 and f"the manifest of backup {everything[1]}, which is newer, is missing" in done.err, done
+    assert kept.run("plan", everything[0], *line[2:]).code == 0
+    listed = kept.run("list")
+    assert listed.code == 14 and f"cannot be read: manifest backups/{everything[1]}.json: it was removed" in listed.out
+    copied = kept.run("copy", "--to-repo", tmp_path / "second")
+    assert copied.code == 3 and f"not copied: {everything[1]}: it was removed" in copied.out, copied
+    (kept.repo / "backups" / f"{everything[0]}.json").unlink()
+    done = kept.run(*line)
+    assert done.code == 14 and f"the manifest of backup {everything[1]}, which is newer, is missing" in done.err, done
 
 
 @pytest.mark.parametrize("kind", ["plain", "signed"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.repository import Repository
 from tests.harness.servers import NEWEST, NatsServer
 from tests.trials.accounts import CONFIG, Type, ask, backup_of, delete, fill, names, typing, url
 
@@ -45,14 +46,14 @@ def test_an_empty_backup_after_a_full_one_is_incomplete_and_stands_for_nothing(
     delete(shop, "ORDERS", "EMPTY")
     quiet = typed("backup", *where, "-q")
     assert (quiet.code, quiet.out) == (3, "")
-    assert f"ORDERS: it had 3 messages in backup {full}, and the server has no such stream any more" in quiet.err
+    assert f"ORDERS: it had 3 messages in backup {full}, and the server no longer has this stream" in quiet.err
     assert f"nothing is left of what backup {full} has" in quiet.err and "--allow-empty" in quiet.err
     again = typed("backup", *where, "--json")
     assert (again.code, again.document["result"]) == (3, "partial")
     assert [one["name"] for one in again.document["skipped"]] == ["ORDERS"]
 
     shown = typed("show", "latest", "-r", repo, "--json")
-    assert backup_of(shown) == full and "it has no stream, and earlier ones have" in shown.err
+    assert backup_of(shown) == full and "it has no stream although earlier ones have" in shown.err
     drilled = typed("drill", "-r", repo, "--nats-server", EMBEDDED, "--json")
     assert (drilled.code, backup_of(drilled)) == (0, full)
     status = typed("status", "-r", repo, "--json")
@@ -74,7 +75,7 @@ def test_an_account_that_never_had_a_stream_is_backed_up_as_it_is(shop: str, typ
     delete(shop, "EMPTY")  # it never had a message
     assert typed("backup", *where, "-q").code == 0
     drilled = typed("drill", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
-    assert drilled.code == 0 and "nothing restored, nothing proved" in drilled.out
+    assert drilled.code == 3 and "nothing restored, nothing proved" in drilled.out
     assert typed("status", "-r", tmp_path / "repo", "--max-drill-age", "1d").code == 17
 
 
@@ -150,6 +151,58 @@ def test_a_follow_of_a_server_that_loses_its_streams_ends_incomplete(shop: str, 
     assert backup_of(typed("show", "latest", "-r", tmp_path / "repo", "--json")) == first.document["newest"]
 
 
+def test_a_stream_that_was_purged_is_told_with_the_backup_that_has_its_messages(
+    shop: str, typed: Type, tmp_path: Path
+) -> None:
+    where = ("-s", shop, "-r", tmp_path / "repo")
+    for name, config in (("ORDERS", {}), ("OTHER", {}), ("JOBS", {"retention": "workqueue"})):
+        fill(shop, name, 3, **config)
+    full = backup_of(typed("backup", *where, "--json"))
+    for name in ("ORDERS", "JOBS"):
+        ask(shop, f"STREAM.PURGE.{name}")
+    for _ in range(2):  # the next night as well
+        done = typed("backup", *where, "--json")
+        assert (done.code, done.document["result"]) == (0, "complete")
+        warned = {one["name"]: one["warnings"] for one in done.document["streams"]}
+        (said,) = warned.pop("ORDERS")
+        assert said.startswith(f"it has no messages any more, and had 3 in backup {full}, made 20")
+        assert warned == {"OTHER": [], "JOBS": []}
+    assert said in typed("backup", *where).out
+    told = f"in this backup {said}"
+    planned = typed("plan", "latest", "ORDERS", *where, "--if-exists", "replace", "--json")
+    assert {one["rule"]: one["reason"] for one in planned.document["warnings"]}["emptied"] == told
+    for backup in ("latest", backup_of(done)):
+        done = typed("restore", backup, "ORDERS", *where, "--if-exists", "replace", "--json")
+        assert done.code == 0 and told in done.document["streams"][0]["notes"]
+    assert typed("restore", full, "ORDERS", *where, "--if-exists", "replace").code == 0
+    assert "any more" not in typed("backup", *where).out
+    ask(shop, "STREAM.PURGE.ORDERS")
+    assert typed("backup", "--allow-empty", *where).code == 0
+    assert "any more" not in typed("backup", *where).out
+
+
+def test_many_purged_streams_take_no_more_manifests_than_one(
+    shop: str, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    manifest = Repository.manifest
+    monkeypatch.setattr(Repository, "manifest", lambda self, backup: read.append(backup) or manifest(self, backup))
+    counts = []
+    for number in (1, 5):
+        where = ("-s", shop, "-r", tmp_path / f"repo{number}")
+        streams = [f"S{index}" for index in range(number)]
+        for name in ("KEPT", *streams):
+            fill(shop, name, 3)
+        backup_of(typed("backup", *where, "--json"))
+        for name in streams:
+            ask(shop, f"STREAM.PURGE.{name}")
+        read.clear()
+        assert typed("backup", *where, "--json").out.count("it has no messages any more, and had 3 in backup") == number
+        counts.append(len(read))
+        delete(shop, "KEPT", *streams)
+    assert counts[0] == counts[1]
+
+
 def test_a_drill_of_few_streams_does_not_count_as_one_of_all(shop: str, typed: Type, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     drill, status = ("drill", "-r", repo, "--nats-server", EMBEDDED), ("status", "-r", repo, "--max-drill-age", "1d")
@@ -176,7 +229,7 @@ def test_each_account_has_to_be_drilled_by_itself(server: NatsServer, shop: str,
             assert typed("backup", "-s", where, "-r", repo).code == 0
         assert typed("drill", "-r", repo, "--origin", "PAY", "--nats-server", EMBEDDED).code == 0
         told = typed("status", "-r", repo, "--max-drill-age", "1d")
-        assert told.code == 17 and "drill-age: no drill of all streams is known that went well" in told.out
+        assert told.code == 17 and "drill-age: no drill of all streams is known to have succeeded" in told.out
         assert "account SHOP)" in told.out and "account PAY)" not in told.out.partition("BREACH")[2]
         assert typed("status", "-r", repo, "--max-drill-age", "1d", "--origin", "C1/PAY").code == 0
     finally:
@@ -204,10 +257,23 @@ def test_a_list_says_of_what_how_old_how_long_and_how_much(shop: str, typed: Typ
     listed = typed("list", "-r", tmp_path / "repo")
     for column in ("AGE", "ADDED", "TIME", "SOURCE", "SELECTION"):
         assert column in listed.out.splitlines()[0]
-    assert "C1/SHOP  all" in listed.out and "C1/SHOP  ORDERS, but TMP*, without consumers" in listed.out
+    assert "C1/SHOP  all" in listed.out and "C1/SHOP  ORDERS, except TMP*, without consumers" in listed.out
     first, second = typed("list", "-r", tmp_path / "repo", "--json").document["backups"]
     assert first["source"]["account"] == "SHOP" and first["source"]["cluster"] == "C1"
     assert first["stored_bytes_added"] > 0 and second["stored_bytes_added"] == 0
     assert 0 < first["seconds"] < 60 and 0 <= second["age_seconds"] <= first["age_seconds"]
     assert second["selection"] == {"streams": ["ORDERS"], "exclude": ["TMP*"], "consumers": False, "config_only": False}
     assert len(typed("list", "-r", tmp_path / "repo", "--origin", "PAY", "--json").document["backups"]) == 0
+
+
+def test_what_excludes_everything_is_refused(shop: str, typed: Type, tmp_path: Path) -> None:
+    fill(shop, "S", 3)
+    at = ("-s", shop, "-r", tmp_path / "repo")
+    assert typed("backup", *at).code == 0
+    for line in (("backup", "--exclude", "*", *at), ("backup", "S", "--exclude", "S", *at)):
+        refused = typed(*line)
+        assert refused.code == 2 and "leaves out" in refused.err and "nothing would be backed up" in refused.err
+    assert typed("diff", "latest", "live", "--exclude", "*", *at).code == 2
+    drilled = typed("drill", "--exclude", "*", "-r", tmp_path / "repo", "--nats-server", EMBEDDED)
+    assert drilled.code == 3 and "nothing restored, nothing proved" in drilled.out
+    assert typed("backup", "--exclude", "*", "--allow-empty", *at).code == 0

@@ -37,7 +37,7 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
     files = dict.fromkeys(one for job in plan.jobs for one in job.credentials)
     told = [
         f"# jsbackup, profile {plan.profile}: kubectl apply -f jsbackup-{plan.profile}.yaml",
-        "# Before that, and in the same namespace, by whoever has what is secret:",
+        "# Before that, and in the same namespace, by somebody who has the secrets:",
         *_secret(name, [shlex.quote(f"--from-file={one.name}={one.path}") for one in files]),
         *_secret(f"{name}-env", [f"--from-literal={variable}=…" for variable in (*plan.variables, *withheld)]),
     ]
@@ -53,7 +53,7 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
             "metadata": {"name": name, "labels": labels},
             "data": {"config.toml": config},
         },
-        *(_cron_job(plan, job, name, image, labels, with_files=bool(files)) for job in plan.jobs),
+        *(_cron_job(plan, job, name, image, labels=labels, with_files=bool(files)) for job in plan.jobs),
     ]
     text = "\n".join([*told, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
     return [File(f"jsbackup-{plan.profile}.yaml", text)]
@@ -86,7 +86,7 @@ def _name(profile: str) -> str:
 
 
 def _cron_job(
-    plan: Plan, job: Job, name: str, image: str, labels: Mapping[str, str], *, with_files: bool
+    plan: Plan, job: Job, name: str, image: str, *, labels: Mapping[str, str], with_files: bool
 ) -> Mapping[str, Any]:
     config = {"name": "config", "mountPath": _CONFIG, "subPath": "config.toml", "readOnly": True}
     mounts: list[Mapping[str, Any]] = [config, {"name": "tmp", "mountPath": "/tmp"}]

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import click
 
-from jsbackup.cli.options import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.profiles import Profile, Setting
+from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.profiles.profiles import Profile, Setting
 from jsbackup.cli.schedules.jobs import JOBS, Credential, Job, Plan, When, times_of
 from jsbackup.cli.schedules.kubernetes import SECRETS_FOLDER, toml_text
 from jsbackup.errors import UsageError
@@ -36,7 +36,7 @@ FindCommand = Callable[[str], click.Command | None]
 
 
 def plan_schedule(
-    profile: Profile, find: FindCommand, every: str, at: str | None, without: Sequence[str]
+    profile: Profile, find: FindCommand, every: str, at: str | None, *, without: Sequence[str]
 ) -> tuple[Plan, list[str]]:
     """What is to run, and what people should know about it. `find` gives a command by its name. Raises UsageError."""
     times, between = times_of(profile.name, every, at)
@@ -62,7 +62,10 @@ def plan_schedule(
     if not jobs:
         raise UsageError("nothing is left to run", hint="Leave out fewer jobs.")
     if any("context" in profile.values(job.name) for job in jobs):
-        notes.append("a context of the nats CLI is looked for in the home of whoever runs this: name its parts instead")
+        notes.append(
+            "a context of the nats CLI is looked for in the home directory of the user who runs this: "
+            "name its parts instead"
+        )
     written = [text for setting in profile.settings for text in _texts(setting)]
     found = {name for text in written for match in _VARIABLE.finditer(text) for name in match.groups() if name}
     plan = Plan(profile.name, profile.path.absolute(), _program(), tuple(jobs), tuple(sorted(found)), between)

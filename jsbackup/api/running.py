@@ -1,0 +1,560 @@
+"""Backups, restores and plans, as the command line runs them: two functions each, one of which is awaited."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from json import dumps
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+from jsbackup.api.connecting import AnyServer, connection_to
+from jsbackup.api.stored import Backup, BackupRepository, Moment, as_texts, moment_text
+from jsbackup.api.telling import OnProgress, progress_to
+from jsbackup.api.worker import Work, Worker, twins
+from jsbackup.config import parse_glob
+from jsbackup.engine.backup.backup import run_backup
+from jsbackup.engine.backup.lease_renewal import hold_lease, hold_to_read, lease_terms
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.read.increment import Incremental
+from jsbackup.engine.restore.preview import preview_restore
+from jsbackup.engine.restore.restore import RestoreReport, run_restore
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.errors import IncompleteError, JsBackupError, RepositoryLocked, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.planning.elsewhere import with_elsewhere
+from jsbackup.planning.failure import all_failed
+from jsbackup.planning.model import Action, Consumers, IfExists, RestorePlan, SendAs
+from jsbackup.planning.preflight import refuse_if_refused
+from jsbackup.planning.rules import Finding
+from jsbackup.planning.typed_options import restore_options
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.read.latest import Choice, Wanted, about_named
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.locking import LockRequest
+from jsbackup.stores.base import LockMode
+from jsbackup.transforms.mask import Unmaskable
+
+__all__ = [
+    "PlannedRestore",
+    "PlannedTarget",
+    "RestoreArguments",
+    "RestoreOutcome",
+    "StreamOutcome",
+    "backup",
+    "backup_async",
+    "plan",
+    "plan_async",
+    "restore",
+    "restore_async",
+]
+
+_log = logging.getLogger(__name__)
+
+# As on the command line: it outlasts the lease of a command that was killed.
+_LOCK_TIMEOUT_SECONDS = 660.0
+
+E = TypeVar("E", bound=StrEnum)
+
+
+# --- backup ---
+
+
+def _backup(
+    server: AnyServer,
+    repository: BackupRepository,
+    *,
+    streams: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
+    consumers: bool = True,
+    config_only: bool = False,
+    check: bool = False,
+    incremental: Literal["auto", "always", "never"] = "auto",
+    lock_until: datetime | timedelta | None = None,
+    lock_mode: Literal["governance", "compliance"] = "governance",
+    allow_empty: bool = False,
+    jobs: int = 4,
+    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
+    progress: OnProgress | None = None,
+) -> Work[Backup]:
+    """Back streams up, as `jsbackup backup` does, and return the backup.
+
+    `server` is a URL, or the result of `jsbackup.connection`. `streams` and `exclude` are names or patterns; without
+    `streams`, all of the account. `jobs` streams are read at the same time. The other arguments are the options of the
+    command. `progress` is called with a `StreamProgress`, from other threads. Warnings go to the log.
+
+    Interrupted (by Ctrl-C, or by cancelling the task), it leaves no backup (at its very end, a whole one), and raises
+    what interrupted it.
+
+    Raises:
+        UsageError: an argument is wrong, or no stream has such a name.
+        IncompleteError: the backup was made, and is partial; `result` is the backup.
+        NatsError: the server cannot be asked, or all streams failed because of it.
+        RepositoryLocked: another command, such as a prune, has locked the repository.
+        KeyUnavailable: the repository is encrypted or signed, and the writer key was not given.
+        StoreError: it cannot be stored.
+    """
+    if not isinstance(repository, BackupRepository):
+        raise _not_opened("repository", repository)
+    connection = connection_to(server)
+    options = BackupOptions(
+        streams=tuple(map(parse_glob, as_texts(streams))),
+        exclude=tuple(map(parse_glob, as_texts(exclude))),
+        tags=_checked_tags(tags or {}),
+        allow_empty=allow_empty,
+        consumers=consumers,
+        config_only=config_only,
+        check=check,
+        incremental=_one_of("incremental", Incremental, incremental),
+        lock=_lock_request(lock_until, _one_of("lock_mode", LockMode, lock_mode)),
+        jobs=_jobs(jobs),
+    )
+    watcher = progress_to(progress)
+
+    def work(worker: Worker) -> Backup:
+        opened = repository._opened()
+        opened.documents.ensure_writable()
+        with hold_lease(
+            opened.store,
+            lease_terms("backup"),
+            wait_seconds=lock_timeout_seconds,
+            waiting=_waiting,
+            sleep=worker.sleep,
+        ) as lease:
+            report = worker.complete(run_backup(BackupRun(connection, opened, options, watcher), lease))
+        for note in report.notes:
+            _log.warning("%s", note)
+        if not report.streams and not report.failures:
+            _log.warning("no stream was backed up: there are none, or all are left out")
+        manifest = report.manifest
+        if manifest is None:
+            raise all_failed([failure.error for failure in report.failures])
+        made = Backup(repository, manifest.id, manifest=manifest)
+        if manifest.result is not Result.COMPLETE:
+            reasons = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
+            reasons += [
+                f"stream {one.stream.name}: {', '.join(one.stream.warnings) or 'something of it is missing'}"
+                for one in report.streams
+                if one.incomplete
+            ]
+            raise IncompleteError(f"backup {manifest.id} is partial: {'; '.join(reasons)}", result=made)
+        return made
+
+    return work
+
+
+backup, backup_async = twins(_backup)
+
+
+def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    for key, value in tags.items():
+        if not (isinstance(key, str) and isinstance(value, str) and key and "=" not in key):
+            raise UsageError(f"tags: not a tag: {key!r}: {value!r}", hint="Keys and values are texts.")
+    return dict(tags)
+
+
+def _lock_request(until: datetime | timedelta | None, mode: LockMode) -> LockRequest | None:
+    if until is None:
+        return None
+    if isinstance(until, timedelta):
+        return LockRequest(mode, for_seconds=until.total_seconds())
+    if until.utcoffset() is None:
+        raise UsageError("lock_until: a time without a zone")
+    return LockRequest(mode, until_seconds=until.timestamp())
+
+
+# --- restore and plan ---
+
+
+class RestoreArguments(TypedDict, total=False):
+    """What says which streams to restore, and how: the options of `jsbackup restore`, by their names."""
+
+    streams: str | Sequence[str]
+    exclude: str | Sequence[str]
+    if_exists: Literal["fail", "skip", "replace"]
+    replace_with_part: bool
+    replicas: int | None
+    storage: Literal["file", "memory"] | None
+    placement_cluster: str | None
+    placement_tags: str | Sequence[str]
+    config: Mapping[str, Any]
+    consumers: Literal["all", "config", "none"]
+    wire: Literal["auto", "v1", "v2"]
+    adapt: bool
+    resume_sources: bool
+    rename: Mapping[str, str]
+    rename_prefix: str | None
+    map_subject: str | Sequence[str]
+    since: Moment | None
+    until: Moment | None
+    subject: str | Sequence[str]
+    mask: str | Sequence[str]
+    unmaskable: Literal["refuse", "drop", "keep"]
+    mask_may_miss: bool
+    pattern_may_miss: bool
+    allow_empty: bool
+
+
+_NOTHING_SAID: RestoreArguments = {
+    "streams": (),
+    "exclude": (),
+    "if_exists": "fail",
+    "replace_with_part": False,
+    "replicas": None,
+    "storage": None,
+    "placement_cluster": None,
+    "placement_tags": (),
+    "config": {},
+    "consumers": "all",
+    "wire": "auto",
+    "adapt": False,
+    "resume_sources": False,
+    "rename": {},
+    "rename_prefix": None,
+    "map_subject": (),
+    "since": None,
+    "until": None,
+    "subject": (),
+    "mask": (),
+    "unmaskable": "refuse",
+    "mask_may_miss": False,
+    "pattern_may_miss": False,
+    "allow_empty": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOutcome:
+    """A stream that was restored. `messages` and `bytes` are at the server; `lost_messages` the repository lacked.
+
+    `verified` is False only where no proof was asked for, or none is possible.
+    """
+
+    name: str
+    as_name: str
+    messages: int
+    bytes: int
+    verified: bool
+    seconds: float
+    lost_messages: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOutcome:
+    """What a restore came to. `streams` and `failed` are by their names in the backup.
+
+    `skipped` and `missing` say which streams were not restored, and why; `warnings` are of the plan, `notes` about the
+    choice of the backup.
+    """
+
+    backup: Backup
+    streams: Mapping[str, StreamOutcome]
+    failed: Mapping[str, JsBackupError]
+    skipped: tuple[Finding, ...]
+    missing: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTarget:
+    """A stream as it would be restored. `replaces`: a stream of its name is there, and would be removed.
+
+    `config` is what it would have. `messages` is a bound where `counted` is False.
+    """
+
+    name: str
+    as_name: str
+    config: JsonObject
+    messages: int
+    counted: bool
+    replaces: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRestore:
+    """What a restore would do, and what blocks it. `streams` is by their names in the backup."""
+
+    backup: Backup
+    streams: Mapping[str, PlannedTarget]
+    refusals: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    skipped: tuple[Finding, ...]
+    missing: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    _plan: RestorePlan
+
+    @property
+    def ok(self) -> bool:
+        """Whether a restore could begin, and all that was asked for is in the backup."""
+        return not self.refusals and not self.missing
+
+    def check(self) -> None:
+        """Raise what a restore would raise: PlanRefused or TargetConflict, or IncompleteError for what is missing."""
+        refuse_if_refused(self._plan)
+        if self.missing:
+            raise IncompleteError("; ".join(f"stream {one.stream} {one.reason}" for one in self.missing), result=self)
+
+
+def _restore(
+    source: Backup | BackupRepository,
+    server: AnyServer,
+    *,
+    partial: bool = False,
+    verify: bool = True,
+    window_bytes: int | None = None,
+    mask_key: bytes = b"",
+    jobs: int = 4,
+    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
+    progress: OnProgress | None = None,
+    **how: Unpack[RestoreArguments],
+) -> Work[RestoreOutcome]:
+    """Restore streams of a backup into a server, as `jsbackup restore` does: nothing is changed unless all can be.
+
+    `source` is a backup; or a repository, for the `latest` backup of the source that `server` leads to. `server` is a
+    URL, or the result of `jsbackup.connection`. What is restored is read back and compared, unless `verify` is False.
+
+    `how` are the options of the command:
+
+    - `streams`, `exclude`: names or patterns
+    - `if_exists`: `fail`, `skip` or `replace`; `replace_with_part`
+    - `since`, `until`, `subject`: which messages, as in `Stream.messages`
+    - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
+    - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key that hashes are made with
+    - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
+      `placement_cluster`, `placement_tags`, `consumers` (`all`, `config`, `none`)
+    - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `window_bytes`
+
+    Interrupted (by Ctrl-C, or by cancelling the task), it removes what is half-made, and raises what interrupted it.
+
+    Raises:
+        UsageError: an argument is wrong, or names something that does not exist.
+        PlanRefused, TargetConflict: something blocks it; nothing was changed.
+        IntegrityError: something that is needed is lost or damaged; nothing was changed.
+        KeyUnavailable: messages are encrypted, and no key that reads them was given.
+        IncompleteError: not all that was asked for was restored; `result` is the outcome.
+        NatsError: the server cannot be asked. Any error of its streams, if none was restored.
+        StoreError: the repository cannot be read.
+    """
+    repository = _repository_of(source)
+    connection, options = connection_to(server), restore_options(_typed("restore", how))
+    options.reshape.masks.check_secret(mask_key)
+    settings = RestoreSettings(
+        jobs=_jobs(jobs), window_bytes=window_bytes, verify=verify, partial=partial, mask_secret=mask_key
+    )
+    watcher = progress_to(progress)
+
+    def work(worker: Worker) -> RestoreOutcome:
+        opened = repository._opened()
+        with hold_to_read(
+            opened,
+            "restore",
+            wait_seconds=lock_timeout_seconds,
+            waiting=_waiting,
+            note=_log.warning,
+            sleep=worker.sleep,
+        ):
+            search = _Search(opened, source, Wanted(options.streams, options.exclude))
+            report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
+        report = replace(report, plan=with_elsewhere(report.plan, search.choice))
+        outcome = _outcome(repository, search, report)
+        if report.failures and not report.streams:
+            raise all_failed([failure.error for failure in report.failures], "restored")
+        if report.code:
+            raise IncompleteError(f"not all was restored: {'; '.join(_lacking(report))}", result=outcome)
+        return outcome
+
+    return work
+
+
+restore, restore_async = twins(_restore)
+
+
+def _plan(
+    source: Backup | BackupRepository,
+    server: AnyServer,
+    *,
+    mask_key: bytes = b"",
+    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
+    **how: Unpack[RestoreArguments],
+) -> Work[PlannedRestore]:
+    """Say what `restore` would do with the same arguments, and what blocks it. Nothing is changed.
+
+    Raises:
+        UsageError: an argument is wrong, or names something that does not exist.
+        NatsError: the server cannot be asked.
+        KeyUnavailable, IntegrityError: messages that it has to look at cannot be read.
+        StoreError: the repository cannot be read.
+    """
+    repository = _repository_of(source)
+    connection, options = connection_to(server), restore_options(_typed("plan", how))
+    if mask_key:
+        options.reshape.masks.check_secret(mask_key)
+
+    def work(worker: Worker) -> PlannedRestore:
+        opened = repository._opened()
+        with hold_to_read(
+            opened, "plan", wait_seconds=lock_timeout_seconds, waiting=_waiting, note=_log.warning, sleep=worker.sleep
+        ):
+            search = _Search(opened, source, Wanted(options.streams, options.exclude))
+            preview = worker.complete(preview_restore(connection, opened, search, options, now_ns=time.time_ns))
+        made = with_elsewhere(preview.plan, search.choice)
+        return PlannedRestore(
+            backup=Backup(repository, search.found.id, manifest=search.found),
+            streams={action.entry.name: _planned(action) for action in made.actions},
+            refusals=made.refusals,
+            warnings=_warnings(made),
+            skipped=made.skipped,
+            missing=tuple(made.missing),
+            notes=search.notes,
+            _plan=made,
+        )
+
+    return work
+
+
+plan, plan_async = twins(_plan)
+
+
+class _Search:
+    """Finds the backup for the source that is connected to. Called from a thread of the engine."""
+
+    def __init__(self, repository: Repository, source: Backup | BackupRepository, wanted: Wanted) -> None:
+        self._repository = repository
+        self._named = source._manifest if isinstance(source, Backup) else None
+        self._wanted = wanted
+        self.choice: Choice | None = None
+
+    def __call__(self, source: Source) -> Manifest:
+        if self._named is not None:
+            self.choice = Choice(self._named, tuple(about_named(self._named, source)))
+        else:
+            wanted = replace(self._wanted, origin=origin_of(source))
+            self.choice = self._repository.choose(layout.LATEST, wanted, source)
+        return self.choice.manifest
+
+    @property
+    def found(self) -> Manifest:
+        assert self.choice is not None
+        return self.choice.manifest
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return () if self.choice is None else self.choice.notes
+
+
+def _repository_of(source: Backup | BackupRepository) -> BackupRepository:
+    if not isinstance(source, Backup | BackupRepository):
+        raise _not_opened("source", source)
+    return source.repository if isinstance(source, Backup) else source
+
+
+def _not_opened(name: str, given: object) -> TypeError:
+    return TypeError(f"{name}: not a {type(given).__name__}, but the result of jsbackup.open")
+
+
+def _outcome(repository: BackupRepository, search: _Search, report: RestoreReport) -> RestoreOutcome:
+    return RestoreOutcome(
+        backup=Backup(repository, search.found.id, manifest=search.found),
+        streams={one.name: _restored(one) for one in report.streams},
+        failed={failure.name: failure.error for failure in report.failures},
+        skipped=report.plan.skipped,
+        missing=tuple(report.plan.missing),
+        warnings=_warnings(report.plan),
+        notes=search.notes,
+    )
+
+
+def _restored(stream: RestoredStream) -> StreamOutcome:
+    return StreamOutcome(
+        name=stream.name,
+        as_name=stream.as_name,
+        messages=stream.messages,
+        bytes=stream.bytes,
+        verified=stream.verified,
+        seconds=stream.seconds,
+        lost_messages=sum(problem.messages for problem in stream.lost),
+        notes=stream.notes,
+    )
+
+
+def _planned(action: Action) -> PlannedTarget:
+    return PlannedTarget(
+        name=action.entry.name,
+        as_name=action.name,
+        config=action.config,
+        messages=action.entry.captured.messages,
+        counted=action.counted,
+        replaces=action.replaces,
+        seconds=action.seconds,
+    )
+
+
+def _warnings(made: RestorePlan) -> tuple[Finding, ...]:
+    return (*made.warnings, *(found for action in made.actions for found in action.warnings))
+
+
+def _lacking(report: RestoreReport) -> list[str]:
+    """Why a restore is incomplete, in half sentences."""
+    found = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
+    found += [f"stream {one.stream} {one.reason}" for one in (*report.plan.missing, *report.plan.skipped)]
+    for stream in report.streams:
+        lost = sum(problem.messages for problem in stream.lost)
+        found += [f"stream {stream.name} lacks {lost} messages that are lost"] if lost else []
+        found += [f"stream {stream.name}: {', '.join(stream.notes)}"] if stream.incomplete and not lost else []
+    return found
+
+
+# --- arguments ---
+
+
+def _typed(called: str, how: RestoreArguments) -> dict[str, Any]:
+    """As they are typed on the command line. Raises UsageError; TypeError for a name that there is not."""
+    if unknown := sorted(how.keys() - _NOTHING_SAID.keys()):
+        raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
+    said: RestoreArguments = {**_NOTHING_SAID, **how}
+    if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:
+        raise UsageError(f"replicas: {said['replicas']} is not in the range 1 to 5")
+    if said["storage"] not in (None, "file", "memory"):
+        raise UsageError(f"storage: {said['storage']!r} is not one of file, memory")
+    _one_of("if_exists", IfExists, said["if_exists"])
+    _one_of("consumers", Consumers, said["consumers"])
+    _one_of("unmaskable", Unmaskable, said["unmaskable"])
+    if said["wire"] not in ("auto", "v1", "v2"):
+        raise UsageError(f"wire: {said['wire']!r} is not one of {SendAs.AUTO}, {SendAs.V1}, {SendAs.V2}")
+    lists = ("streams", "exclude", "map_subject", "subject", "mask")
+    return {
+        **said,
+        **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]
+        "placement_tag": as_texts(said["placement_tags"]),
+        "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
+        "rename": [f"{old}={new}" for old, new in said["rename"].items()],
+        "since": moment_text("since", said["since"]),
+        "until": moment_text("until", said["until"]),
+    }
+
+
+def _one_of(name: str, kind: type[E], value: str) -> E:
+    if value not in list(kind):
+        raise UsageError(f"{name}: {value!r} is not one of {', '.join(kind)}")
+    return kind(value)
+
+
+def _jobs(jobs: int) -> int:
+    if not 1 <= jobs <= 64:
+        raise UsageError(f"jobs: {jobs} is not in the range 1 to 64")
+    return jobs
+
+
+def _waiting(error: RepositoryLocked) -> None:
+    _log.warning("%s; waiting for it", error.message)

@@ -1,0 +1,79 @@
+"""Progress by a callback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from jsbackup.progress import NullProgress, Progress
+
+__all__ = ["OnProgress", "StreamProgress", "progress_to"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """How far a stream is; in a restore it has its name at the server.
+
+    Bytes are those of messages, not compressed. Totals are announced before, and may be missed by some percent. A
+    stream that is begun again, after a failure, is back at 0.
+    """
+
+    stream: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    done_messages: int = 0
+    total_messages: int = 0
+    finished: bool = False
+
+
+OnProgress: TypeAlias = Callable[[StreamProgress], object]
+"""Called from other threads, never by two at once. It should be quick: the work waits for it. If it raises, that is
+logged, and it is called no more."""
+
+
+def progress_to(callback: OnProgress | None) -> Progress:
+    return NullProgress() if callback is None else _Telling(callback)
+
+
+class _Telling:
+    """A watcher that calls a callback."""
+
+    def __init__(self, callback: OnProgress) -> None:
+        self._callback: OnProgress | None = callback
+        self._streams: dict[str, StreamProgress] = {}
+        self._lock = threading.Lock()
+
+    def expect(self, totals: Mapping[str, int]) -> None:
+        for name, total_bytes in totals.items():
+            self.start(name, total_bytes, 0)
+
+    def start(self, name: str, total_bytes: int, total_messages: int) -> None:
+        begun = StreamProgress(name, total_bytes=total_bytes, total_messages=total_messages)
+        self._tell(name, lambda _now: begun)
+
+    def advance(self, name: str, byte_count: int, messages: int) -> None:
+        self._tell(
+            name,
+            lambda now: replace(
+                now, done_bytes=now.done_bytes + byte_count, done_messages=now.done_messages + messages
+            ),
+        )
+
+    def finish(self, name: str) -> None:
+        self._tell(name, lambda now: replace(now, finished=True))
+
+    def _tell(self, name: str, change: Callable[[StreamProgress], StreamProgress]) -> None:
+        with self._lock:
+            now = self._streams[name] = change(self._streams.get(name) or StreamProgress(name))
+            if self._callback is None:
+                return
+            try:
+                self._callback(now)
+            except Exception:  # noqa: BLE001 - whatever it is, it is not the work that failed
+                self._callback = None
+                _log.warning("the progress callback failed, and is not called again", exc_info=True)

@@ -1,0 +1,128 @@
+"""`jsbackup backup`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.context import Shared, jobs_option
+from jsbackup.cli.options.leases import lock_timeout_option, writing
+from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
+from jsbackup.cli.options.spark import Where, spread_by_spark
+from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.reports import tell_backup
+from jsbackup.config import parse_glob
+from jsbackup.stores.base import LockMode
+
+if TYPE_CHECKING:
+    from jsbackup.repository.write.locking import LockRequest
+
+__all__ = ["COMMANDS"]
+
+
+def _lock_request(text: str, mode: str) -> LockRequest:
+    from jsbackup.repository.write.locking import LockRequest
+
+    until, duration = parse_lock_end(text)
+    return LockRequest(LockMode(mode), until_seconds=until, for_seconds=duration)
+
+
+@click.command(cls=Command, needs_server=True, unattended=True)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+)
+@click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help="Tag the backup.")
+@click.option("--no-consumers", is_flag=True, help="Leave consumers out.")
+@click.option("--config-only", is_flag=True, help="Configurations of streams and consumers, without messages.")
+@click.option("--check", is_flag=True, help="Let the server check its store first; slow before 2.15.")
+@click.option(
+    "--incremental",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Read only what is new: where that is quicker and loses nothing of the consumers' state, wherever it can be "
+    "proved to be all that has changed, or not at all.",
+)
+@click.option(
+    "--lock-until",
+    metavar="DURATION|TIME",
+    help="Lock the backup in the store for this long (S3 with object lock), such as 30d.",
+)
+@click.option(
+    "--lock-mode",
+    type=click.Choice([mode.value for mode in LockMode]),
+    default="governance",
+    show_default=True,
+    help="Who may end that lock early: users with a special permission, or nobody.",
+)
+@click.option("--allow-empty", is_flag=True, help="Allow a backup that has nothing of what earlier backups have.")
+@no_init_option
+@jobs_option
+@spread_by_spark
+@lock_timeout_option
+def backup(
+    shared: Shared,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    no_consumers: bool,
+    config_only: bool,
+    check: bool,
+    incremental: str,
+    lock_until: str | None,
+    lock_mode: str,
+    allow_empty: bool,
+    no_init: bool,
+    jobs: int,
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Back streams up: all of the account, or those named (globs are allowed).
+
+    Where the location is empty, the repository is made when there is something to store, unless with --no-init. A
+    stream that fails does not stop the others: the exit code is 3 then, and the output names it. It is 3, too, if
+    nothing is left of what earlier backups of the same server and account have, unless with --allow-empty. With
+    --spark-master executors of Spark read and store the streams, as many at the same time as Spark can, or as --jobs
+    says.
+    """
+    from jsbackup.engine.backup.backup import run_backup
+    from jsbackup.engine.backup.options import BackupOptions
+    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.engine.read.increment import Incremental
+
+    start_log(shared)
+    options = BackupOptions(
+        streams=tuple(map(parse_glob, streams)),
+        exclude=tuple(map(parse_glob, exclude)),
+        tags=parse_tags(tags),
+        profile=shared.profile,
+        allow_empty=allow_empty,
+        consumers=not no_consumers,
+        config_only=config_only,
+        check=check,
+        incremental=Incremental(incremental),
+        lock=None if lock_until is None else _lock_request(lock_until, lock_mode),
+        jobs=jobs,
+    )
+    if where.given:
+        from jsbackup.cli.commands.spark.fan_out import spread_backup
+
+        return spread_backup(shared, options, where, lock_timeout, may_make=not no_init)
+    connection = connection_of(shared)
+    repository = open_or_make_repository(shared, may_make=not no_init)
+    with (
+        writing(shared, repository, "backup", lock_timeout) as lease,
+        make_progress("backup", wanted=shared.progress) as progress,
+    ):
+        report = run_async(run_backup(BackupRun(connection, repository, options, progress), lease))
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures, notes=report.notes)
+
+
+COMMANDS = {"backup": backup}

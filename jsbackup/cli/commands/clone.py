@@ -1,0 +1,131 @@
+"""`jsbackup clone`. The engine is imported when it is called: `--help` and completion load this module.
+
+The second server has the options of the first, with `--to-` before them. Nothing of the environment and no selected
+context stands in for them: a target is only ever what was named.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import GIVEN, Shared, jobs_option, write_options
+from jsbackup.cli.options.opening import connection_of, run_async, target_connection_of
+from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.restore_options import Asked, live_planning_options, window_option
+from jsbackup.cli.options.shared import SERVER_OPTIONS
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.plan_report import preview_json, tell_preview
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.config import parse_size
+
+if TYPE_CHECKING:
+    from jsbackup.config import Connection
+    from jsbackup.planning.model import RestoreOptions
+
+__all__ = ["COMMANDS"]
+
+_PREFIX = "to_"
+_VARIABLE = re.compile(r" \[env: \w+\]")
+_BETTER = re.compile(r"better given by NATS_\w+")
+
+
+def _to(option: click.Option) -> click.Option:
+    """The same option for the second server."""
+    names = [f"--to-{name.removeprefix('--')}" for name in option.opts if name.startswith("--")]
+    text = _BETTER.sub("better given as env://VARIABLE", _VARIABLE.sub("", option.help or ""))
+    return click.Option(names, metavar=option.metavar, type=option.type, is_flag=option.is_flag, help=text)
+
+
+TO_OPTIONS = [_to(option) for option in SERVER_OPTIONS]
+
+
+class CloneCommand(Command):
+    """A command with options for a second server; those that were given are passed as `to`, named as for the first."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, needs_server=True, **kwargs)
+        self.params = [*self.params, *TO_OPTIONS]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        given = {}
+        for option in TO_OPTIONS:
+            name = str(option.name)
+            typed = ctx.get_parameter_source(name) in GIVEN
+            value = ctx.params.pop(name)
+            if typed:
+                given[name.removeprefix(_PREFIX)] = value
+        ctx.params["to"] = given
+        return super().invoke(ctx)
+
+    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_shared_options(ctx, formatter)
+        write_options(ctx, formatter, "Options of the second server", TO_OPTIONS)
+
+
+@click.command(cls=CloneCommand)
+@live_planning_options
+@click.option("--dry-run", is_flag=True, help="Show what would be done and what blocks it; change nothing.")
+@window_option
+@click.option("--no-verify", is_flag=True, help="Do not read back what was cloned.")
+@jobs_option
+@mask_key_options
+def clone(
+    shared: Shared,
+    to: Mapping[str, Any],
+    asked: Asked,
+    dry_run: bool,
+    *,
+    window: str | None,
+    no_verify: bool,
+    jobs: int,
+    mask_secret: bytes,
+) -> int:
+    """Bring streams and consumers from one server straight to another, then read them back and compare.
+
+    Nothing is stored in between. Streams are named, or meant by globs ('*' for all). Nothing is changed unless
+    everything asked for can be cloned; --dry-run tells before. With --if-exists replace it may be repeated: what is
+    there stays until its copy is proved.
+    """
+    from jsbackup.engine.clone.clone import run_clone
+    from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+
+    start_log(shared)
+    options = asked.options()
+    options.reshape.masks.check_secret(mask_secret)
+    settings = RestoreSettings(
+        jobs=jobs,
+        window_bytes=None if window is None else parse_size(window),
+        verify=not no_verify,
+        mask_secret=mask_secret,
+    )
+    source, target = connection_of(shared), target_connection_of(to)
+    if dry_run:
+        return _preview(shared, source, target, options)
+    with make_progress("clone", wanted=shared.progress) as progress:
+        report = run_async(run_clone(RestoreRun(target, options, settings, progress), source))
+    return tell_restored(shared, report, "cloned")
+
+
+def _preview(shared: Shared, source: Connection, target: Connection, options: RestoreOptions) -> int:
+    from jsbackup.engine.clone.clone import preview_clone
+
+    preview, described = run_async(preview_clone(source, target, options, now_ns=time.time_ns))
+    origin = {
+        "version": described.server_version,
+        "cluster": described.cluster or None,
+        "account": described.account or None,
+    }
+    document = {"source": origin} | preview_json(preview)
+    told = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
+    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", told))
+    return preview.plan.code
+
+
+COMMANDS = {"clone": clone}

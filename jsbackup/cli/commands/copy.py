@@ -1,0 +1,256 @@
+"""`jsbackup copy`. What takes long to import is imported when it is called: `--help` and completion load this module.
+
+The second repository has the options of the first, with `--to-` before them, and its variables begin with
+`JSBACKUP_TO_`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup
+from jsbackup.cli.options.context import GIVEN, Shared, write_options
+from jsbackup.cli.options.latest import find_ids
+from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
+from jsbackup.cli.options.opening import (
+    TOOL,
+    keys_of,
+    make_repository,
+    new_repository_id,
+    no_init_option,
+    not_made,
+    open_with_keys,
+    store_at,
+)
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, UsageError
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.crypto.keys import GivenKeys
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.write.copying import CopyReport
+    from jsbackup.stores.base import Store
+
+__all__ = ["COMMANDS"]
+
+_PREFIX = "to_"
+
+
+def _to(option: click.Option) -> click.Option:
+    """The same option for the second repository."""
+    names = [f"--to-{name.removeprefix('--')}" for name in (*option.opts, *option.secondary_opts)]
+    text = (option.help or "").replace("JSBACKUP_", "JSBACKUP_TO_").replace("--s3-", "--to-s3-")
+    return click.Option(["/".join(names)], metavar=option.metavar, type=option.type, default=None, help=text)
+
+
+# The second one is written to and not read: no identity and no passphrase.
+_WRITES = ("writer_key", "writer_key_command", "expect_signer")
+
+TO_OPTIONS = [_to(option) for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """The options of the second repository that were given, by the names that they have for the first."""
+
+    s3: Mapping[str, Any]
+    keys: Mapping[str, Any]
+
+
+class CopyCommand(Command):
+    """A command with options for a second repository, which its function gets as `second`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *TO_OPTIONS]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        s3: dict[str, Any] = {}
+        keys: dict[str, Any] = {}
+        for option in TO_OPTIONS:
+            given = ctx.get_parameter_source(str(option.name)) in GIVEN
+            name, value = str(option.name).removeprefix(_PREFIX), ctx.params.pop(str(option.name))
+            if given:
+                (s3 if name.startswith("s3_") else keys)[name] = value
+        ctx.params["second"] = Second(s3, keys)
+        return super().invoke(ctx)
+
+    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_shared_options(ctx, formatter)
+        write_options(ctx, formatter, "Options of the second repository", TO_OPTIONS)
+
+
+@click.command(cls=CopyCommand, unattended=True)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
+@click.option(
+    "--to-repo",
+    metavar="LOCATION",
+    type=GLOBAL_OPTIONS[0].type,  # as --repo, which shells complete
+    required=True,
+    help="The repository to copy into.",
+)
+@click.option("--decrypt", is_flag=True, help="Allow a plain repository to be the copy of an encrypted one.")
+@no_init_option
+@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Objects at the same time.")
+@lock_timeout_option
+def copy(
+    shared: Shared,
+    second: Second,
+    backups: tuple[str, ...],
+    to_repo: str,
+    *,
+    decrypt: bool,
+    no_init: bool,
+    jobs: int,
+    lock_timeout: str,
+) -> int:
+    """Copy backups into another repository: all of them, or those named (ids, their starts, or `latest`).
+
+    Only what is missing there travels, checked on its way, so the command may be repeated and interrupted. An empty
+    location becomes a plain repository when there is something to store, or, if the first one is encrypted or signed, a
+    replica: it has the same keys, and no key that reads messages is needed to copy. With --no-init it stays empty. Into
+    other repositories encrypted backups are copied with --identity, and encrypted again.
+
+    A backup that cannot be copied does not stop the others: the exit code is 3 then, and the output names it.
+    """
+    from jsbackup.repository import layout
+    from jsbackup.repository.checks.evidence import find_gaps
+    from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
+
+    start_log(shared)
+    source, keys = open_with_keys(shared)
+    known = source.backups()
+    chosen = [layout.resolve_backup(text, known) for text in find_ids(shared, source, backups)] or known
+    to = replace(shared, repo=to_repo, s3=second.s3, keys=second.keys, variables="JSBACKUP_TO_")
+    target = _open_target(to, source, keys, decrypt=decrypt, may_make=not no_init)
+    with (
+        reading(shared, source, "copy", lock_timeout),
+        writing(to, target, "copy", lock_timeout) as lease,
+        make_progress("copy", wanted=shared.progress) as progress,
+    ):
+        report = copy_backups(source, target, chosen, lease, progress=progress, jobs=jobs)
+        if not backups:
+            gaps = [gap for gap in find_gaps(source.documents, wanted=()) if gap.backup and gap.backup not in known]
+            missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
+            report = replace(report, failed=(*report.failed, *missing))
+    return _tell(shared, target, report)
+
+
+def _overlap(source: str, target: str) -> str:
+    """What the target is to the source if one of them lies within the other, else ""."""
+    if source == target:
+        return "itself"
+    if target.startswith(f"{source}/"):
+        return "a part of itself"
+    return "one that contains it" if source.startswith(f"{target}/") else ""
+
+
+def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool) -> Repository:
+    """The second repository; where the location is empty, it is made when the first thing is stored in it. `keys` are
+    those of the first one."""
+    from jsbackup.repository.crypto.keys import NO_KEYS
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.write.copying import is_replica
+
+    assert to.repo is not None
+    store, own_keys = store_at(to.repo, to), keys_of(to)
+    if what := _overlap(*(os.path.realpath(one.location) for one in (source.store, store))):
+        raise UsageError(
+            f"{source.store.location} would be copied into {what}", hint="Name another one with --to-repo."
+        )
+    try:
+        target = Repository.open(store)
+    except RepositoryNotFound as missing:
+        if own_keys != NO_KEYS:  # whoever has keys expects a repository there
+            raise
+        if not may_make:
+            raise not_made(missing) from None
+        return _late_target(to, store, source, keys, missing=missing, decrypt=decrypt)
+    if source.descriptor.recipient is not None and target.descriptor.recipient is None and not decrypt:
+        raise UsageError(
+            f"{source.store.location} is encrypted, and {store.location} is not",
+            hint="If everybody who has that store may read the backups, add --decrypt.",
+        )
+    if own_keys == NO_KEYS and is_replica(source, target):
+        own_keys = keys
+    return Repository.open(store, own_keys)
+
+
+def _late_target(
+    to: Shared,
+    store: Store,
+    source: Repository,
+    keys: GivenKeys,
+    *,
+    missing: RepositoryNotFound,
+    decrypt: bool,
+) -> Repository:
+    """One that is going to be made at `store`: a plain one, or a replica."""
+    from jsbackup.repository.crypto.access import open_access
+    from jsbackup.repository.descriptor import Descriptor
+    from jsbackup.repository.repository import Repository
+    from jsbackup.repository.write.late_repository import make_late
+
+    created = format_time(time.time_ns())
+    if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):
+        repository_id = new_repository_id()
+
+        def make_plain() -> Repository:
+            to.output.announce(f"{missing.message}: making one")
+            return make_repository(to, repository_id)
+
+        return make_late(store, Descriptor(repository_id, created, TOOL), make_plain, clock=time.time)
+
+    def make_replica() -> Repository:
+        to.output.announce(f"{missing.message}: making one, a replica")
+        return Repository.create_replica(
+            store, source, probe_id=os.urandom(8).hex(), created=created, tool=TOOL, keys=keys
+        )
+
+    # Its keys are those of the first one, where they are still to be found.
+    access = open_access(source.store, source.descriptor, keys)
+    descriptor = replace(source.descriptor, created=created, tool=TOOL)
+    return make_late(store, descriptor, make_replica, access=access, clock=time.time)
+
+
+def _tell(shared: Shared, target: Repository, report: CopyReport) -> int:
+    if len(report.failed) == 1 and not report.copied and not report.present:
+        raise report.failed[0].error
+    output = shared.output
+
+    def text() -> None:
+        for one in report.failed:
+            output.line(State("not copied"), f": {one.id}: {one.error.message}")
+        present = f", {format_count(len(report.present))} there already" if report.present else ""
+        output.line(
+            f"copied {format_count(len(report.copied), 'backup')} to {target.store.location}: "
+            f"{format_count(report.copied_objects, 'object')}, {format_bytes(report.copied_bytes)}{present}"
+        )
+
+    document = {
+        "copied_objects": report.copied_objects,
+        "copied_bytes": report.copied_bytes,
+        "skipped_objects": report.skipped_objects,
+        "backups": list(report.copied),
+        "present": list(report.present),
+        "failed": [
+            {"backup": one.id, "code": one.error.exit_code, "reason": one.error.message} for one in report.failed
+        ],
+    }
+    output.result(document, text)
+    return IncompleteError.exit_code if report.failed else 0
+
+
+COMMANDS = {"copy": copy}

@@ -1,0 +1,324 @@
+"""`jsbackup diff`. What reads backups and servers is imported when it is called: `--help` and completion load this."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup, complete_stream
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import LATEST, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.config import Glob, is_chosen, parse_glob
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.progress import Progress
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange
+    from jsbackup.repository.read.diff import Compare, DiffReport, StreamDiff
+    from jsbackup.repository.read.message_diff import Example, Range
+
+__all__ = ["COMMANDS"]
+
+LIVE = "live"
+_SHOWN_RANGES = 5
+_SIGNS = {"added": "+", "removed": "-", "changed": "!"}
+
+
+def _complete_side(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    live = [CompletionItem(LIVE)] if LIVE.startswith(incomplete) else []
+    return live + complete_backup(ctx, param, incomplete)
+
+
+@click.command(cls=Command, needs_server=True, answers=True)
+@click.argument("a", shell_complete=_complete_side)
+@click.argument("b", shell_complete=_complete_side)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+)
+@click.option(
+    "--messages",
+    "named",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Show up to this many added, removed and changed messages of each stream.",
+)
+@choosing_options
+@on_spark
+@lock_timeout_option
+def diff(
+    shared: Shared,
+    a: str,
+    b: str,
+    streams: tuple[str, ...],
+    *,
+    exclude: tuple[str, ...],
+    named: int,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
+
+    A and B are ids of backups, their starts, or `latest`; one of them may be `live`: then `latest` is the newest backup
+    of the source that is connected to, if there is any. Streams of equal digests are equal; of others only those
+    segments are read that differ. A live stream is read whole, up to where it ends then.
+
+    With --spark-master two backups are compared by Spark, on as many cores and machines as it has.
+    """
+    from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
+
+    start_log(shared)
+    globs, excluded = [parse_glob(text) for text in streams], [parse_glob(text) for text in exclude]
+    if a == b == LIVE:
+        raise UsageError("both sides are live", hint="Name a backup on one side.")
+    if LIVE not in (a, b) and shared.server:
+        raise UsageError("server options make no sense between two backups", hint="Leave them out, or name `live`.")
+    if LIVE in (a, b) and where.given:
+        raise UsageError("options of Spark make sense between two backups only", hint="Leave them out.")
+    choosing = parse_choosing(LATEST if LATEST in (a, b) else a, origins, tags)
+    connection = connection_of(shared) if LIVE in (a, b) else None
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "diff", lock_timeout),
+        make_progress("diff", wanted=shared.progress) as progress,
+        _comparer(shared, where, progress) as compare,
+    ):
+        source = None
+        if connection is not None and LATEST in (a, b):
+            from jsbackup.engine.link.source import read_source
+
+            source = run_async(read_source(connection))
+        finders = [
+            make_finder(
+                shared,
+                repository,
+                text,
+                choosing,
+                streams=globs,
+                exclude=excluded,
+                silent=True,
+                all_needed=False,
+            )
+            for text in (a, b)
+            if text != LIVE
+        ]
+        found = iter([finder(source) for finder in finders])
+        sides = [None if text == LIVE else next(found) for text in (a, b)]
+        manifests = [manifest for manifest in sides if manifest is not None]
+        choice = _Choice(globs, excluded, manifests)
+        consumers = all(m.selection is None or m.selection.consumers for m in manifests)
+        run = DiffRun(repository.objects, choice.choose, consumers, named, progress)
+        if connection is None:
+            old, new = manifests
+            report = diff_backups(run, old, new, compare)
+        else:
+            from jsbackup.engine.check.diff_live import diff_live
+
+            side = Side.A if sides[0] is not None else Side.B
+            report = run_async(diff_live(run, connection, manifests[0], side))
+    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped)
+
+
+@contextmanager
+def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Compare | None]:
+    """What compares messages on Spark, if that was asked for. Spark is started when there are any to be compared."""
+    if not where.given:
+        yield None
+        return
+    settings = settings_of(where)
+    from jsbackup.pipeline.jobs.diff import SparkComparer
+    from jsbackup.pipeline.session.session import open_session
+
+    with ExitStack() as stack:
+        yield SparkComparer(lambda: stack.enter_context(open_session(settings)), place_given(shared), progress)
+
+
+class _Choice:
+    """Which streams are compared: those asked for that each backup was asked for too. `skipped` are the others."""
+
+    def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
+        self._globs = globs
+        self._excluded = excluded
+        self._manifests = manifests
+        self.skipped: dict[str, str] = {}
+
+    def choose(self, names: Set[str]) -> Set[str]:
+        """Of the names on either side. UsageError for a pattern that chooses none, or none that can be compared."""
+        wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
+        self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
+        for glob in self._globs:
+            found = sorted(filter(glob.matches, names))
+            if not found:
+                raise UsageError(f"no stream on either side matches {glob.pattern}")
+            if all(name in self.skipped for name in found):
+                raise UsageError(f"stream {found[0]} cannot be compared: {self.skipped[found[0]]}")
+        if self._excluded and names and not wanted:
+            raise UsageError("--exclude leaves out all streams, so nothing would be compared", hint="Correct it.")
+        return wanted - self.skipped.keys()
+
+    def _reason(self, stream: str) -> str | None:
+        for manifest in self._manifests:
+            asked = manifest.selection
+            if asked is not None and not is_chosen(
+                stream, [Glob(text) for text in asked.streams], [Glob(text) for text in asked.exclude]
+            ):
+                return f"backup {manifest.id} was made without it on purpose"
+        return None
+
+
+# --- what it prints ---
+
+
+def _tell(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
+    output = shared.output
+    equal = not report.failures and all(stream.equal for stream in report.streams)
+    failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]
+    document = {
+        "a": sides[0],
+        "b": sides[1],
+        "equal": equal,
+        "streams": [_stream_json(stream) for stream in report.streams],
+        "failed": failed,
+        "skipped": [{"name": name, "reason": reason} for name, reason in sorted(skipped.items())],
+    }
+
+    def text() -> None:
+        different = [stream for stream in report.streams if not stream.equal]
+        if different:
+            output.table(
+                ["STREAM", ">ADDED", ">REMOVED", ">CHANGED", ">CONFIG", ">CONSUMERS"],
+                [
+                    (
+                        s.name,
+                        format_count(s.messages.added),
+                        format_count(s.messages.removed),
+                        format_count(s.messages.changed),
+                        str(len(s.config)) if s.only_in is None else f"only in {s.only_in.upper()}",
+                        str(len(s.consumers)),
+                    )
+                    for s in different
+                ],
+            )
+        for stream in report.streams:
+            for line in _details(stream):
+                output.line(f"{stream.name}: {line}")
+        tell_each(output, (Said("failed", f.name, f.error.message, f.error.hint or "") for f in report.failures))
+        tell_each(output, (Said("skipped", name, reason) for name, reason in sorted(skipped.items())))
+        same = format_count(len(report.streams) - len(different), "stream")
+        lacking = f", {len(failed)} not compared" if failed else ""
+        output.line(f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}")
+
+    output.result(document, text)
+    codes = {failure.error.exit_code for failure in report.failures}
+    if codes:
+        return codes.pop() if len(codes) == 1 else IncompleteError.exit_code
+    return 0 if equal else JsBackupError.exit_code
+
+
+def _details(stream: StreamDiff) -> Iterator[str]:
+    messages = stream.messages
+    if stream.recreated:
+        a, b = stream.created
+        yield f"another stream of that name: created {a}, then {b}" if a != b else "compared across servers"
+    for one in messages.ranges[:_SHOWN_RANGES]:
+        yield _range_text(one)
+    if more := max(len(messages.ranges) - _SHOWN_RANGES, 0) + messages.ranges_left_out:
+        yield f"… and {format_count(more, 'more range')}"
+    for example in messages.examples:
+        yield _example_text(example)
+    for change in stream.config:
+        yield f"config {_change_text(change)}"
+    for consumer in stream.consumers:
+        yield from _consumer_text(consumer)
+    for note in stream.notes:
+        yield f"note: {note}"
+
+
+def _range_text(one: Range) -> str:
+    sequences = str(one.first_seq) if one.messages == 1 else f"{one.first_seq} to {one.last_seq}"
+    return f"{one.change} {sequences} ({format_count(one.messages, 'message')})"
+
+
+def _example_text(example: Example) -> str:
+    what = f"  ({', '.join(example.what)})" if example.what else ""
+    return f"{_SIGNS[example.change]} {example.sequence}  {format_time(example.timestamp_ns)}  {example.subject}{what}"
+
+
+def _change_text(change: FieldChange) -> str:
+    old, new = ("-" if value is None else json.dumps(value, ensure_ascii=False) for value in (change.old, change.new))
+    return f"{change.field}: {old} -> {new}"
+
+
+def _consumer_text(consumer: ConsumerChange) -> Iterator[str]:
+    if not consumer.config and not consumer.state:
+        yield f"consumer {consumer.name}: {consumer.change}"
+    for kind, changes in (("config", consumer.config), ("state", consumer.state)):
+        for change in changes:
+            yield f"consumer {consumer.name}: {kind} {_change_text(change)}"
+
+
+def _stream_json(stream: StreamDiff) -> JsonObject:
+    messages = stream.messages
+    return {
+        "stream": stream.name,
+        "equal": stream.equal,
+        "only_in": stream.only_in,
+        "added": messages.added,
+        "removed": messages.removed,
+        "changed": messages.changed,
+        "ranges": [
+            {"change": r.change, "first_seq": r.first_seq, "last_seq": r.last_seq, "messages": r.messages}
+            for r in messages.ranges
+        ],
+        "ranges_left_out": messages.ranges_left_out,
+        "messages": [
+            {
+                "change": e.change,
+                "sequence": e.sequence,
+                "time": format_time(e.timestamp_ns),
+                "subject": e.subject,
+                "what": list(e.what),
+            }
+            for e in messages.examples
+        ],
+        "config_changes": _changes_json(stream.config),
+        "consumer_changes": [
+            {
+                "consumer": c.name,
+                "change": c.change,
+                "config_changes": _changes_json(c.config),
+                "state_changes": _changes_json(c.state),
+            }
+            for c in stream.consumers
+        ],
+        "recreated": stream.recreated,
+        "created": {"a": stream.created[0], "b": stream.created[1]},
+        "notes": list(stream.notes),
+    }
+
+
+def _changes_json(changes: Sequence[FieldChange]) -> list[JsonObject]:
+    return [{"field": change.field, "from": change.old, "to": change.new} for change in changes]
+
+
+COMMANDS = {"diff": diff}

@@ -1,0 +1,150 @@
+"""`jsbackup doctor`: every precondition of a backup or a restore, a line each, before one is needed.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.opening import connection_of, keys_of, run_async
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import Output, format_count
+from jsbackup.config import environment, s3_settings
+from jsbackup.errors import JsBackupError
+from jsbackup.model import Check, JsonObject, Verdict
+from jsbackup.stores.url import open_store
+
+if TYPE_CHECKING:
+    from jsbackup.repository.checks.doctor import Purpose
+
+__all__ = ["COMMANDS"]
+
+# As `repository/checks/doctor.py` has them.
+PURPOSES = ("backup", "follow", "restore", "all")
+
+
+@click.command(cls=Command, needs_server=True)
+@click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(PURPOSES),
+    default="all",
+    show_default=True,
+    help="What server, user, repository and keys are checked for (default: everything except follow).",
+)
+def doctor(shared: Shared, purpose: str) -> int:
+    """Look at everything that a backup or a restore needs, and say what stands against it and how to mend it.
+
+    Server, JetStream, limits, each permission, replies, streams without a leader, clocks; the repository, its keys,
+    whether it can be written to and refuses to replace objects, who is at work in it, free space; Java for Spark.
+    A line that is not ok has its fix below. All lines are tried even if some fail.
+
+    Nothing is changed: permissions are tried with requests that no server takes, and what is put into the repository
+    to try it is removed. A permission for certain streams only counts as denied.
+    """
+    from jsbackup.repository.checks.doctor import Purpose
+
+    start_log(shared)
+    what = Purpose(purpose)
+    checks = [*_server(shared, what), *_repository(shared, what), *_machine()]
+    problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
+    document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
+    shared.output.result(document, lambda: _print_checks(shared.output, checks))
+    codes = {check.code for check in problems}
+    return codes.pop() if len(codes) == 1 else int(bool(codes))
+
+
+def _server(shared: Shared, purpose: Purpose) -> list[Check]:
+    from jsbackup.engine.check.doctor import examine_server, unreachable
+
+    try:
+        connection = connection_of(shared)
+    except JsBackupError as error:
+        return unreachable(error)
+    return run_async(examine_server(connection, purpose, time.time_ns))
+
+
+def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
+    from jsbackup.repository.checks.doctor import examine_repository
+
+    if not shared.repo:
+        return [Check.not_tried("repository", "none was given", "Name it with --repo or JSBACKUP_REPO.")]
+    try:
+        # Without retries and long waits: what is wrong now is what was asked for.
+        settings = replace(s3_settings(shared.s3, environment()), connect_seconds=5.0, read_seconds=15.0)
+        store = open_store(shared.repo, settings)
+    except JsBackupError as error:
+        return [Check.failed("repository", error, "Check --repo.")]
+    try:
+        keys = keys_of(shared)
+    except JsBackupError as error:
+        return examine_repository(store, error, purpose, clock=time.time, random=os.urandom)
+    return examine_repository(store, keys, purpose, clock=time.time, random=os.urandom)
+
+
+def _machine() -> list[Check]:
+    return [_kernel(), _java()]
+
+
+def _kernel() -> Check:
+    from jsbackup.formats import kernels
+
+    if kernels.active() == "compiled":
+        return Check.fine("kernel", "compiled")
+    fix = "Install a C compiler, and then jsbackup once more."
+    return Check.warning("kernel", "the one in Python runs, which is slow", fix)
+
+
+def _java() -> Check:
+    from jsbackup.pipeline.session.java import LEAST_JAVA, find_java, java_version
+
+    if find_spec("pyspark") is None:
+        fix = "Run `pip install 'jsbackup[spark]'` for stats, query, tables and runs spread over a cluster."
+        return Check.not_tried("java", "Spark is not installed", fix)
+    try:
+        java = find_java(environment())
+        return Check.fine("java", f"Java {java_version(java)}, for Spark, at {java}")
+    except JsBackupError as error:
+        return Check.warning("java", error.message, error.hint or f"Install Java {LEAST_JAVA} or newer.")
+
+
+def _check_json(check: Check) -> JsonObject:
+    return {
+        "check": check.name,
+        "about": check.about,
+        "result": str(check.verdict),
+        "found": check.found,
+        "fix": check.fix,
+        "code": check.code if check.verdict is Verdict.PROBLEM else None,
+    }
+
+
+def _print_checks(output: Output, checks: Sequence[Check]) -> None:
+    output.table(
+        ["CHECK", "RESULT", "FOUND"],
+        [(c.name, State(c.verdict), f"{c.about}: {c.found}" if c.about else c.found) for c in checks],
+    )
+    told: set[str] = set()
+    for check in checks:
+        line = f"fix: {f'{check.name}: {check.about}' if check.about else check.name}: {check.fix}"
+        # What cannot be tried for one and the same reason needs one fix.
+        if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in told):
+            output.line(line)
+            told.add(check.fix)
+    ok, warnings, problems, untried = (sum(check.verdict is verdict for check in checks) for verdict in Verdict)
+    told_warnings, told_problems = format_count(warnings, "warning"), format_count(problems, "problem")
+    output.line(f"{ok} ok, {told_warnings}, {told_problems}, {untried} not tried")
+
+
+COMMANDS = {"doctor": doctor}

@@ -1,0 +1,194 @@
+"""`jsbackup follow`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.context import Shared, jobs_option
+from jsbackup.cli.options.leases import holder, lock_timeout_option
+from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository
+from jsbackup.cli.options.tagging import parse_tags
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.progress import make_live_line
+from jsbackup.config import parse_duration, parse_glob, parse_size
+from jsbackup.errors import IncompleteError, UsageError
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.engine.follow.follow_report import FollowReport
+
+__all__ = ["COMMANDS"]
+
+_LEAST_SECONDS = 0.5
+_LEAST_BYTES = 1 << 20
+_REDRAW_SECONDS = 1.0
+
+
+@click.command(cls=Command, needs_server=True, unattended=True, endless=True)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="K=V",
+    shell_complete=complete_tag,
+    help="Tag the backups, in addition to 'follow'.",
+)
+@click.option("--no-consumers", is_flag=True, help="Leave consumers out.")
+@click.option(
+    "--every",
+    metavar="DURATION",
+    default="2s",
+    show_default=True,
+    help="How often to make a backup, if there is something new.",
+)
+@click.option(
+    "--every-bytes",
+    metavar="SIZE",
+    default="64MiB",
+    show_default=True,
+    help="Make one earlier when this much is new. Memory holds up to twice as much.",
+)
+@click.option(
+    "--at-least-every",
+    metavar="DURATION",
+    default="5m",
+    show_default=True,
+    help="How often to make one although nothing is new, as a sign of life.",
+)
+@click.option("--for", "duration", metavar="DURATION", help="End after this time, as after Ctrl-C.")
+@no_init_option
+@jobs_option
+@lock_timeout_option
+def follow(
+    shared: Shared,
+    streams: tuple[str, ...],
+    exclude: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    no_consumers: bool,
+    every: str,
+    every_bytes: str,
+    at_least_every: str,
+    duration: str | None,
+    no_init: bool,
+    jobs: int,
+    lock_timeout: str,
+) -> int:
+    """Keep streams backed up within seconds: all of the account, or those named (globs are allowed).
+
+    Reads what is published as it comes and makes one backup after the other, each a whole one at the cost of what is
+    new, until Ctrl-C or SIGTERM: then it makes a last one and ends with 0 (a second one interrupts that, with 130).
+    Server and store may fail meanwhile: it says so, tries again, and goes on where it was. Killed and started again it
+    goes on with the newest backup. On a terminal one line says how it stands. With -v it tells of each backup; 'forget'
+    thins them out.
+    """
+    import asyncio
+
+    from jsbackup.cli.loop import run
+    from jsbackup.engine.backup.options import BackupOptions
+    from jsbackup.engine.backup.run import BackupRun
+    from jsbackup.engine.follow.follow import FollowOptions, FollowReport, follow_streams
+    from jsbackup.repository.keep.leases import Mode
+
+    start_log(shared)
+    asked = BackupOptions(
+        streams=tuple(map(parse_glob, streams)),
+        exclude=tuple(map(parse_glob, exclude)),
+        tags=parse_tags(tags),
+        profile=shared.profile,
+        consumers=not no_consumers,
+        jobs=jobs,
+    )
+    options = FollowOptions(
+        every_seconds=max(parse_duration(every), _LEAST_SECONDS),
+        every_bytes=max(parse_size(every_bytes), _LEAST_BYTES),
+        at_least_every_seconds=parse_duration(at_least_every),
+    )
+    seconds = None if duration is None else parse_duration(duration)
+    if seconds == 0:
+        raise UsageError("--for 0 would follow nothing", hint="Leave it out to follow until Ctrl-C.")
+    connection = connection_of(shared)
+    repository = open_or_make_repository(shared, may_make=not no_init)
+    hold = holder(shared, repository, "follow", lock_timeout)
+    stopping = asyncio.Event()
+
+    report = FollowReport()
+
+    async def work(show: Callable[[str], None] | None) -> FollowReport:
+        loop = asyncio.get_running_loop()
+        if seconds is not None:
+            loop.call_later(seconds, stopping.set)
+
+        def draw() -> None:
+            assert show is not None
+            show(_live_text(report, time.time_ns()))
+            loop.call_later(_REDRAW_SECONDS, draw)
+
+        if show is not None:
+            draw()
+        backup = BackupRun(connection, repository, asked)
+        return await follow_streams(backup, options, hold=lambda: hold(Mode.SHARED), stopping=stopping, report=report)
+
+    with make_live_line(wanted=shared.progress and not shared.output.as_json) as show:
+        run(work(show), stopping.set)
+    return _tell(shared.output, report)
+
+
+def _live_text(report: FollowReport, now_ns: int) -> str:
+    """What matters most comes first: a narrow terminal cuts off the end."""
+    from jsbackup.engine.check.health_rules import span
+
+    if report.newest is None:
+        return "follow: making the first backup"
+    behind, age = (span((now_ns - moment) / 1e9) for moment in (report.up_to_ns, report.committed_ns))
+    outages = format_count(report.troubles, "outage") + (", one of them now" if report.trouble else "")
+    return (
+        f"follow {format_count(len(report.newest.streams), 'stream')}: "
+        f"{behind} behind, last backup {age} ago, {outages}; "
+        f"{format_count(report.messages, 'message')}, {format_bytes(report.stored_bytes)} stored"
+    )
+
+
+def _tell(output: Output, report: FollowReport) -> int:
+    newest = report.newest
+    assert newest is not None
+    document: JsonObject = {
+        "backups": report.backups,
+        "newest": newest.id,
+        "result": newest.result,
+        "streams": len(newest.streams),
+        "messages": report.messages,
+        "stored_bytes_added": report.stored_bytes,
+        "longest_seconds_behind": round(report.behind_seconds, 3),
+        "outages": report.troubles,
+        "failed": [{"name": failure.name, "reason": failure.error.message} for failure in report.failures],
+    }
+
+    def text() -> None:
+        tell_each(output, (Said("failed", failure.name, failure.error.message) for failure in report.failures))
+        output.line(
+            f"{format_count(report.backups, 'backup')} of {format_count(len(newest.streams), 'stream')}, "
+            f"{format_count(report.messages, 'new message')}, {format_bytes(report.stored_bytes)} added; "
+            f"never more than {format_seconds(report.behind_seconds)} behind, "
+            f"{format_count(report.troubles, 'outage')}"
+        )
+        output.line(f"newest: {newest.id}, ", State(newest.result))
+
+    output.result(document, text)
+    return 0 if newest.result == "complete" else IncompleteError.exit_code
+
+
+COMMANDS = {"follow": follow}

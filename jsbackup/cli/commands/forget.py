@@ -1,0 +1,255 @@
+"""`jsbackup forget` and `jsbackup hold`: which backups go, which stay, and why.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from jsbackup import __version__
+from jsbackup.cli.commands.prune import grace_option, print_prune, prune_json, run_prune
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup, complete_tag
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import find_ids
+from jsbackup.cli.options.leases import holder, lock_timeout_option
+from jsbackup.cli.options.opening import open_repository
+from jsbackup.cli.options.tagging import parse_tag_rule
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import Output, format_count
+from jsbackup.cli.output.reports import unreadable_code
+from jsbackup.config import parse_duration
+from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.keep.forget import ForgetPlan
+    from jsbackup.repository.keep.prune import PruneReport
+    from jsbackup.repository.keep.retention import Decisions
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["COMMANDS", "GROUPINGS"]
+
+GROUPINGS = ("selection", "source", "none")  # as `repository/keep/retention.py` has them
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _keep(rule: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--keep-{rule}", type=click.IntRange(min=0), default=0, metavar="N", help=text)
+
+
+@click.command(cls=Command, unattended=True)
+@click.argument("backups", nargs=-1, metavar="[BACKUP]...", shell_complete=complete_backup)
+@_keep("last", "Keep the newest N backups.")
+@_keep("hourly", "Keep the newest backup of each of the last N hours that have any.")
+@_keep("daily", "The same for days (of UTC).")
+@_keep("weekly", "The same for ISO weeks.")
+@_keep("monthly", "The same for months.")
+@_keep("yearly", "The same for years.")
+@click.option(
+    "--keep-within",
+    metavar="DURATION",
+    help="Keep backups that are at most that much older than the newest complete one.",
+)
+@click.option(
+    "--keep-tag",
+    "tags",
+    multiple=True,
+    metavar="K[=V]",
+    shell_complete=complete_tag,
+    help="Keep backups with this tag.",
+)
+@click.option(
+    "--group-by",
+    type=click.Choice(GROUPINGS),
+    default="selection",
+    show_default=True,
+    help="To what the policy is applied by itself: to backups of the same cluster, account and selection of streams; "
+    "of the same cluster and account; or to all at once.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
+@click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
+@grace_option
+@lock_timeout_option
+def forget(
+    shared: Shared,
+    backups: tuple[str, ...],
+    keep_last: int,
+    keep_hourly: int,
+    *,
+    keep_daily: int,
+    keep_weekly: int,
+    keep_monthly: int,
+    keep_yearly: int,
+    keep_within: str | None,
+    tags: tuple[str, ...],
+    group_by: str,
+    dry_run: bool,
+    prune: bool,
+    grace: str,
+    lock_timeout: str,
+) -> int:
+    """Remove backups: all that no --keep option keeps, or those named.
+
+    A backup is kept if one of the options keeps it. A partial one never takes the place of a complete one. The newest
+    complete backup, held ones, and those that cannot be read are kept by any policy. With --profile it is for what that
+    profile backs up: backups that were made for other profiles stay. What only removed backups needed
+    stays stored until 'jsbackup prune'.
+    """
+    from jsbackup.repository.keep.forget import carry_out, plan_by_ids, plan_by_policy
+    from jsbackup.repository.keep.groups import Grouping
+    from jsbackup.repository.keep.retention import Policy
+
+    start_log(shared)
+    policy = Policy(
+        last=keep_last,
+        hourly=keep_hourly,
+        daily=keep_daily,
+        weekly=keep_weekly,
+        monthly=keep_monthly,
+        yearly=keep_yearly,
+        within_seconds=parse_duration(keep_within) if keep_within is not None else 0,
+        tags=tuple(map(parse_tag_rule, tags)),
+    )
+    if backups and not _typed_to_keep(click.get_current_context()):
+        policy = Policy()  # that of a profile is for runs that name nothing
+    if backups and not policy.is_empty:
+        raise UsageError(
+            "backups are named, and there is a policy too",
+            hint="Name the backups to remove, or say with --keep options which to keep.",
+        )
+    if not backups:
+        policy.check()
+    grace_seconds = parse_duration(grace)
+    repository = open_repository(shared)
+    take = holder(shared, repository, "prune", lock_timeout)
+    if backups:
+        plan = plan_by_ids(repository, find_ids(shared, repository, backups, newest=True))
+    else:
+        now_ns = time.time_ns()
+        plan = plan_by_policy(repository, policy, Grouping(group_by), now_ns=now_ns, profile=shared.profile)
+    for warning in plan.warnings:
+        shared.output.note(warning)
+    decisions = plan.decisions if dry_run else carry_out(repository, plan.decisions)
+    report = None
+    if prune:
+        gone = frozenset(one.backup for one in decisions.removed)
+        try:
+            report = run_prune(repository, take, grace_seconds, dry_run=dry_run, without=gone)
+        except JsBackupError:
+            if not dry_run:
+                shared.output.note(f"removed {format_count(len(gone), 'backup')}, before the prune failed")
+            raise
+    return _tell(shared.output, plan, decisions, report, dry_run=dry_run, named=bool(backups))
+
+
+def _typed_to_keep(ctx: click.Context) -> bool:
+    names = [name for name in ctx.params if name.startswith("keep_") or name == "tags"]
+    return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
+
+
+def _tell(
+    output: Output,
+    plan: ForgetPlan,
+    decisions: Decisions,
+    report: PruneReport | None,
+    *,
+    dry_run: bool,
+    named: bool,
+) -> int:
+    from jsbackup.repository.keep.forget import LOCKED
+
+    locked = [one.backup for one in decisions.kept if LOCKED in one.reasons]
+    document: JsonObject = {
+        "dry_run": dry_run,
+        "kept": [{"backup": k.backup, "group": k.group, "reasons": list(k.reasons)} for k in decisions.kept],
+        "removed": [{"backup": r.backup, "group": r.group, "reason": r.reason} for r in decisions.removed],
+        "damaged": [one.error.message for one in plan.unreadable],
+        "prune": None if report is None else {**prune_json(report), "dry_run": dry_run},
+    }
+
+    def text() -> None:
+        if not named:  # else there is nothing to say that was not typed
+            _print_decisions(output, decisions, dry_run=dry_run)
+        for backup in locked if named else ():
+            output.line(f"backup {backup} was not removed: {LOCKED}")
+        gone, left = format_count(len(decisions.removed), "backup"), len(decisions.kept)
+        output.line(f"would remove {gone}, and keep {left:,}" if dry_run else f"removed {gone}, kept {left:,}")
+        if report is not None:
+            print_prune(output, report, dry_run=dry_run)
+
+    output.result(document, text)
+    if named and locked:
+        return IncompleteError.exit_code
+    return unreadable_code([one.error for one in plan.unreadable])
+
+
+def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:
+    """One line for each backup, oldest first, group by group."""
+    gone = "would remove" if dry_run else "removed"
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for kept in decisions.kept:
+        groups.setdefault(kept.group, []).append((kept.backup, "keep", "; ".join(kept.reasons)))
+    for removed in decisions.removed:
+        groups.setdefault(removed.group, []).append((removed.backup, gone, removed.reason))
+    for group, rows in sorted(groups.items()):
+        output.line(group or "of no known group")
+        output.table(["BACKUP", "", "WHY"], sorted(rows))
+        output.line()
+
+
+@click.command(cls=Command)
+@click.argument("backups", nargs=-1, required=True, metavar="BACKUP...", shell_complete=complete_backup)
+@click.option("--reason", metavar="TEXT", help="Why they are held.")
+@click.option("--release", is_flag=True, help="Release them, so that 'forget' may remove them again.")
+def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: bool) -> None:
+    """Hold backups, so that no 'forget' removes them until they are released."""
+    start_log(shared)
+    if release and reason is not None:
+        raise UsageError("--reason makes no sense with --release", hint="Leave it out.")
+    repository = open_repository(shared)
+    chosen = list(dict.fromkeys(find_ids(shared, repository, backups)))
+    rows = [_release(repository, one) if release else _hold(repository, one, reason or "") for one in chosen]
+    output = shared.output
+
+    def text() -> None:
+        for row in rows:
+            output.line(_hold_text(row))
+
+    output.result({"backups": rows}, text)
+
+
+def _hold(repository: Repository, backup: str, reason: str) -> JsonObject:
+    from jsbackup.repository.keep.holds import Hold, find_hold, put_hold
+
+    wanted = Hold(backup, format_time(time.time_ns()), f"jsbackup {__version__}", reason)
+    changed = put_hold(repository, wanted)
+    found = (wanted if changed else find_hold(repository, backup)) or wanted
+    return {"backup": backup, "held": True, "changed": changed, "since": found.created, "reason": found.reason}
+
+
+def _release(repository: Repository, backup: str) -> JsonObject:
+    from jsbackup.repository.keep.holds import release_hold
+
+    changed = release_hold(repository, backup)
+    return {"backup": backup, "held": False, "changed": changed, "since": None, "reason": ""}
+
+
+def _hold_text(row: JsonObject) -> str:
+    if not row["held"]:
+        return f"{row['backup']} is released" if row["changed"] else f"{row['backup']} was not held"
+    since = f" since {row['since']}" if row["since"] else ""
+    reason = f": {row['reason']}" if row["reason"] else ""
+    return f"{row['backup']} is held{'' if row['changed'] else f' already{since}'}{reason}"
+
+
+COMMANDS = {"forget": forget, "hold": hold}

@@ -1,0 +1,97 @@
+"""`jsbackup plan`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.restore_options import Asked, planning_options, refuse_beside, runbook_option
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
+from jsbackup.times import format_time
+
+__all__ = ["COMMANDS", "tell_what_would_be"]
+
+
+@click.command(cls=Command, needs_server=True)
+@planning_options
+@click.option(
+    "-o",
+    "--output",
+    "output_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Save the plan for 'restore --plan', unless something blocks it.",
+)
+@runbook_option("Plan all restores that this file lists; in place of BACKUP and what says how to restore it.")
+@mask_key_options
+@lock_timeout_option
+def plan(
+    shared: Shared,
+    asked: Asked,
+    output_file: Path | None,
+    runbook: Path | None,
+    *,
+    mask_secret: bytes,
+    lock_timeout: str,
+) -> int:
+    """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
+
+    Which backup `latest` is, and what of it is in others, is said as by a restore.
+
+    Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
+    something that was asked for, else that of the refusals.
+    """
+    start_log(shared)
+    if runbook is not None:
+        from jsbackup.cli.commands.runbook import plan_runbook
+
+        refuse_beside(click.get_current_context(), "--runbook", "output_file")
+        return plan_runbook(shared, runbook, mask_secret, lock_timeout)
+    return tell_what_would_be(shared, asked, mask_secret, lock_timeout, output_file=output_file)
+
+
+def tell_what_would_be(
+    shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str, *, output_file: Path | None = None
+) -> int:
+    """Plan the restore that was asked for, print and save the plan; the exit code."""
+    from jsbackup.engine.restore.preview import preview_restore
+    from jsbackup.planning.elsewhere import with_elsewhere
+
+    options = asked.options()
+    if mask_secret:  # else whoever carries the plan out has it
+        options.reshape.masks.check_secret(mask_secret)
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    with reading(shared, repository, "plan", lock_timeout):
+        finder = asked.finder(shared, repository, options, None, silent=True)
+        preview = run_async(preview_restore(connection, repository, finder.early(), options, now_ns=time.time_ns))
+    manifest, preview = finder.found, replace(preview, plan=with_elsewhere(preview.plan, finder.choice))
+    saved = None
+    if output_file is not None and not preview.plan.refusals:
+        from jsbackup.planning.saved_plan import encode_plan, write_plan
+
+        created = format_time(time.time_ns())
+        data = encode_plan(
+            preview.plan, preview.target, manifest, options, tool=f"jsbackup {__version__}", created=created
+        )
+        write_plan(output_file, data)
+        saved = str(output_file)
+    document = plan_json(finder, preview, saved)
+    shared.output.result(document, lambda: tell_plan(shared.output, document))
+    if output_file is not None and saved is None:
+        old = f"; {output_file} is an earlier one" if output_file.exists() else ""
+        shared.output.note(f"the plan was not saved, since it is refused{old}")
+    return plan_code(preview.plan)
+
+
+COMMANDS = {"plan": plan}

@@ -1,0 +1,336 @@
+"""Commands that make a repository or say what is in it: `init`, `list`, `show`.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from jsbackup.cli.commands.keys import encryption_options, founding_of, writer_key_file
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup, complete_tag
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.key_file import new_key_file
+from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
+from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository
+from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
+from jsbackup.cli.output.reports import created_text, read_as, stream_json, unreadable_code
+from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.times import parse_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.manifest import OpaqueRef, SegmentRef, Source, StreamBackup
+    from jsbackup.repository.summary import BackupSummary
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command)
+@encryption_options
+@click.option("--sign", is_flag=True, help="Sign backups also where nothing is encrypted.")
+def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool) -> None:
+    """Make a repository in an empty location and probe its store.
+
+    An encrypted repository is always signed. What makes backups then takes the writer key, which is written to the new
+    file FILE of --writer-key and reads no message. Restores take the identity of one of the recipients.
+    """
+    start_log(shared)
+    repository_id = new_repository_id()
+    founding = founding_of(repository_id, encrypt_to, passphrase, sign=sign)
+    file = writer_key_file(shared)
+    if founding is None and file is not None:
+        raise UsageError(
+            "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
+        )
+    if founding is None:
+        repository = make_repository(shared, repository_id)
+    elif file is None:
+        raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
+    else:
+        from jsbackup.repository.crypto.writer_key import encode_writer_key
+
+        with new_key_file(file, encode_writer_key(founding.writer_key)):
+            repository = make_repository(shared, repository_id, founding)
+    output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
+
+    def text() -> None:
+        output.line(f"made repository {repository.descriptor.id} at {repository.store.location}")
+        if founding is not None:
+            output.line(f"its writer key is in {file}; keep a copy elsewhere")
+            output.line(f"root signing key {descriptor.authority} (for --expect-signer)")
+        found = [(yes if store[name] else no) for name, (yes, no) in _PROBED.items()]
+        output.line(f"its store {', '.join(text for text in found if text)}")
+
+    document = {
+        "repository": descriptor.id,
+        "location": repository.store.location,
+        "store": store,
+        "encrypted": descriptor.recipient is not None,
+        "authority": descriptor.authority,
+        "writer_key": None if founding is None else str(file),
+    }
+    output.result(document, text)
+
+
+# What the probe found out -> what to say if it is so, and if it is not.
+_PROBED = {
+    "conditional_writes": ("supports write-once", "does not support write-once (jsbackup looks before it writes)"),
+    "checksums": ("rejects what was damaged in transit", ""),
+    "object_lock": ("can lock objects", ""),
+    "versioned": ("keeps versions (jsbackup deletes them all)", ""),
+}
+
+
+def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
+    """A backup in `list --json`; so in `show --json`, which has more of the source."""
+    selection = summary.selection
+    return {
+        "backup": summary.id,
+        "created": summary.created,
+        "age_seconds": round((now_ns - parse_time(summary.created)) / 1e9, 3),
+        "seconds": None if summary.seconds is None else round(summary.seconds, 3),
+        "result": summary.result,
+        "streams": summary.streams,
+        "messages": summary.messages,
+        "bytes": summary.bytes,
+        "stored_bytes_added": summary.stored_bytes,
+        "tags": dict(summary.tags),
+        "source": {
+            "cluster": summary.cluster,
+            "account": summary.account,
+            "account_name": summary.account_name,
+            "domain": summary.domain,
+            "api_prefix": summary.api_prefix,
+            "profile": summary.profile,
+            "imported": summary.imported,
+            "transformed": summary.transformed,
+        },
+        "selection": {
+            "streams": list(selection.streams),
+            "exclude": list(selection.exclude),
+            "consumers": selection.consumers,
+            "config_only": selection.config_only,
+        },
+    }
+
+
+def _source_column(summary: BackupSummary) -> str:
+    from jsbackup.repository.origin import origin_of
+
+    if summary.imported is not None:
+        return "import"
+    return ("transform of " if summary.transformed is not None else "") + origin_of(summary).short
+
+
+def _selection_column(summary: BackupSummary) -> str:
+    asked = summary.selection
+    words = [" ".join(asked.streams) or "all"] if summary.imported is None else ["-"]
+    words += [f"except {' '.join(asked.exclude)}"] if asked.exclude else []
+    words += [] if asked.consumers else ["without consumers"]
+    words += ["configs only"] if asked.config_only else []
+    return ", ".join(words)
+
+
+@click.command("list", cls=Command)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="K[=V]",
+    shell_complete=complete_tag,
+    help="Only backups with this tag; with all of several.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Only backups of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
+)
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N of them.")
+def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...], last: int | None) -> int:
+    """List the backups of a repository, oldest first: how old each is, how long it took and what it added, of which
+    server and account it is, and what was asked for.
+
+    One that cannot be read or is missing is named, whatever was asked for: what it holds is not known.
+    """
+    from jsbackup.engine.check.health_rules import span
+    from jsbackup.repository.checks.evidence import find_gaps
+    from jsbackup.repository.keep.holds import held_backups
+    from jsbackup.repository.read.sources import counts
+
+    start_log(shared)
+    rules, globs = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    now_ns = time.time_ns()
+    repository = open_repository(shared)
+    inventory, held = repository.inventory(), held_backups(repository)
+    for warning in inventory.warnings:
+        shared.output.note(warning)
+    wanted = [one for one in inventory.summaries if counts(one, rules, globs)][-(last or 0) :]
+    rows = [_summary_json(summary, now_ns) | {"held": summary.id in held} for summary in wanted]
+    damaged = [one.error for one in inventory.unreadable]
+    removed = [gap for gap in find_gaps(repository.documents) if gap.backup] if inventory.gaps else []
+    damaged += [IntegrityError(f"manifest {gap.key}: {gap.problem}") for gap in removed]
+    output = shared.output
+
+    def text() -> None:
+        output.table(
+            [
+                *("BACKUP", ">AGE", "RESULT", ">STREAMS", ">MESSAGES", ">BYTES", ">ADDED", ">TIME"),
+                *("SOURCE", "SELECTION", "TAGS"),
+            ],
+            [
+                (
+                    row["backup"],
+                    span(row["age_seconds"]),
+                    State(f"{row['result']}, held" if row["held"] else row["result"]),
+                    str(row["streams"]),
+                    format_count(row["messages"]),
+                    format_bytes(row["bytes"]),
+                    "-" if row["stored_bytes_added"] is None else format_bytes(row["stored_bytes_added"]),
+                    "-" if row["seconds"] is None else format_seconds(row["seconds"]),
+                    _source_column(summary),
+                    _selection_column(summary),
+                    ",".join(f"{key}={value}" for key, value in sorted(row["tags"].items())),
+                )
+                for summary, row in zip(wanted, rows, strict=True)
+            ],
+        )
+        for error in damaged:
+            output.line(State("cannot be read"), f": {error.message}")
+
+    output.result({"backups": rows, "damaged": [error.message for error in damaged]}, text)
+    return unreadable_code(damaged)
+
+
+@click.command(cls=Command)
+@click.argument("backup", shell_complete=complete_backup)
+@choosing_options
+def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...]) -> None:
+    """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
+
+    `latest` is what a restore of everything means.
+    """
+    from jsbackup.repository.keep.holds import find_hold
+    from jsbackup.repository.summary import summary_of
+
+    start_log(shared)
+    choosing = parse_choosing(backup, origins, tags)
+    repository = open_repository(shared)
+    manifest = find_backup(shared, repository, backup, choosing, silent=True)
+    hold = find_hold(repository, manifest.id)
+    output = shared.output
+    streams = [
+        {
+            **stream_json(stream),
+            "created": stream.created,
+            "config": stream.config,
+            "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
+            "objects": [
+                {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
+                | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
+                for ref in stream.segments
+            ]
+            + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque],
+        }
+        for stream in manifest.streams
+    ]
+    document = {
+        **_summary_json(summary_of(manifest), time.time_ns()),
+        "held": None if hold is None else {"since": hold.created, "reason": hold.reason},
+        "tool": manifest.tool,
+        "previous": manifest.previous,
+        "source": {
+            "server_version": manifest.source.server_version,
+            "cluster": manifest.source.cluster,
+            "account": manifest.source.account,
+            "account_name": manifest.source.account_name,
+            "domain": manifest.source.domain,
+            "api_prefix": manifest.source.api_prefix,
+            "profile": manifest.source.profile,
+            "context": manifest.source.context,
+            "imported": manifest.source.extra.get("imported"),
+            "transformed": manifest.source.extra.get("transformed"),
+        },
+        "streams": streams,
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+    }
+
+    def text() -> None:
+        output.line(f"backup    {manifest.id}  ", State(manifest.result), f"  {created_text(manifest)}")
+        output.line(f"source    {_source_text(manifest.source)}")
+        for key, value in sorted(manifest.tags.items()):
+            output.line(f"tag       {key}={value}")
+        if hold is not None:
+            since = f"since {hold.created}" if hold.created else "since nobody knows when"
+            output.line(f"held      {since}{f': {hold.reason}' if hold.reason else ''}")
+        output.line()
+        output.table(
+            ["STREAM", ">MESSAGES", ">BYTES", ">STORED", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", "READ AS"],
+            [
+                (
+                    s.name,
+                    format_count(s.captured.messages),
+                    format_bytes(s.captured.bytes),
+                    format_bytes(_stored_size(s)),
+                    str(s.captured.first_seq),
+                    str(s.captured.last_seq),
+                    str(len(s.consumers)),
+                    str(len(s.segments)),
+                    read_as(stream_json(s)),
+                )
+                for s in manifest.streams
+            ],
+        )
+        consumers = [(s.name, c) for s in manifest.streams for c in s.consumers]
+        if consumers:
+            output.line()
+            output.table(
+                ["CONSUMER", "STREAM", ">ACK FLOOR", ">DELIVERED", ">PENDING", "FIDELITY"],
+                [
+                    (
+                        c.name,
+                        stream,
+                        str(c.state.ack_floor.stream) if c.state else "-",
+                        str(c.state.delivered.stream) if c.state else "-",
+                        (str(len(c.state.pending)) if c.pending is None else "many") if c.state else "-",
+                        c.fidelity,
+                    )
+                    for stream, c in consumers
+                ],
+            )
+        tell_each(output, (Said("warning", s.name, warning) for s in manifest.streams for warning in s.warnings))
+        tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
+
+    output.result(document, text)
+
+
+def _source_text(source: Source) -> str:
+    transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
+    if isinstance(transformed, dict):
+        before = _source_text(replace(source, extra={**source.extra, "transformed": None}))
+        return f"transform of {transformed.get('backup')} ({before})"
+    if not isinstance(imported, dict):
+        named = f" ({source.account_name})" if source.account_name else ""
+        by = f", profile {source.profile}" if source.profile else ""
+        return f"nats-server {source.server_version}, {source.cluster}, account {source.account or '-'}{named}{by}"
+    written = f", written {imported['written']}" if imported.get("written") else ""
+    return f"import of {imported.get('from')}{written}"
+
+
+def _stored_size(stream: StreamBackup) -> int:
+    refs: tuple[SegmentRef | OpaqueRef, ...] = (*stream.segments, *stream.opaque)
+    return sum(ref.size for ref in refs)
+
+
+COMMANDS = {"init": init, "list": list_backups, "show": show}

@@ -1,0 +1,135 @@
+"""`jsbackup restore`. The engine is imported when it is called: `--help` and completion load this module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import Shared, jobs_option
+from jsbackup.cli.options.leases import lock_timeout_option, reading
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.reshaping import mask_key_options
+from jsbackup.cli.options.restore_options import (
+    Asked,
+    planning_options,
+    refuse_beside,
+    refuse_given,
+    runbook_option,
+    window_option,
+)
+from jsbackup.cli.options.spark import Where, spread_by_spark
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.config import parse_size
+
+__all__ = ["COMMANDS"]
+
+_SPARK = ("spark_master", "spark_remote", "spark_conf")
+
+
+@click.command(cls=Command, needs_server=True)
+@planning_options
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
+)
+@runbook_option("Carry out all restores that this file lists, if all of them can be; in place of BACKUP, like --plan.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
+@window_option
+@click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
+@click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
+@jobs_option
+@mask_key_options
+@spread_by_spark
+@lock_timeout_option
+def restore(
+    shared: Shared,
+    asked: Asked,
+    mask_secret: bytes,
+    plan_file: Path | None,
+    *,
+    runbook: Path | None,
+    dry_run: bool,
+    window: str | None,
+    partial: bool,
+    no_verify: bool,
+    jobs: int,
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
+
+    `latest` is the newest complete backup of the connected cluster and account that has the named streams, or all. If
+    there is none, and all other backups are of one source, it is the newest of that; --origin or --tag chooses among
+    several. Streams that the backup lacks are named, with the backup that has them, and the exit code is 3.
+
+    Nothing is changed unless everything asked for can be restored; 'jsbackup plan' tells before. With --partial
+    messages that are lost are missing from a stream as if they had been deleted; the output says which, and the exit
+    code is 3. With --spark-master executors of Spark send and compare the streams, as many at the same time as Spark
+    can, or as --jobs says.
+    """
+    start_log(shared)
+    if dry_run:
+        return _preview(shared, asked, runbook, mask_secret, lock_timeout=lock_timeout)
+    from jsbackup.engine.restore.restore import run_restore
+    from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+
+    saved = None
+    settings = RestoreSettings(
+        jobs=jobs,
+        window_bytes=None if window is None else parse_size(window),
+        verify=not no_verify,
+        partial=partial,
+        mask_secret=mask_secret,
+    )
+    if runbook is not None:
+        from jsbackup.cli.commands.runbook import restore_runbook
+
+        refuse_beside(click.get_current_context(), "--runbook", "plan_file", *_SPARK)
+        return restore_runbook(shared, runbook, settings, lock_timeout)
+    if plan_file is not None:
+        refuse_beside(click.get_current_context(), "--plan", "partial")
+        from jsbackup.planning.saved_plan import read_plan
+
+        saved = read_plan(plan_file)
+    options = asked.options() if saved is None else saved.options
+    options.reshape.masks.check_secret(mask_secret)
+    if where.given:
+        from jsbackup.cli.commands.spark.fan_out import spread_restore
+
+        return spread_restore(shared, asked, saved, options, settings=settings, where=where, lock_timeout=lock_timeout)
+    connection = connection_of(shared)
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "restore", lock_timeout),
+        make_progress("restore", wanted=shared.progress) as progress,
+    ):
+        finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
+        backup = finder.early()
+        if saved is not None:
+            saved.refuse_other(finder.found)
+        run = RestoreRun(connection, options, settings, progress)
+        report = run_async(run_restore(run, repository, backup, saved))
+    return tell_restored(shared, report, "restored", finder)
+
+
+def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:
+    """What 'jsbackup plan' says of the same restore; the exit code."""
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", *_SPARK)
+    if runbook is not None:
+        from jsbackup.cli.commands.runbook import plan_runbook
+
+        refuse_beside(click.get_current_context(), "--runbook")
+        return plan_runbook(shared, runbook, mask_secret, lock_timeout)
+    from jsbackup.cli.commands.plan import tell_what_would_be
+
+    return tell_what_would_be(shared, asked, mask_secret, lock_timeout)
+
+
+COMMANDS = {"restore": restore}

@@ -1,0 +1,106 @@
+"""`backup` and `restore` with `--spark-master`: executors do the work of the streams.
+
+Whatever is wrong with the command is said before Spark starts. Loaded only when it is asked for: it takes Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jsbackup.cli.options.context import GIVEN, Shared
+from jsbackup.cli.options.leases import reading, writing
+from jsbackup.cli.options.opening import (
+    connection_of,
+    connection_reference_of,
+    open_or_make_repository,
+    open_repository,
+    run_async,
+)
+from jsbackup.cli.options.restore_options import Asked
+from jsbackup.cli.options.spark import Where, place_given, settings_of
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.reports import tell_backup
+from jsbackup.cli.output.restore_report import tell_restored
+from jsbackup.engine.backup.backup import begin_backup, finish_backup
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.link.source import read_source
+from jsbackup.engine.restore.restore import begin_restore
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.saved_plan import SavedPlan
+from jsbackup.repository.write.late_repository import make_now
+
+__all__ = ["spread_backup", "spread_restore"]
+
+
+def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str, *, may_make: bool) -> int:
+    """Back streams up by executors; the exit code."""
+    settings = settings_of(where)
+    from jsbackup.pipeline.session.session import open_session
+    from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
+
+    place = place_given(shared)
+    reference, connection = connection_reference_of(shared), connection_of(shared)
+    repository = open_or_make_repository(shared, may_make=may_make)
+    with (
+        writing(shared, repository, "backup", lock_timeout) as lease,
+        make_progress("backup", wanted=shared.progress) as progress,
+    ):
+        run = BackupRun(connection, repository, options, progress)
+        begun = run_async(begin_backup(run, lease))
+        make_now(repository)  # executors open it by themselves
+        with open_session(settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            results, failures = store_streams(executors, run, begun)
+            report = finish_backup(run, begun, results, failures, lease=lease)
+    return tell_backup(shared.output, report.manifest, report.streams, report.failures, notes=report.notes)
+
+
+def spread_restore(
+    shared: Shared,
+    asked: Asked,
+    saved: SavedPlan | None,
+    options: RestoreOptions,
+    *,
+    settings: RestoreSettings,
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Restore by executors what a backup, or a saved plan, says; the exit code."""
+    spark_settings = settings_of(where)
+    from jsbackup.pipeline.session.session import open_session
+    from jsbackup.pipeline.tasks.fan_out import Executors
+    from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore_streams
+
+    place = place_given(shared)
+    reference, connection = connection_reference_of(shared), connection_of(shared)
+    mask_key = mask_key_of({name: _typed().get(name) for name in ("mask_key_file", "mask_key_command")})
+    repository = open_repository(shared)
+    with (
+        reading(shared, repository, "restore", lock_timeout),
+        make_progress("restore", wanted=shared.progress) as progress,
+    ):
+        finder = asked.finder(shared, repository, options, saved, silent=shared.output.as_json)
+        manifest = finder.early()(run_async(read_source(connection)))
+        if saved is not None:
+            saved.refuse_other(manifest)
+        run = RestoreRun(connection, options, settings, progress)
+        prospect = run_async(begin_restore(run, repository, manifest, saved))
+        with open_session(spark_settings) as session:
+            executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
+            report = restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
+    return tell_restored(shared, report, "restored", finder)
+
+
+def _typed() -> Mapping[str, Any]:
+    return click.get_current_context().params
+
+
+def _at_once() -> int:
+    """What `--jobs` says, if it was given; else as many as Spark can."""
+    given = click.get_current_context().get_parameter_source("jobs") in GIVEN
+    return int(_typed()["jobs"]) if given else 0

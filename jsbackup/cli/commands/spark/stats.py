@@ -1,0 +1,203 @@
+"""`jsbackup stats` and `jsbackup query`: looking into a backup without restoring it.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup, complete_stream
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import choosing_options, parse_choosing
+from jsbackup.cli.options.leases import lock_timeout_option
+from jsbackup.cli.options.spark import Where, note_left_out, on_spark, open_with_spark, require_spark
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.output import format_count
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.cli.output.stats_report import stats_json, tell_stats
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.pipeline.jobs.query import Answer
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command)
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@click.option(
+    "--subjects",
+    "most_subjects",
+    type=click.IntRange(0, 10_000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many subjects of each stream to show, the largest first.",
+)
+@click.option("--duplicates", is_flag=True, help="Count messages that repeat a Nats-Msg-Id; reads all once more.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Make a page with charts too: one HTML file, which loads nothing and runs no script.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@choosing_options
+@on_spark
+@lock_timeout_option
+def stats(
+    shared: Shared,
+    backup: str,
+    streams: tuple[str, ...],
+    most_subjects: int,
+    *,
+    duplicates: bool,
+    page: Path | None,
+    force: bool,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Say what is in BACKUP (an id, its start, or `latest`), by stream and subject.
+
+    Messages, bytes (as `show` counts them), sizes that half, 90 % and 99 % of the messages do not exceed, and the time
+    from the oldest to the newest message; the busiest time, the largest messages, and how streams have grown since
+    earlier backups of the same account. With --json also the rates over all of the time, and how sizes are spread.
+
+    Runs on Spark.
+    """
+    start_log(shared)
+    require_spark()
+    choosing = parse_choosing(backup, origins, tags)
+    if force and page is None:
+        raise UsageError("--force makes sense with --html only", hint="Leave it out.")
+    if page is not None:
+        check_new_file(page, replace=force)
+    from jsbackup.pipeline.jobs.stats import collect_stats
+
+    with (
+        open_with_spark(
+            shared, "stats", backup, choosing, streams=streams, where=where, lock_timeout=lock_timeout
+        ) as opened,
+        make_progress("stats", wanted=shared.progress) as progress,
+    ):
+        note_left_out(shared, opened, streams)
+        found = collect_stats(opened, streams, most_subjects=most_subjects, duplicates=duplicates, progress=progress)
+        manifest = opened.manifest
+    saved = None
+    if page is not None:
+        from jsbackup.cli.output.stats_page import stats_page
+
+        write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
+        saved = str(page)
+    shared.output.result(stats_json(manifest.id, found, saved), lambda: tell_stats(shared.output, found, saved))
+    return 0
+
+
+@click.command(cls=Command)
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("sql", metavar="SQL")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="How many rows to print at most.",
+)
+@choosing_options
+@on_spark
+@lock_timeout_option
+def query(
+    shared: Shared,
+    backup: str,
+    sql: str,
+    limit: int,
+    *,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
+
+    Each stream is a view of its name (`orders` for ORDERS; in backquotes if it is no SQL name), `messages` is all of
+    them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (the same as text, for
+    get_json_object), timestamp_ns, header_block, backup. Runs on Spark. What does more than read these is refused.
+    """
+    start_log(shared)
+    require_spark()
+    choosing = parse_choosing(backup, origins, tags)
+    from jsbackup.pipeline.jobs.query import run_query
+
+    with (
+        open_with_spark(
+            shared, "query", backup, choosing, streams=(), where=where, lock_timeout=lock_timeout
+        ) as opened,
+        make_progress("query", wanted=shared.progress) as progress,
+    ):
+        answer = run_query(opened, sql, most_rows=limit, progress=progress)
+    _tell_answer(shared, answer)
+    return 0
+
+
+# --- what a query prints ---
+
+
+def _tell_answer(shared: Shared, answer: Answer) -> None:
+    rows = [[_json_value(value) for value in row] for row in answer.rows]
+
+    def text() -> None:
+        shared.output.table(list(answer.columns), [[_shown(value) for value in row] for row in rows])
+
+    shared.output.result({"columns": list(answer.columns), "rows": rows, "more": answer.more}, text)
+    if answer.more:
+        shared.output.note(f"there are more rows than {format_count(len(rows))}; --limit shows more of them")
+
+
+def _json_value(value: Any) -> Any:
+    """Bytes as text where they are UTF-8, else as {"base64": …}; times in RFC 3339; what else JSON lacks as text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, dict):
+        return {str(name): _json_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_json_value(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return str(value) if isinstance(value, Decimal | date) else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        import json
+
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+COMMANDS = {"stats": stats, "query": query}

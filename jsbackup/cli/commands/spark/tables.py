@@ -1,0 +1,133 @@
+"""`jsbackup export` and `import` with `--format parquet`, `jsonl` and `delta`, which run on Spark.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import Choosing
+from jsbackup.cli.options.leases import writing
+from jsbackup.cli.options.opening import open_or_make_repository
+from jsbackup.cli.options.spark import Where, note_left_out, open_with_spark, place_given, require_spark, settings_of
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.config import environment, s3_settings
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.pipeline.jobs.write import WrittenStream
+    from jsbackup.pipeline.tables.export import Exported
+    from jsbackup.repository.manifest import Manifest
+
+__all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
+
+# As `pipeline/tables/export.py` has them. Delta tables are not read: files in their folders may be none of theirs now.
+READ_FORMATS = ("parquet", "jsonl")
+WRITTEN_FORMATS = (*READ_FORMATS, "delta")
+
+
+def write_tables(
+    shared: Shared,
+    backup: str,
+    choosing: Choosing,
+    streams: Sequence[str],
+    *,
+    kind: str,
+    output: str,
+    where: Where,
+    lock_timeout: str,
+) -> Exported:
+    """Write streams of a backup at `output`, a folder or a URL. Errors as of `export_tables` and `new_target`."""
+    require_spark()
+    from jsbackup.pipeline.session.repository_ref import place_of
+    from jsbackup.pipeline.tables.delta import require_deltalake
+    from jsbackup.pipeline.tables.export import TableFormat, export_tables
+    from jsbackup.pipeline.tables.target import new_target
+
+    if kind == TableFormat.DELTA:
+        require_deltalake()
+    place = place_of(output, s3_settings(shared.s3, environment()), {})
+    # The target is looked at first: Spark takes a while to start.
+    with (
+        new_target(place, os.urandom(4).hex()) as target,
+        open_with_spark(
+            shared, "export", backup, choosing, streams=streams, where=where, lock_timeout=lock_timeout
+        ) as opened,
+        make_progress("export", wanted=shared.progress) as progress,
+    ):
+        note_left_out(shared, opened, streams)
+        chosen = opened.streams(streams)
+        return export_tables(
+            opened.session,
+            opened.place,
+            target,
+            TableFormat(kind),
+            backup=opened.manifest.id,
+            streams=chosen,
+            progress=progress,
+        )
+
+
+def read_tables(
+    shared: Shared,
+    table: str,
+    kind: str,
+    stream: str | None,
+    *,
+    configs: Sequence[Path],
+    tags: Mapping[str, str],
+    where: Where,
+    lock_timeout: str,
+    may_make: bool,
+) -> tuple[Manifest, list[WrittenStream]]:
+    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_told_configs` and `write_streams`."""
+    settings = settings_of(where)
+    from jsbackup.pipeline.jobs.write import TableStream, write_streams
+    from jsbackup.pipeline.session.session import open_session
+    from jsbackup.pipeline.tables.export import TableFormat
+    from jsbackup.pipeline.tables.table_files import find_tables, read_table
+
+    # Whatever is wrong with the command is said before Spark starts, and before a repository is made.
+    found = find_tables(Path(table), TableFormat(kind), stream)
+    told = _configs(configs, [one.stream for one in found])
+    place = place_given(shared)
+    repository = open_or_make_repository(shared, may_make=may_make)
+    with (
+        writing(shared, repository, "import", lock_timeout) as lease,
+        open_session(settings) as session,
+        make_progress("import", wanted=shared.progress) as progress,
+    ):
+        streams = {
+            one.stream: TableStream(read_table(session, one, TableFormat(kind)), told.get(one.stream, {}), one.bytes)
+            for one in found
+        }
+        origin = f"table ({kind})"
+        written = write_streams(
+            session, place, repository, lease, streams=streams, tags=tags, origin=origin, progress=progress
+        )
+    for name in sorted(streams.keys() - told.keys()):
+        shared.output.note(f"stream {name} has no configuration, and got that of a plain one; see --stream-config")
+    return written
+
+
+def _configs(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
+    """The configuration of each stream that has one: by its name, or the only one there is of the only stream."""
+    from jsbackup.exchange.told_configs import read_told_configs
+
+    told: dict[str, JsonObject] = {}
+    for file in files:
+        found = read_told_configs(file)
+        if twice := found.keys() & told.keys():
+            raise UsageError(f"there are two configurations of stream {min(twice)}")
+        told |= found
+    if len(told) == len(streams) == 1:
+        return dict(zip(streams, told.values(), strict=True))
+    if files and not told.keys() & set(streams):
+        raise UsageError(f"there is no configuration of stream {streams[0]} in what was given")
+    return told

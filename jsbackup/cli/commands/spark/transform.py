@@ -1,0 +1,251 @@
+"""`jsbackup transform` and `jsbackup compact`: a new backup made of another one, in the same repository.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup, complete_stream, complete_tag
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import choosing_options, find_backup, origin_option, parse_choosing
+from jsbackup.cli.options.leases import lock_timeout_option, writing
+from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options
+from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.options.tagging import parse_tags
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.progress import make_progress
+from jsbackup.config import parse_glob
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.pipeline.jobs.transform import Transformed
+    from jsbackup.repository.manifest import Manifest
+
+__all__ = ["COMMANDS"]
+
+
+@click.command(cls=Command)
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream)
+@reshaping_options
+@click.option(
+    "--latest-per-subject",
+    is_flag=True,
+    help="Keep only the newest message of each subject (as it is in the source), of those kept by the options above.",
+)
+@click.option(
+    "--consumers",
+    type=click.Choice(["all", "none"]),
+    default="all",
+    show_default=True,
+    help="all: with their state, as far as their messages are there; none: without.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help="Tag the new backup.")
+@origin_option
+@mask_key_names
+@on_spark
+@lock_timeout_option
+def transform(
+    shared: Shared,
+    backup: str,
+    streams: tuple[str, ...],
+    typed: Mapping[str, Any],
+    *,
+    latest_per_subject: bool,
+    consumers: str,
+    tags: tuple[str, ...],
+    origins: tuple[str, ...],
+    mask_key: tuple[tuple[str, str], ...],
+    where: Where,
+    lock_timeout: str,
+) -> int:
+    """Make a new backup of BACKUP (an id, its start, or `latest`), reshaped: all of its streams, or those named.
+
+    Options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them (but for
+    --latest-per-subject, which no restore has). Name it by its id: `latest` is never one that was transformed.
+    Runs on Spark.
+    """
+    start_log(shared)
+    settings = settings_of(where)
+    from jsbackup.pipeline.jobs.transform import transform_backup
+    from jsbackup.pipeline.jobs.transform_plan import TransformOptions, plan_transform
+    from jsbackup.pipeline.session.repository_ref import check_readable
+    from jsbackup.pipeline.session.session import open_session
+    from jsbackup.pipeline.tasks.reshape_task import MaskKey
+    from jsbackup.planning.model import Consumers
+    from jsbackup.planning.typed_options import rename_options, reshape_options
+
+    options = TransformOptions(
+        streams=tuple(map(parse_glob, streams)),
+        renames=rename_options(typed),
+        reshape=reshape_options(typed),
+        latest_per_subject=latest_per_subject,
+        consumers=Consumers(consumers),
+        mask_may_miss=typed["mask_may_miss"],
+        pattern_may_miss=typed["pattern_may_miss"],
+        allow_empty=typed["allow_empty"],
+    )
+    key, chosen_tags, choosing = MaskKey(mask_key), parse_tags(tags), parse_choosing(backup, origins, ())
+    options.reshape.masks.check_secret(key.secret())
+    place = place_given(shared)
+    repository = place.open()
+    repository.documents.ensure_writable()
+    with (
+        writing(shared, repository, "transform", lock_timeout) as lease,
+        make_progress("transform", wanted=shared.progress) as progress,
+    ):
+        manifest = find_backup(
+            shared, repository, backup, choosing, streams=options.streams, silent=shared.output.as_json
+        )
+        check_readable(repository)
+        plan = plan_transform(manifest, options)
+        before = manifest.source.extra.get("transformed")
+        if isinstance(before, dict):
+            shared.output.note(f"{manifest.id} is itself made of {before.get('backup')}, by 'jsbackup transform'")
+        with open_session(settings) as session:
+            made = transform_backup(
+                session,
+                place,
+                repository,
+                plan,
+                lease=lease,
+                random=os.urandom,
+                mask_key=key,
+                tags=chosen_tags,
+                progress=progress,
+            )
+    _tell_transformed(shared, manifest.id, made)
+    return 0
+
+
+@click.command(cls=Command)
+@click.argument("backup", shell_complete=complete_backup)
+@choosing_options
+@on_spark
+@lock_timeout_option
+def compact(
+    shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...], *, where: Where, lock_timeout: str
+) -> int:
+    """Make BACKUP (an id, its start, or `latest`) anew in fewer segments, so that the old one can be forgotten.
+
+    Runs of short segments are joined. Content, time and tags stay, and the new backup stands right after the old one.
+    Where nothing would be gained, nothing is made. Runs on Spark.
+    """
+    start_log(shared)
+    settings = settings_of(where)
+    from jsbackup.pipeline.jobs.compact import compact_backup, count_after
+    from jsbackup.pipeline.session.repository_ref import check_readable
+    from jsbackup.pipeline.session.session import open_session
+
+    choosing = parse_choosing(backup, origins, tags)
+    place = place_given(shared)
+    repository = place.open()
+    repository.documents.ensure_writable()
+    with (
+        writing(shared, repository, "compact", lock_timeout) as lease,
+        make_progress("compact", wanted=shared.progress) as progress,
+    ):
+        manifest = find_backup(shared, repository, backup, choosing, silent=shared.output.as_json)
+        check_readable(repository)
+        before, after = count_after(manifest)
+        made = None
+        if after < before:
+            with open_session(settings) as session:
+                made = compact_backup(
+                    session, place, repository, manifest, lease=lease, random=os.urandom, progress=progress
+                )
+    _tell_compacted(shared, manifest, made)
+    return 0
+
+
+# --- what they print ---
+
+
+def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
+    output, manifest = shared.output, made.manifest
+    rows = list(zip(made.old_names, made.had, manifest.streams, made.notes, strict=True))
+    document: JsonObject = {
+        "backup": manifest.id,
+        "made_of": source,
+        "result": manifest.result,
+        "streams": [
+            {
+                "name": old,
+                "as": stream.name,
+                "messages_before": had,
+                "messages": stream.captured.messages,
+                "bytes": stream.captured.bytes,
+                "first_seq": stream.captured.first_seq,
+                "last_seq": stream.captured.last_seq,
+                "digest": stream.digest.hex,
+                "segments": len(stream.segments),
+                "notes": list(notes),
+            }
+            for old, had, stream, notes in rows
+        ],
+        "skipped": [{"name": skipped.name, "reason": skipped.reason} for skipped in manifest.skipped],
+    }
+
+    def text() -> None:
+        output.table(
+            ["STREAM", "OF", ">MESSAGES BEFORE", ">MESSAGES", ">BYTES", ">SEGMENTS"],
+            [
+                (
+                    stream.name,
+                    old,
+                    format_count(had),
+                    format_count(stream.captured.messages),
+                    format_bytes(stream.captured.bytes),
+                    str(len(stream.segments)),
+                )
+                for old, had, stream, _ in rows
+            ],
+        )
+        tell_each(output, (Said("note", stream.name, note) for _, _, stream, notes in rows for note in notes))
+        tell_each(output, (Said("skipped", skipped.name, skipped.reason) for skipped in manifest.skipped))
+        output.line(f"made backup {manifest.id} of {source}")
+
+    output.result(document, text)
+
+
+def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None) -> None:
+    output = shared.output
+    after = made or manifest
+    rows = [
+        (old.name, len(old.segments), len(new.segments))
+        for old, new in zip(manifest.streams, after.streams, strict=True)
+    ]
+    total, left = sum(before for _, before, _ in rows), sum(now for _, _, now in rows)
+    document: JsonObject = {
+        "backup": None if made is None else made.id,
+        "made_of": manifest.id,
+        "segments_before": total,
+        "segments": left,
+        "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
+    }
+
+    def text() -> None:
+        if made is None:
+            had = format_count(total, "segment")
+            output.line(f"nothing to gain: none of the {had} of {manifest.id} would be joined, and no backup was made")
+            return
+        table = [(name, str(before), str(now)) for name, before, now in rows if before != now]
+        output.table(["STREAM", ">SEGMENTS BEFORE", ">SEGMENTS"], table)
+        output.line(
+            f"made backup {made.id} of {manifest.id}: {format_count(total, 'segment')} before, {format_count(left)} now"
+        )
+        output.line(f"'jsbackup forget {manifest.id} --prune' removes the old one")
+
+    output.result(document, text)
+
+
+COMMANDS = {"transform": transform, "compact": compact}

@@ -1,0 +1,255 @@
+"""`jsbackup status`: how backups stand, as a gate for monitoring.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.notify.push import PushTarget, parse_push_url, push_metrics
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.log import start_log
+from jsbackup.cli.output.new_file import check_new_file, write_new_file
+from jsbackup.cli.output.terminal import hide_logins
+from jsbackup.config import Glob, parse_duration, parse_glob, parse_size
+from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.cli.output.status_report import Report
+    from jsbackup.engine.check.health_rules import LiveStreams
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["COMMANDS"]
+
+LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has them
+
+
+@click.command(cls=Command, needs_server=True, unattended=True)
+@click.option(
+    "--max-age", metavar="DURATION", help="Fail if the newest complete backup is older than this, such as 25h."
+)
+@click.option(
+    "--max-verify-age", metavar="DURATION", help="Fail if the last verify that found nothing wrong is older than this."
+)
+@click.option(
+    "--verify-level",
+    type=click.Choice(LEVELS),
+    default="manifest",
+    show_default=True,
+    help="The lowest level of a verify that counts for --max-verify-age.",
+)
+@click.option(
+    "--max-drill-age", metavar="DURATION", help="Fail if the last successful drill is older than this, such as 31d."
+)
+@click.option(
+    "--min-backups", type=click.IntRange(1), metavar="N", help="Fail if there are fewer complete backups than this."
+)
+@click.option("--min-history", metavar="DURATION", help="Fail if the oldest complete backup is younger than this.")
+@click.option(
+    "--max-unused", metavar="SIZE", help="Fail if unused objects take more than this (as the last prune found)."
+)
+@click.option("--live", is_flag=True, help="Ask the server for its streams; fail if one is in no newest backup.")
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="GLOB",
+    shell_complete=complete_stream,
+    help="With --live: streams that need no backup.",
+)
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="K[=V]",
+    shell_complete=complete_tag,
+    help="Count only backups with this tag.",
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Count only backups of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
+)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus to this file."
+)
+@click.option(
+    "--push",
+    metavar="URL",
+    envvar="JSBACKUP_PUSH_URL",
+    help="Push them to a Pushgateway [env: JSBACKUP_PUSH_URL, for a URL with a login].",
+)
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Make a page with charts too.")
+def status(
+    shared: Shared,
+    max_age: str | None,
+    max_verify_age: str | None,
+    verify_level: str,
+    *,
+    max_drill_age: str | None,
+    min_backups: int | None,
+    min_history: str | None,
+    max_unused: str | None,
+    live: bool,
+    exclude: tuple[str, ...],
+    tags: tuple[str, ...],
+    origins: tuple[str, ...],
+    metrics: Path | None,
+    push: str | None,
+    page: Path | None,
+) -> int:
+    """Say how backups stand; the exit code is 17 if anything is not as it should be, and every breach is named.
+
+    Always: there is a complete backup; the newest one is complete, and has streams if earlier ones have; all can be
+    read; no object of the newest backups is missing, and none is known to be damaged; the last verify found nothing
+    that was not mended since; the last drill went well. The options ask for more. Of backups that were asked for in
+    other words (other streams, other servers) each has to be new enough, unless another one has all of its streams.
+    Drills count for the server and account that their backup is of.
+
+    --metrics and --html replace the files as a whole, also when something is wrong; --metrics and --push tell of a
+    repository that cannot be reached, too.
+    """
+    from jsbackup.cli.output.status_report import Report
+    from jsbackup.engine.check.health_rules import Limits
+    from jsbackup.engine.check.status import take_status
+    from jsbackup.repository.checks.verify import Level
+
+    start_log(shared)
+    if not live:
+        _refuse_idle_server(click.get_current_context())
+        if exclude:
+            raise UsageError("--exclude makes sense with --live only", hint="Leave it out.")
+    limits = Limits(
+        max_age_seconds=_seconds(max_age),
+        max_verify_age_seconds=_seconds(max_verify_age),
+        verify_level=Level(verify_level),
+        max_drill_age_seconds=_seconds(max_drill_age),
+        min_backups=min_backups,
+        min_history_seconds=_seconds(min_history),
+        max_unused_bytes=None if max_unused is None else parse_size(max_unused),
+    )
+    tag_rules, wanted = [parse_tag_rule(text) for text in tags], [parse_origin(text) for text in origins]
+    left_out = [parse_glob(text) for text in exclude]
+    outlet = _Outlet(shared, metrics, None if push is None else parse_push_url(push))
+    for file in (metrics, page):
+        if file is not None:
+            check_new_file(file, replace=True)
+    now_ns = time.time_ns()
+    try:
+        repository = open_repository(shared)
+        found = take_status(repository, now_ns=now_ns, tags=tag_rules, origins=wanted)
+    except JsBackupError as error:
+        outlet.tell_failure(now_ns, error)
+        raise
+    there, failed = _ask(shared, left_out) if live else (None, None)
+    return _tell(shared, repository, Report(found, limits, there), failed, outlet=outlet, page=page)
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else parse_duration(text)
+
+
+def _refuse_idle_server(ctx: click.Context) -> None:
+    """Who names a server expects it to be asked. One of a profile is for other commands too."""
+    context: click.Context | None = ctx
+    while context is not None:
+        for name in ("server", "context"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise UsageError(f"--{name} makes no sense without --live", hint="Add it, or leave the server out.")
+        context = context.parent
+
+
+def _ask(shared: Shared, left_out: Sequence[Glob]) -> tuple[LiveStreams | None, NatsError | None]:
+    """What the server has, or why that is not known: what is known of backups is told all the same."""
+    from jsbackup.engine.check.live_streams import list_live_streams
+
+    connection = connection_of(shared)
+    try:
+        return run_async(list_live_streams(connection, left_out)), None
+    except NatsError as error:
+        return None, error
+
+
+def _tell(
+    shared: Shared,
+    repository: Repository,
+    report: Report,
+    failed: NatsError | None,
+    *,
+    outlet: _Outlet,
+    page: Path | None,
+) -> int:
+    from jsbackup.cli.notify.metrics import status_metrics
+    from jsbackup.cli.output.status_report import status_json, tell_status
+
+    location = hide_logins(repository.store.location)
+    code = PolicyBreach.exit_code if report.breaches else failed.exit_code if failed is not None else 0
+    errors: list[JsBackupError] = [] if failed is None else [failed]
+    if page is not None:
+        from jsbackup.cli.output.status_page import status_page
+
+        errors += _attempt(lambda: write_new_file(page, status_page(report, location), replace=True, for_all=True))
+    errors += outlet.tell(lambda: status_metrics(report.status, report.breaches, report.live, code))
+    output = shared.output
+    for warning in report.status.warnings:
+        output.note(warning)
+    for error in errors:
+        output.note(State("error"), f": {error.message}")
+    unanswered = "" if failed is None else failed.message
+    output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
+    return code or (errors[0].exit_code if errors else 0)
+
+
+def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
+    """What went wrong, if anything: one thing that cannot be written does not keep the others from being."""
+    try:
+        work()
+    except JsBackupError as error:
+        return [error]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlet:
+    """Where metrics go."""
+
+    shared: Shared
+    file: Path | None
+    target: PushTarget | None
+
+    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
+        """What went wrong."""
+        file, target = self.file, self.target
+        if file is None and target is None:
+            return []
+        data = metrics()
+        errors: list[JsBackupError] = []
+        if file is not None:
+            errors += _attempt(lambda: write_new_file(file, data, replace=True, for_all=True))
+        if target is not None:
+            errors += _attempt(lambda: push_metrics(target, data))
+        return errors
+
+    def tell_failure(self, now_ns: int, error: JsBackupError) -> None:
+        """That there is nothing to tell."""
+        from jsbackup.cli.notify.metrics import failure_metrics
+
+        for one in self.tell(lambda: failure_metrics(now_ns, error.exit_code)):
+            self.shared.output.note(State("error"), f": {one.message}")
+
+
+COMMANDS = {"status": status}

@@ -1,0 +1,53 @@
+"""The pages of the manual: which there are, and where a word is in them. `index.md` lists them in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Section", "read_page", "search", "topics"]
+
+_FOLDER = Path(__file__).parents[2] / "manual"
+_ENTRY = re.compile(r"^- \[[\w-]+\]\(([\w-]+)\.md\): (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading of a page, with what is below it up to the next one."""
+
+    topic: str
+    heading: str
+    text: str
+
+
+def read_page(topic: str) -> str:
+    """The Markdown of a page."""
+    return (_FOLDER / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def topics() -> dict[str, str]:
+    """Topic -> what its page is for."""
+    return dict(_ENTRY.findall(read_page("index")))
+
+
+def search(words: Sequence[str]) -> list[Section]:
+    """The sections that have all of the words, in capitals or not."""
+    wanted = [word.casefold() for word in words]
+    sections = (section for topic in topics() for section in _sections(topic))
+    return [section for section in sections if all(word in section.text.casefold() for word in wanted)]
+
+
+def _sections(topic: str) -> Iterator[Section]:
+    heading, lines, in_block = "", list[str](), False
+    for line in read_page(topic).splitlines():
+        if line.startswith("```"):
+            in_block = not in_block
+        if not in_block and (found := _HEADING.match(line)):
+            if lines:
+                yield Section(topic, heading, "\n".join(lines))
+            heading, lines = found[1], []
+        lines.append(line)
+    yield Section(topic, heading, "\n".join(lines))

@@ -1,0 +1,294 @@
+"""A command with the options that all share (`shared.py`): its function gets them as one `Shared` value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.notify.hooks import HOOK_OPTIONS
+from jsbackup.cli.options.command_help import COMMAND_HELP, write_end, write_examples
+from jsbackup.cli.options.context import (
+    HELP_ALL,
+    NOTES,
+    CommandContext,
+    LastOutput,
+    Shared,
+    contexts_of,
+    given_in,
+    merge_shared,
+    wants_all,
+    write_options,
+)
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.profiles.precedence import over
+from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
+from jsbackup.errors import JsBackupError, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.cli.profiles.profiles import Profile
+
+__all__ = ["Command"]
+
+
+class Command(click.Command):
+    """A command that takes the shared options too and passes them to its function as `shared`.
+
+    `needs_server` says whether the server options make sense; where they do not, giving one is a usage error.
+    `unattended` commands are what schedules run: they have hooks, and may be run for several profiles, one after
+    another, unless they never end (`endless`). Of a command that `answers`, 1 is no failure: its exit code is what was
+    asked for.
+    """
+
+    context_class = CommandContext
+
+    def __init__(
+        self,
+        *args: Any,
+        needs_server: bool = False,
+        unattended: bool = False,
+        endless: bool = False,
+        answers: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.needs_server = needs_server
+        self.unattended = unattended
+        self.endless = endless
+        self.answers = answers
+        self.own_params = list(self.params)
+        shared = [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *(HOOK_OPTIONS if unattended else [])]
+        self.params = [*self.params, *shared, *(SERVER_OPTIONS if needs_server else [])]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        assert isinstance(ctx, CommandContext)
+        try:
+            # A shell completes: nobody looks at errors while they type.
+            with suppress(JsBackupError) if ctx.resilient_parsing else nullcontext():
+                self.take_profile(ctx, args)
+            if len(ctx.names) > 1 and not ctx.resilient_parsing:  # each of them has a context of its own
+                return []
+            left = super().parse_args(ctx, args)
+            self._prefer_profile(ctx)
+            return left
+        except click.NoSuchOption as unknown:
+            if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):
+                raise self._no_server(unknown.option_name) from None
+            raise
+        except click.UsageError as wrong:  # click leaves out whose it is where a value is missing
+            wrong.ctx = wrong.ctx or ctx
+            raise
+
+    def take_profile(self, ctx: CommandContext, args: list[str]) -> None:
+        """Give the context what the named profile says. Raises UsageError for what is wrong with it."""
+        ctx.words = tuple(args)
+        typed = self.make_parser(ctx).parse_args(list(args))[0]
+        asks_for_help = self.get_help_option(ctx)
+        if HELP_ALL.name in typed or (asks_for_help is not None and asks_for_help.name in typed):
+            return
+        file, ctx.names = self.named_profiles(ctx, typed)
+        if file is None:
+            return
+        if len(ctx.names) > 1:
+            if not self.unattended or self.endless:
+                raise UsageError(f"'{ctx.table}' runs for one profile at a time", hint="Name one of them.")
+            return
+        profile = self.read_profile(ctx, file, ctx.names[0])
+        if profile.problems:
+            first, more = profile.problems[0], len(profile.problems) - 1
+            hint = f"{first.hint or ''} There are {more} more problems: see 'jsbackup config check'.".strip()
+            raise UsageError(first.message, hint=hint if more else first.hint)
+        ctx.profile = profile
+        ctx.from_profile = profile.values(ctx.table)
+        # What contradicts a typed option goes; what is typed wins by itself.
+        options = {param.name for param in self.params if isinstance(param, click.Option)}
+        ctx.default_map = over(ctx.from_profile, {n: value for n, value in typed.items() if n in options})
+
+    def _prefer_profile(self, ctx: CommandContext) -> None:
+        """To the environment, which click prefers."""
+        for param in self.params:
+            name = str(param.name)
+            if name in (ctx.default_map or {}) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+                ctx.params[name] = param.process_value(ctx, ctx.lookup_default(name))
+                ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
+
+    def named_profiles(
+        self, ctx: CommandContext, typed: Mapping[str, Any]
+    ) -> tuple[ConfigFile | None, tuple[str, ...]]:
+        """The file and the profiles that the command line names, else the environment. UsageError if there is none."""
+        above = contexts_of(ctx)[:-1]
+        given: dict[str, Any] = {}
+        for option in GLOBAL_OPTIONS:
+            if option.name in ("config", "profile") and (value := option.value_from_envvar(ctx)):
+                given[option.name] = value
+        for level in above:
+            given.update(given_in(level, ("config", "profile"), environment=False))
+        chosen = any(given_in(level, ("config",), environment=False) for level in above) or "config" in typed
+        given.update({name: typed[name] for name in ("config", "profile") if name in typed})
+        names = tuple(dict.fromkeys(given.get("profile") or ()))
+        if ctx.only is not None:
+            names = (ctx.only,)
+        if given.get("config"):
+            ctx.config_path = expand_path(str(given["config"]), environment())
+        elif names:
+            ctx.config_path = default_config_path(environment())
+            if not ctx.config_path.exists():
+                raise UsageError(
+                    f"there is no profile {names[0]!r}: {ctx.config_path} is not there",
+                    hint="Write that file, or name another one with --config.",
+                )
+        if not names:
+            if chosen and ctx.config_path is not None:
+                known = ", ".join(sorted(read_config(ctx.config_path).profiles))
+                raise UsageError("--config was given without --profile", hint=f"Profiles there: {known or 'none'}.")
+            return None, ()
+        assert ctx.config_path is not None
+        return read_config(ctx.config_path), names
+
+    def read_profile(
+        self,
+        ctx: CommandContext,
+        file: ConfigFile,
+        name: str,
+        *,
+        table: Sequence[str] = (),
+        every_command: bool = False,
+    ) -> Profile:
+        """A profile, as far as it concerns this command, or the one whose `table` is named, or all of it."""
+        from jsbackup.cli.profiles.profiles import read_profile
+
+        root = ctx.find_root()
+        assert isinstance(root.command, click.Group)
+        return read_profile(
+            file,
+            name,
+            commands=root.command.list_commands(root),
+            find=partial(root.command.get_command, root),
+            only=None if every_command else (table or ctx.table.split(".")),
+            environ=environment(),
+        )
+
+    def _no_server(self, option: str) -> UsageError:
+        return UsageError(f"{option} makes no sense for '{self.name}', which talks to no server", hint="Leave it out.")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        assert isinstance(ctx, CommandContext)
+        if len(ctx.names) > 1:
+            from jsbackup.cli.profiles.many_profiles import run_each
+
+            return run_each(self, ctx)
+        values, groups = merge_shared(ctx)
+        for level in () if self.needs_server else contexts_of(ctx):
+            for name in given_in(level, (str(option.name) for option in SERVER_OPTIONS), environment=False):
+                raise self._no_server("--" + name.replace("_", "-"))
+        for option in [*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]:
+            ctx.params.pop(str(option.name), None)
+        shared = self._shared(ctx, values, groups)
+        for note in ctx.meta.pop(NOTES, ()):
+            shared.output.note(note)
+        code = self._run(ctx, shared)
+        if code and not (self.answers and code == 1):
+            shared.output.give_up_silence()
+        return code
+
+    def _run(self, ctx: CommandContext, shared: Shared) -> Any:
+        assert self.callback is not None
+        if not self.unattended:
+            return ctx.invoke(self.callback, shared=shared, **ctx.params)
+        hooks = {str(option.name): ctx.params.pop(str(option.name)) for option in HOOK_OPTIONS}
+        work = partial(ctx.invoke, self.callback, shared=shared, **ctx.params)
+        return _run_unattended(ctx.table, shared, hooks, work)
+
+    def _shared(
+        self, ctx: CommandContext, values: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+    ) -> Shared:
+        log_json = values["log_format"] == "json"
+        profile = ctx.profile
+        labels = {"profile": profile.name} if profile else {}
+        output = ctx.print_to(
+            Output(as_json=values["as_json"], quiet=values["quiet"], log_json=log_json, labels=labels)
+        )
+        root = ctx.find_root()
+        if isinstance(root.obj, LastOutput) and ctx.only is None:
+            root.obj.output = output
+        if profile is not None and profile.exposed:
+            output.warning(
+                f"{profile.path} can be read by others and holds secrets ({', '.join(profile.exposed)}): chmod 600 it"
+            )
+        return Shared(
+            repo=values["repo"],
+            verbose=values["verbose"],
+            # Bars would stand between lines that a program reads.
+            progress=not (values["no_progress"] or values["quiet"] or log_json),
+            log_format=values["log_format"],
+            output=output,
+            server=groups["server"],
+            s3=groups["s3"],
+            keys=groups["keys"],
+            server_named=bool(ctx.from_profile.keys() & {"server", "context"}),
+            profile=profile.name if profile else "",
+            config=profile.path if profile else None,
+        )
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), HELP_ALL]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if (name := _name_of(ctx)) in COMMAND_HELP:
+            write_examples(formatter, COMMAND_HELP[name].examples)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        help_option = self.get_help_option(ctx)
+        write_options(ctx, formatter, "Options", [*self.own_params, *([help_option] if help_option else []), HELP_ALL])
+        if wants_all(ctx):
+            self.format_shared_options(ctx, formatter)
+            return
+        server = "-s/--server, --context, " if self.needs_server else ""
+        others = "servers, S3, keys and logs" if self.needs_server else "S3, keys and logs"
+        formatter.write_paragraph()
+        formatter.write_text(
+            f"Also -r/--repo, {server}--profile, --json, -q, and those of {others}: '{ctx.command_path} --help-all'."
+        )
+
+    def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those that are the same for other commands."""
+        if self.needs_server:
+            write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
+        write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
+        write_options(ctx, formatter, "S3 options, for s3://bucket/prefix (also before the command)", S3_OPTIONS)
+        write_options(
+            ctx, formatter, "Keys, for encrypted or signed repositories (also before the command)", KEY_OPTIONS
+        )
+        if self.unattended:
+            write_options(ctx, formatter, "Hooks and notifications", HOOK_OPTIONS)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if (name := _name_of(ctx)) in COMMAND_HELP:
+            write_end(formatter, name)
+
+
+def _name_of(ctx: click.Context) -> str:
+    """As it is typed: `key add`."""
+    return ctx.table.replace(".", " ") if isinstance(ctx, CommandContext) else ""
+
+
+def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:
+    """With its hooks, and with a profile not while the same is running."""
+    from jsbackup.cli.notify.hooks import Hooks, Occasion, run_between
+    from jsbackup.cli.output.log import start_log
+
+    start_log(shared)
+    hooks = Hooks.of(given)
+    with ExitStack() as stack:
+        if shared.profile and shared.config is not None:
+            from jsbackup.cli.profiles.single_run import alone
+
+            stack.enter_context(alone(shared.config, shared.profile, command))
+        occasion = Occasion(command, shared.profile, str(shared.config.absolute()) if shared.config else "")
+        return run_between(hooks, occasion, work)

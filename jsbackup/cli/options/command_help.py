@@ -1,0 +1,460 @@
+"""What the help of a command has beside its options: examples, exit codes, and commands to see, as in a man page.
+
+One table for all commands, so it is as long as they are many. Exit codes are those of the contract; an entry says what
+one means there only where that is more than the contract's words. Every command may end with 0, 1, 2 and 130.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import click
+
+__all__ = ["COMMAND_HELP", "EXIT_CODES", "MANUAL_PAGES", "write_end", "write_examples"]
+
+EXIT_CODES: dict[int, str] = {
+    0: "done and proved",
+    1: "failed",
+    2: "usage or configuration",
+    3: "finished but incomplete (the output says what is missing)",
+    10: "no repository there",
+    11: "locked",
+    12: "wrong or missing key",
+    13: "format or feature not supported",
+    14: "integrity failure found",
+    15: "plan refused, or target cannot be met",
+    16: "conflict at the target (exists, limits, subject overlap)",
+    17: "policy breach",
+    20: "NATS unreachable or not allowed",
+    21: "storage unreachable or not allowed",
+    130: "interrupted, state safe",
+}
+
+_WORD = re.compile(r"'[^']*'|\S+")
+
+_ALWAYS = {0, 1, 2, 130}
+_READS = {10, 12, 13, 14, 21}
+_WRITES = _READS | {11}
+_NATS = {20}
+_TARGET = _NATS | {15, 16}
+_OTHERS_AT_WORK = "another command holds the exclusive lock, and --lock-timeout is over"
+_RUNS_ALREADY = f"{_OTHERS_AT_WORK}; or the same run of the profile is not over"
+_LACKS = "the plan can be carried out, but the backup lacks something that was asked for"
+_SEVERAL = "failed, or several streams failed for different reasons"
+_NO_SPARK = "format or feature not supported; Spark or Java is not there"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHelp:
+    """`examples`: command line -> what it does. `codes`: those of the command beside what all have, or `means` says."""
+
+    examples: Mapping[str, str]
+    codes: set[int] = field(default_factory=set)
+    means: Mapping[int, str] = field(default_factory=dict)
+    see_also: tuple[str, ...] = ()
+
+    @property
+    def exit_codes(self) -> dict[int, str]:
+        """All that the command can end with, in order, and what each means there."""
+        given = {**EXIT_CODES, **self.means}
+        return {code: given[code] for code in sorted(_ALWAYS.union(self.codes, self.means))}
+
+
+COMMAND_HELP: Mapping[str, CommandHelp] = {
+    "init": CommandHelp(
+        {
+            "jsbackup init -r ./repo": "a plain repository in a folder",
+            "jsbackup init -r s3://backups/shop --s3-endpoint https://minio.internal": "in an S3 store",
+            "jsbackup init -r ./vault --encrypt-to age1… --writer-key ./writer.key": "encrypted to an age key",
+        },
+        {21},
+        {0: "made", 2: "usage; there is a repository, or something else", 13: "the store cannot keep backups safe"},
+        ("backup", "doctor", "key add", "key list"),
+    ),
+    "backup": CommandHelp(
+        {
+            "jsbackup backup -s nats://nats.internal:4222 -r ./repo": "all streams of the account",
+            "jsbackup backup 'KV_*' ORDERS --exclude KV_tmp --tag why=release -r ./repo": "some of them",
+            "jsbackup backup --profile shop --profile reports": "as two profiles say, one after the other",
+            "jsbackup backup --incremental never -r ./repo": "reading everything again",
+            "jsbackup backup --no-init -q -r /mnt/backups/repo": "for cron: none is made where no disk is mounted",
+        },
+        _WRITES | _NATS,
+        {
+            0: "complete, and every message was checked",
+            1: _SEVERAL,
+            3: "partial: the streams that are missing are named, or all that are gone since earlier backups",
+            10: "there is something else in the location, or nothing, and --no-init",
+            11: _RUNS_ALREADY,
+        },
+        ("follow", "verify", "status", "schedule", "restore"),
+    ),
+    "follow": CommandHelp(
+        {
+            "jsbackup follow -s nats://nats.internal:4222 -r ./repo": "all streams of the account, until Ctrl-C",
+            "jsbackup follow ORDERS --every 10s --every-bytes 16MiB -r ./repo": "one stream, less often",
+        },
+        _WRITES | _NATS,
+        {
+            0: "ended as asked, the last backup complete",
+            3: "ended as asked, the last backup partial",
+            10: "there is something else in the location",
+            11: _RUNS_ALREADY,
+        },
+        ("backup", "forget", "restore"),
+    ),
+    "list": CommandHelp(
+        {
+            "jsbackup list -r ./repo": "all backups, oldest first",
+            "jsbackup list --tag why=release --last 10 --json -r ./repo": "the newest ten with a tag, for a program",
+            "jsbackup list --origin C1/SHOP -r ./repo": "those of one cluster and account",
+        },
+        _READS,
+        {0: "listed", 14: "a manifest is damaged; the others are listed"},
+        ("show", "diff", "forget"),
+    ),
+    "show": CommandHelp(
+        {
+            "jsbackup show latest -r ./repo": "streams and consumers of the backup that a restore of all means",
+            "jsbackup show 20261121T0942 --json -r ./repo": "all that is known of another one",
+        },
+        _READS,
+        {0: "shown", 2: "usage; there is no such backup, or there are several"},
+        ("list", "stats", "diff"),
+    ),
+    "diff": CommandHelp(
+        {
+            "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",
+            "jsbackup diff 20261120 20261121 ORDERS --messages 20 -r ./repo": "one stream in two backups",
+        },
+        _WRITES | _NATS,
+        {
+            0: "all is equal",
+            1: "something differs",
+            3: "streams could not be compared, for different reasons",
+            11: _OTHERS_AT_WORK,
+        },
+        ("show", "verify", "restore"),
+    ),
+    "verify": CommandHelp(
+        {
+            "jsbackup verify -r ./repo": "the digest of every object of every backup",
+            "jsbackup verify latest --level data -r ./repo": "every message of the newest",
+            "jsbackup verify --sample 4 -r ./repo": "a part; nightly runs cover everything in a month",
+        },
+        _WRITES,
+        {0: "nothing wrong was found", 11: _RUNS_ALREADY, 14: "something is damaged or missing, and named"},
+        ("drill", "status", "restore"),
+    ),
+    "drill": CommandHelp(
+        {
+            "jsbackup drill -r ./repo": "the latest backup, into a single server",
+            "jsbackup drill --origin SHOP -r ./repo": "that of one account, where several share the repository",
+            "jsbackup drill latest 'KV_*' --nodes 3 -r ./repo": "some streams, into a cluster of three",
+        },
+        _WRITES | _TARGET,
+        {
+            0: "everything was restored and proved",
+            1: _SEVERAL,
+            3: "finished, but something could not be proved, or there was nothing to prove",
+            11: _RUNS_ALREADY,
+            14: "what came back is not what was backed up, or stored objects are damaged",
+            15: "the backup cannot be restored into this server",
+        },
+        ("restore", "verify", "status"),
+    ),
+    "status": CommandHelp(
+        {
+            "jsbackup status --max-age 25h --max-drill-age 31d -r ./repo": "a gate for monitoring",
+            "jsbackup status --live -s nats://nats.internal:4222 -r ./repo": "are there streams that no backup has?",
+            "jsbackup status --metrics ./jsbackup.prom --html ./status.html -r ./repo": "numbers and a page",
+        },
+        _READS | _NATS,
+        {
+            0: "all is as it should be",
+            1: "the metrics or the page could not be written, or not be pushed",
+            11: "the same run of the profile is not over",
+            17: "something is not, and every breach is named",
+        },
+        ("backup", "verify", "drill", "schedule"),
+    ),
+    "forget": CommandHelp(
+        {
+            "jsbackup forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run -r ./repo": "what would go",
+            "jsbackup forget --keep-within 30d --prune -r ./repo": "forget, and free the room",
+            "jsbackup forget 20261121T094249Z-acd9df -r ./repo": "exactly this one",
+        },
+        _WRITES,
+        {
+            0: "done",
+            2: "usage; nothing would be kept, or no policy was given",
+            3: "done, except for backups that the store has locked or that cannot be read",
+            11: _RUNS_ALREADY,
+        },
+        ("prune", "hold", "list"),
+    ),
+    "hold": CommandHelp(
+        {
+            "jsbackup hold latest --reason 'audit 2026' -r ./repo": "keep the newest from any forget",
+            "jsbackup hold --release 20261121T094249Z-acd9df -r ./repo": "no more",
+        },
+        _READS,
+        {0: "held or released"},
+        ("forget", "list"),
+    ),
+    "prune": CommandHelp(
+        {
+            "jsbackup prune --dry-run -r ./repo": "what would be deleted",
+            "jsbackup prune --grace 48h -r ./repo": "delete what has been unused for two days",
+        },
+        _WRITES,
+        {0: "done", 11: _RUNS_ALREADY, 14: "a manifest is damaged or gone, so nothing was deleted"},
+        ("forget", "unlock"),
+    ),
+    "unlock": CommandHelp(
+        {
+            "jsbackup unlock -r ./repo": "show leases; remove expired ones",
+            "jsbackup unlock --force 0123456789abcdef -r ./repo": "remove an active lease",
+        },
+        _READS,
+        {0: "shown and removed", 14: "a damaged lease stays"},
+        ("prune", "doctor"),
+    ),
+    "copy": CommandHelp(
+        {
+            "jsbackup copy --to-repo s3://elsewhere/shop -r ./repo": "all backups that are not there yet",
+            "jsbackup copy latest --to-repo ./second -r ./repo": "the newest",
+        },
+        _WRITES,
+        {0: "all are there", 3: "some backups could not be copied, and are named", 11: _RUNS_ALREADY},
+        ("verify", "forget"),
+    ),
+    "repair": CommandHelp(
+        {
+            "jsbackup repair --from ./second -r ./repo": "from a copy, what the last verify found damaged",
+            "jsbackup repair --check -s nats://shop.internal:4222 -r ./repo": "read everything, and ask the server",
+        },
+        _WRITES | _NATS,
+        {0: "nothing is broken any more", 3: "some objects could not be mended, and are named", 11: _OTHERS_AT_WORK},
+        ("verify", "copy", "restore"),
+    ),
+    "plan": CommandHelp(
+        {
+            "jsbackup plan latest -s nats://target.internal:4222 -r ./repo": "a restore of everything",
+            "jsbackup plan latest ORDERS --if-exists replace -o plan.json -r ./repo": "kept for later",
+        },
+        _WRITES | _TARGET,
+        {0: "the plan can be carried out", 3: _LACKS, 11: _OTHERS_AT_WORK},
+        ("restore", "diff"),
+    ),
+    "restore": CommandHelp(
+        {
+            "jsbackup restore latest -s nats://target.internal:4222 -r ./repo": "everything",
+            "jsbackup restore latest --origin C1/SHOP -s nats://new.internal:4222 -r ./repo": (
+                "of one of several sources, into another cluster"
+            ),
+            "jsbackup restore latest ORDERS --until 2026-11-20T14:02:00Z --rename ORDERS=ORDERS_before -r ./repo": (
+                "one stream as it was then, under another name"
+            ),
+            "jsbackup restore --plan plan.json -r ./repo": "what was planned",
+        },
+        _WRITES | _TARGET,
+        {
+            0: "restored, read back, and equal to the backup",
+            1: _SEVERAL,
+            3: "some streams were restored, or lost messages are missing (--partial), or the backup lacks streams",
+            11: _OTHERS_AT_WORK,
+            15: "nothing was changed: the plan is refused, or the target has changed since",
+            16: "nothing was changed: names, limits or subjects are in the way",
+        },
+        ("plan", "diff", "drill", "clone"),
+    ),
+    "clone": CommandHelp(
+        {
+            "jsbackup clone '*' -s nats://old.internal --to-server nats://new.internal": "everything",
+            "jsbackup clone ORDERS --mask 'orders.>:$.email=hash' --mask-key-file ./mask.key --to-server nats://b": (
+                "without personal data"
+            ),
+        },
+        _TARGET | {13, 14},
+        {
+            0: "cloned, read back, and equal",
+            1: _SEVERAL,
+            3: "some streams were cloned",
+            16: "nothing was changed: names, limits or subjects are in the way",
+        },
+        ("plan", "backup", "restore"),
+    ),
+    "import": CommandHelp(
+        {
+            "jsbackup import ./nats-backup -r ./repo": "what nats backup account wrote",
+            "jsbackup import ./configs -r ./repo": "config files of an export",
+            "jsbackup import ./kafka.parquet --format parquet --stream ORDERS -r ./repo": "a table",
+        },
+        _WRITES,
+        {0: "imported, and verified", 3: "some streams are damaged, and named", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        ("export", "restore"),
+    ),
+    "export": CommandHelp(
+        {
+            "jsbackup export latest --format nats-cli --output ./for-nats -r ./repo": "for nats backup restore account",
+            "jsbackup export latest --format config --output ./configs -r ./repo": "files for version control",
+            "jsbackup export latest ORDERS --format parquet --output s3://lake/orders -r ./repo": "a table",
+        },
+        _WRITES,
+        {0: "written", 3: "written, except for what the output names", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        ("import", "query"),
+    ),
+    "stats": CommandHelp(
+        {
+            "jsbackup stats latest -r ./repo": "messages and sizes by stream and subject",
+            "jsbackup stats latest --html stats.html -r ./repo": "as a page",
+        },
+        _WRITES,
+        {0: "counted", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        ("query", "show"),
+    ),
+    "query": CommandHelp(
+        {
+            "jsbackup query latest 'select subject, count(*) from orders group by subject' -r ./repo": "a count",
+        },
+        _WRITES,
+        {0: "answered", 2: "usage; Spark does not accept the query", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        ("stats", "export"),
+    ),
+    "transform": CommandHelp(
+        {
+            "jsbackup transform latest KV_settings --latest-per-subject -r ./repo": "a bucket without its history",
+            "jsbackup transform latest --mask '>:$.email=redact' --tag for=staging -r ./repo": "without personal data",
+        },
+        _WRITES,
+        {0: "made", 11: _OTHERS_AT_WORK, 13: _NO_SPARK, 15: "a message cannot be masked, or a cut cannot be met"},
+        ("restore", "clone"),
+    ),
+    "compact": CommandHelp(
+        {"jsbackup compact latest -r ./repo": "join the short segments of the newest backup"},
+        _WRITES,
+        {0: "made, or there was nothing to gain", 11: _OTHERS_AT_WORK, 13: _NO_SPARK},
+        ("forget",),
+    ),
+    "key add": CommandHelp(
+        {"jsbackup key add --encrypt-to age1… --identity ./operator.key -r ./vault": "let another key read it"},
+        _READS,
+        {0: "they can read it"},
+        ("key list", "key remove"),
+    ),
+    "key list": CommandHelp(
+        {"jsbackup key list -r ./vault": "who reads, who signs"}, _READS, {0: "listed"}, ("key add", "key remove")
+    ),
+    "key remove": CommandHelp(
+        {"jsbackup key remove age1qqq --identity ./operator.key -r ./vault": "the key whose id begins so"},
+        _READS,
+        {0: "removed"},
+        ("key list", "init"),
+    ),
+    "key replace-writer": CommandHelp(
+        {
+            "jsbackup key replace-writer --new-writer-key ./new.key --identity ./operator.key -r ./vault": (
+                "a new writer key, written to new.key"
+            ),
+        },
+        _READS,
+        {0: "the old one signs nothing any more"},
+        ("key list", "verify"),
+    ),
+    "schedule": CommandHelp(
+        {
+            "jsbackup schedule --format cron --profile shop --every 15m": "lines for a crontab",
+            "jsbackup schedule --format systemd --profile shop --output ./units": "services and timers, into a folder",
+            "jsbackup schedule --format kubernetes --image registry.internal/jsbackup:1 --profile shop": "CronJobs",
+        },
+        set(),
+        {0: "printed or written", 2: "usage; something is wrong with the profile, or a file is there already"},
+        ("config check", "backup", "status"),
+    ),
+    "doctor": CommandHelp(
+        {
+            "jsbackup doctor -s nats://nats.internal:4222 -r ./repo": "everything",
+            "jsbackup doctor --for backup --profile shop": "what the nightly backup needs",
+        },
+        _READS | _NATS,
+        {0: "no problems (there may be warnings)", 1: "problems of several kinds"},
+        ("status", "init", "unlock"),
+    ),
+    "config check": CommandHelp(
+        {
+            "jsbackup config check": "all profiles of the file",
+            "jsbackup config check --config ./config.toml --profile shop": "one of them, of another file",
+        },
+        set(),
+        {0: "nothing is wrong", 2: "something is wrong, and all of it is listed"},
+        ("schedule", "doctor"),
+    ),
+    "completion": CommandHelp(
+        {"jsbackup completion bash > ~/.local/share/bash-completion/completions/jsbackup": "for bash"},
+        set(),
+        {0: "printed"},
+    ),
+    "help": CommandHelp(
+        {
+            "jsbackup help": "the topics",
+            "jsbackup help restore": "one page of the manual",
+            "jsbackup help key add": "the --help of a command",
+            "jsbackup help --search object lock": "the chapters that have both words",
+        },
+        set(),
+        {0: "shown or found", 2: "usage; there is no such topic, and the manual does not have the words"},
+    ),
+}
+
+
+# command -> the page of the manual that says more
+MANUAL_PAGES: Mapping[str, str] = {
+    **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
+    **dict.fromkeys(("verify", "repair"), "verify"),
+    **dict.fromkeys(("plan", "restore"), "restore"),
+    **dict.fromkeys(("drill", "status"), "operate"),
+    **dict.fromkeys(("forget", "hold", "prune", "unlock", "copy"), "retention"),
+    **dict.fromkeys(("import", "export"), "nats-cli"),
+    **dict.fromkeys(("stats", "query", "transform", "compact"), "spark"),
+    **dict.fromkeys(("key add", "key list", "key remove", "key replace-writer"), "security"),
+    **dict.fromkeys(("schedule", "config check"), "profiles"),
+    "clone": "recipes",
+    "follow": "follow",
+    "diff": "diff",
+    "doctor": "doctor",
+    "completion": "scripting",
+}
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], title: str = "Examples") -> None:
+    """Command lines to copy, each with what it does."""
+    with formatter.section(title):
+        for line, purpose in examples.items():
+            for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
+                formatter.write(f"{'':>{formatter.current_indent}}{text}\n")
+
+
+def write_end(formatter: click.HelpFormatter, name: str) -> None:
+    """Exit codes, and what to read besides."""
+    told = COMMAND_HELP[name]
+    with formatter.section("Exit codes"):
+        formatter.write_dl([(str(code), text) for code, text in told.exit_codes.items()])
+    others = [*told.see_also, *([f"help {MANUAL_PAGES[name]}"] if name in MANUAL_PAGES else [])]
+    if others:
+        with formatter.section("See also"):
+            formatter.write_text(", ".join(f"jsbackup {other}" for other in others))
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """A command line in lines that a shell takes as one; words in quotes stay whole."""
+    lines = [""]
+    for word in _WORD.findall(line):
+        if lines[-1] and len(f"{lines[-1]} {word} \\") > width:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return lines

@@ -1,0 +1,188 @@
+"""`jsbackup completion`: the script that a shell sources, made by click; and words that are looked up while one types.
+
+A look-up ends after a while, fails silently, and runs no program for a secret. What a shell might take for more than a
+word is not offered: it would go into the line as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    shell_complete,
+    split_arg_string,
+)
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.context import COMPLETE_VARIABLE, CommandContext, Shared, merge_shared
+from jsbackup.cli.options.opening import connection_of, open_repository, store_at
+from jsbackup.cli.output.output import Output
+from jsbackup.config import environment, environment_with
+
+__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stream", "complete_tag"]
+
+_Look = Callable[[], Iterable[str]]
+
+_SECONDS = 1.5  # with what it takes to start some two
+_WORD = re.compile(r"[\w./=@%+:][\w./=@%+:-]*")
+_CUTS = ":=@"  # where bash cuts words
+_LATEST, _LIVE = "latest", "live"
+# Parameters that name a backup of whose streams others name some.
+_OF_BACKUPS = ("backup", "a", "b")
+
+
+def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`latest`, and the ids of the backups in the repository that the command line or the environment names."""
+
+    from jsbackup.repository.repository import Repository
+
+    def look() -> Iterable[str]:
+        shared = _shared(ctx)
+        if shared.repo:
+            yield from reversed(Repository.open(store_at(shared.repo, shared)).backups())
+
+    return _offer([_LATEST, *_look_up(look)], incomplete)
+
+
+def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Streams: of the backup that is named, else of the newest; of the server where the command takes no backup."""
+    backups = [ctx.params[name] or _LATEST for name in _OF_BACKUPS if name in ctx.params]
+    stored = next((backup for backup in backups if backup != _LIVE), None)
+    found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
+    typed = ctx.params.get(str(param.name)) or ()
+    return _offer((name for name in found if name not in typed), incomplete)
+
+
+def complete_tag(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Tags that the backups of the repository have, the newest first."""
+
+    import jsbackup.repository.repository  # noqa: F401
+
+    def look() -> Iterable[str]:
+        for summary in reversed(open_repository(_shared(ctx)).inventory().summaries):
+            yield from (f"{key}={value}" for key, value in summary.tags.items())
+
+    return _offer(dict.fromkeys(_look_up(look)), incomplete)
+
+
+def _offer(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete) and _WORD.fullmatch(word)]
+
+
+def _look_up(look: _Look) -> list[str]:
+    """What it finds in time; what it takes to import is imported before. Nobody looks at errors while they type."""
+    found: list[str] = []
+
+    def run() -> None:
+        with suppress(Exception):
+            found.extend(look())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    return found.copy()
+
+
+def _shared(ctx: click.Context) -> Shared:
+    """What the line says so far, but for programs that would have to be run."""
+    values, groups = merge_shared(ctx)
+    given: dict[str, dict[str, Any]] = {
+        group: {name: value for name, value in options.items() if not name.endswith("_command")}
+        for group, options in groups.items()
+    }
+    return Shared(
+        repo=values["repo"],
+        verbose=0,
+        progress=False,
+        log_format="text",
+        output=Output(quiet=True),
+        server_named=isinstance(ctx, CommandContext) and bool(ctx.from_profile.keys() & {"server", "context"}),
+        server=given["server"],
+        s3=given["s3"],
+        keys=given["keys"],
+    )
+
+
+def _stored_streams(ctx: click.Context, backup: str) -> _Look:
+    import jsbackup.repository.repository  # noqa: F401
+    from jsbackup.repository import layout
+
+    def look() -> Iterable[str]:
+        repository = open_repository(_shared(ctx))
+        backups = repository.backups()
+        found = backups[-1] if backup == _LATEST else layout.resolve_backup(backup, backups)
+        return [stream.name for stream in repository.manifest(found).streams]
+
+    return look
+
+
+def _live_streams(ctx: click.Context) -> _Look:
+    import asyncio
+
+    from jsbackup.engine.link.jetstream import connect_jetstream
+
+    async def names() -> list[str]:
+        async with connect_jetstream(connection_of(_shared(ctx)), name="jsbackup completion") as js:
+            return sorted((await js.stream_names()).entries)
+
+    return lambda: asyncio.run(names())
+
+
+class _JoiningBash(BashComplete):
+    """bash cuts words at `:`, `=` and `@`, as in `nats://host:4222` and `K=V`: here they are whole again."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._there = ""  # the beginning of the word that is completed, which bash leaves as it is
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        asked = environment()
+        parts, current = split_arg_string(asked["COMP_WORDS"]), int(asked["COMP_CWORD"])
+        words: list[str] = []
+        cut = False
+        for part in [*parts[1:current], *(parts[current : current + 1] or [""])]:
+            cuts = bool(part) and not part.strip(_CUTS)
+            before = words.pop() if words and part and (cut or cuts) else ""
+            words.append(before + part)
+            self._there = words[-1] if cuts else before
+            cut = cuts
+        return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem[Any]) -> str:
+        return f"{item.type},{str(item.value).removeprefix(self._there)}"
+
+
+def answer_shell(group: click.Group, instruction: str) -> int:
+    """Answer what a script of `jsbackup completion` asks; the exit code. Nothing is asked back, and nothing is said."""
+    with suppress(OSError):  # whatever opens the terminal by its name finds none
+        os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 2):
+        os.dup2(nowhere, descriptor)
+    add_completion_class(_JoiningBash)
+    programs = [name for name in environment() if name.startswith("JSBACKUP_") and name.endswith("_COMMAND")]
+    with environment_with(dict.fromkeys(programs, "")):
+        return shell_complete(group, {}, "jsbackup", COMPLETE_VARIABLE, instruction)
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shared: Shared, shell: str) -> None:
+    """Print the completion script of a shell."""
+    kind = get_completion_class(shell)
+    assert kind is not None, "click offers the three shells of the choice above"
+    source = kind(click.get_current_context().find_root().command, {}, "jsbackup", COMPLETE_VARIABLE).source()
+    shared.output.result({"shell": shell, "script": source}, lambda: shared.output.verbatim(source))
+
+
+COMMANDS = {"completion": completion}

@@ -1,0 +1,216 @@
+"""What the shared options said, wherever they stood: beside the command's name, in a profile, in the environment.
+
+One after the name wins over one before it, both win over a profile, and all of it over the environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.output.colour import bold, wants_colour
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.profiles.precedence import over
+
+if TYPE_CHECKING:
+    from jsbackup.cli.profiles.profiles import Profile
+
+__all__ = [
+    "COMPLETE_VARIABLE",
+    "GIVEN",
+    "INTERRUPTED",
+    "CommandContext",
+    "HelpContext",
+    "HelpGroup",
+    "LastOutput",
+    "Shared",
+    "contexts_of",
+    "given_in",
+    "jobs_option",
+    "merge_shared",
+    "write_options",
+]
+
+# What a shell sets when it asks for completions.
+COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
+
+INTERRUPTED = "interrupted; what was committed before is untouched"
+
+# Where the value of a parameter comes from if somebody chose it: it was typed, or stands in the profile.
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+# Groups of which only those count that were given.
+_GROUPS = {"server": SERVER_OPTIONS, "s3": S3_OPTIONS, "keys": KEY_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the shared options said."""
+
+    repo: str | None
+    verbose: int
+    progress: bool
+    log_format: str
+    output: Output
+    server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
+    s3: Mapping[str, Any] = field(default_factory=dict)  # so with those for S3
+    keys: Mapping[str, Any] = field(default_factory=dict)  # and with those for keys; there is no secret among them
+    variables: str = "JSBACKUP_"  # how the variables begin that stand in for options of the repository
+    server_named: bool = False  # by a profile: nothing of the environment and no selected context is added
+    profile: str = ""  # "" without one
+    config: Path | None = None  # the file of the profile
+
+
+@dataclass(slots=True)
+class LastOutput:
+    """How to print what goes wrong: as the command has it once that is known. The root context's `obj`."""
+
+    output: Output
+
+
+class _HelpFormatter(click.HelpFormatter):
+    """Headings are bold on a terminal."""
+
+    def write_heading(self, heading: str) -> None:
+        self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, f"{_heading('Usage:')} ")
+
+
+def _heading(text: str) -> str:
+    return bold(text) if wants_colour(sys.stdout) else text
+
+
+class HelpContext(click.Context):
+    """The context of whatever has a help text."""
+
+    formatter_class = _HelpFormatter
+
+
+class HelpGroup(click.Group):
+    """A group of commands."""
+
+    context_class = HelpContext
+
+
+class CommandContext(HelpContext):
+    """The context of a `Command`, with what its profile says.
+
+    `only` is the one profile it is for, where several were named; `print_to` makes its output in that case.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        only: str | None = None,
+        print_to: Callable[[Output], Output] = lambda output: output,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.only = only
+        self.print_to = print_to
+        self.words: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
+        self.config_path: Path | None = None
+        self.profile: Profile | None = None
+        self.from_profile: Mapping[str, Any] = {}  # by parameter name
+
+    @property
+    def table(self) -> str:
+        """The command's name as a table of a profile has it: `backup`, `key.add`."""
+        level = self.parent
+        names: list[str] = []
+        while level is not None and level.parent is not None:
+            names.insert(0, str(level.info_name))
+            level = level.parent
+        return ".".join([*names, str(self.info_name)])
+
+
+def given_in(ctx: click.Context, names: Iterable[str], *, environment: bool) -> dict[str, Any]:
+    """The parameters of `names` that were given in this context: by the environment, or on the command line."""
+    environments = (ParameterSource.ENVIRONMENT,)
+    sources = environments if environment else (ParameterSource.COMMANDLINE, ParameterSource.PROMPT)
+    return {n: ctx.params[n] for n in names if n in ctx.params and ctx.get_parameter_source(n) in sources}
+
+
+def contexts_of(ctx: click.Context) -> list[click.Context]:
+    """The context and those above it, the topmost first."""
+    levels = [ctx]
+    while levels[0].parent is not None:
+        levels.insert(0, levels[0].parent)
+    return levels
+
+
+def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Global values (all), and for each group, `server`, `s3`, `keys`, those given.
+
+    Environment, then the profile, then before the command, then after it.
+    """
+    values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
+    values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text", profile=())
+    own = [str(option.name) for option in GLOBAL_OPTIONS]
+    levels = contexts_of(ctx)
+    for level in levels:
+        values.update(given_in(level, own, environment=True))
+    given: dict[str, Any] = {}
+    for level in levels:
+        names = [*own, *(str(option.name) for options in _GROUPS.values() for option in options)]
+        given.update(given_in(level, names, environment=False))
+    if isinstance(ctx, CommandContext) and ctx.from_profile:
+        given = over(ctx.from_profile, given)
+    values.update({name: given[name] for name in own if name in given})
+    groups = {
+        group: {str(o.name): given[str(o.name)] for o in options if str(o.name) in given}
+        for group, options in _GROUPS.items()
+    }
+    return values, groups
+
+
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Streams at the same time."
+)
+
+
+def _print_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_ALL = "jsbackup.help_all"
+# Of a context, in `meta`: what is said before the command runs, such as what a time was taken for.
+NOTES = "jsbackup.notes"
+HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_all,
+    help="Show this message with all options: those of servers, S3 and keys, and global ones.",
+)
+
+
+def wants_all(ctx: click.Context) -> bool:
+    """Whether the help of this command is to have the options that all commands share."""
+    return _ALL in ctx.meta
+
+
+def write_options(
+    ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Sequence[click.Parameter]
+) -> None:
+    """A section of a help text. Arguments are told by the usage line and the text."""
+    options = [param for param in params if isinstance(param, click.Option)]
+    rows = [record for option in options if (record := option.get_help_record(ctx)) is not None]
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)

@@ -1,0 +1,242 @@
+"""Which backup BACKUP is, in every command: an id, the start of one, or `latest` (`repository/read/latest.py`).
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_tag
+from jsbackup.cli.options.context import CommandContext, Shared
+from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
+from jsbackup.config import Glob, read_config
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.repository.keep.retention import TagRule
+    from jsbackup.repository.manifest import Manifest, Selection, Source
+    from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.repository import Repository
+
+__all__ = [
+    "LATEST",
+    "Choosing",
+    "Finder",
+    "choosing_options",
+    "find_backup",
+    "find_ids",
+    "make_finder",
+    "notes_json",
+    "origin_option",
+    "parse_choosing",
+]
+
+LATEST = "latest"  # as `repository/layout.py` has it
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ORIGIN = click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Take `latest` from this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
+)
+_TAG = click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="K[=V]",
+    shell_complete=complete_tag,
+    help="Take `latest` from backups with this tag.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """What `--origin` and `--tag` said; `given` if the command has them."""
+
+    origins: tuple[Glob, ...] = ()
+    tags: tuple[TagRule, ...] = ()
+    given: bool = False
+
+
+def choosing_options(command: F) -> F:
+    """`--origin` and `--tag`, given to the command as `origins` and `tags`."""
+    return _ORIGIN(_TAG(command))
+
+
+def origin_option(command: F) -> F:
+    """`--origin` alone, where `--tag` means something else."""
+    return _ORIGIN(command)
+
+
+def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[str]) -> Choosing:
+    """Raises UsageError for what is none, and if a backup is named by its id."""
+    if backup not in (None, LATEST) and (origins or tags):
+        raise UsageError(
+            f"--{'origin' if origins else 'tag'} chooses what `latest` means, and {backup} is an id",
+            hint="Leave one of them out.",
+        )
+    return Choosing(tuple(map(parse_origin, origins)), tuple(map(parse_tag_rule, tags)), given=True)
+
+
+@dataclass(slots=True)
+class Finder:
+    """Finds the backup of a command, and says which it is and what else there is. `choice` is what was found.
+
+    It may be called from a worker thread, with the source that is connected to, or without.
+    """
+
+    shared: Shared
+    repository: Repository
+    text: str
+    choosing: Choosing = field(default_factory=Choosing)
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    silent: bool = False  # the result of the command says which backup it is
+    all_needed: bool = True  # else the streams that are named may be elsewhere
+    usual: Selection | None = None
+    choice: Choice | None = None
+
+    def __call__(self, source: Source | None = None) -> Manifest:
+        """Raises as `Repository.choose`."""
+        from jsbackup.repository.origin import origin_of
+        from jsbackup.repository.read.latest import about_named
+        from jsbackup.repository.read.sources import Wanted
+
+        if self.choice is not None and not self.is_latest:
+            notes = [] if source is None else about_named(self.found, source)
+            self.choice = replace(self.choice, notes=tuple(notes))
+            self._tell(self.choice)
+            return self.found
+        wanted = Wanted(
+            streams=self.streams,
+            exclude=self.exclude,
+            all_needed=self.all_needed,
+            origin=None if source is None else origin_of(source),
+            origins=self.choosing.origins,
+            tags=self.choosing.tags,
+            choosable=self.choosing.given,
+            profile=self.shared.profile,
+            usual=self.usual,
+        )
+        self.choice = self.repository.choose(self.text, wanted, source)
+        if self.is_latest:
+            self._tell(self.choice)
+        return self.choice.manifest
+
+    def early(self) -> Finder:
+        """Itself, to be called with the source. What is named by its id is looked up now: raises as a call."""
+        if not self.is_latest:
+            self()
+        return self
+
+    @property
+    def found(self) -> Manifest:
+        """What was found."""
+        assert self.choice is not None
+        return self.choice.manifest
+
+    @property
+    def is_latest(self) -> bool:
+        return self.text == LATEST
+
+    def _tell(self, choice: Choice) -> None:
+        from jsbackup.repository.origin import origin_of
+
+        manifest, output = choice.manifest, self.shared.output
+        if self.is_latest and not self.silent:
+            of_it = f", of {origin_of(manifest.source).words}" if "imported" not in manifest.source.extra else ""
+            output.note(f"latest is {manifest.id}, {manifest.result}, made {manifest.created[:19]}Z{of_it}")
+        for note in choice.notes:
+            output.note(f"note: {note}")
+
+
+def make_finder(
+    shared: Shared,
+    repository: Repository,
+    text: str,
+    choosing: Choosing | None = None,
+    *,
+    streams: Sequence[Glob] = (),
+    exclude: Sequence[Glob] = (),
+    silent: bool = False,
+    all_needed: bool = True,
+) -> Finder:
+    """A `Finder`, which knows what the named profile backs up."""
+    return Finder(
+        shared,
+        repository,
+        text,
+        choosing or Choosing(),
+        tuple(streams),
+        tuple(exclude),
+        silent=silent,
+        all_needed=all_needed,
+        usual=_usual(shared) if text == LATEST and shared.profile else None,
+    )
+
+
+def find_backup(
+    shared: Shared,
+    repository: Repository,
+    text: str,
+    choosing: Choosing | None = None,
+    *,
+    streams: Sequence[Glob] = (),
+    exclude: Sequence[Glob] = (),
+    silent: bool = False,
+) -> Manifest:
+    """The backup that a command without a server means. Raises as `Repository.choose`."""
+    return make_finder(shared, repository, text, choosing, streams=streams, exclude=exclude, silent=silent)()
+
+
+def notes_json(finder: Finder) -> JsonObject:
+    """What a document says of the backup that was found: how it was chosen, and what of it is elsewhere."""
+    choice = finder.choice
+    return {
+        "notes": [] if choice is None else list(choice.notes),
+        "elsewhere": []
+        if choice is None
+        else [{"stream": one.stream, "backup": one.backup, "created": one.created} for one in choice.elsewhere],
+    }
+
+
+def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, newest: bool = False) -> list[str]:
+    """The ids of backups that are named. Raises as `Repository.choose`.
+
+    With `newest`, `latest` has to be the newest backup that there is, too: UsageError if it is another.
+    """
+    found = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
+    if LATEST in texts:
+        finder = make_finder(shared, repository, LATEST)
+        found[LATEST] = finder().id
+        last = repository.backups()[-1]
+        if newest and found[LATEST] != last:
+            raise UsageError(
+                f"'latest' would be {found[LATEST]}, and {last} is newer", hint="Name the one that is meant by its id."
+            )
+    return [found[text] for text in texts]
+
+
+def _usual(shared: Shared) -> Selection | None:
+    """What a backup of the profile selects, by what stands in the file. None where that cannot be read."""
+    from jsbackup.repository.manifest import Selection
+
+    ctx = click.get_current_context()
+    if not isinstance(ctx, CommandContext) or not isinstance(ctx.command, Command) or shared.config is None:
+        return None
+    profile = ctx.command.read_profile(ctx, read_config(shared.config), shared.profile, table=["backup"])
+    values = profile.values("backup")
+    if profile.problems:
+        return None
+    streams, exclude = (tuple(map(str, values.get(name) or ())) for name in ("streams", "exclude"))
+    return Selection(streams, exclude)

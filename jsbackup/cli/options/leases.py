@@ -1,0 +1,78 @@
+"""How commands take leases: the option, the words, and what is done where nothing can be put.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jsbackup.cli.options.context import Shared
+from jsbackup.config import parse_duration
+
+if TYPE_CHECKING:
+    from jsbackup.errors import RepositoryLocked
+    from jsbackup.repository.keep.leases import Lease, Mode
+    from jsbackup.repository.repository import Repository
+
+__all__ = ["holder", "lock_timeout_option", "reading", "writing"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def lock_timeout_option(command: F) -> F:
+    """`--lock-timeout`, given to the command as the text `lock_timeout`."""
+    # The default outlasts the lease of a command that was killed.
+    return click.option(
+        "--lock-timeout",
+        metavar="DURATION",
+        default="11m",
+        show_default=True,
+        help="How long to wait for another command that holds the exclusive lock.",
+    )(command)
+
+
+def holder(
+    shared: Shared, repository: Repository, purpose: str, lock_timeout: str
+) -> Callable[[Mode], AbstractContextManager[Lease]]:
+    """What takes leases for a command; `purpose` is its name. UsageError if `lock_timeout` is no duration.
+
+    Taking one raises RepositoryLocked and StoreError.
+    """
+    wait_seconds, waiting = parse_duration(lock_timeout), _waiting(shared, lock_timeout)
+
+    def hold(mode: Mode) -> AbstractContextManager[Lease]:
+        from jsbackup.engine.backup.lease_renewal import hold_lease, lease_terms
+
+        terms = lease_terms(purpose, mode)
+        return hold_lease(repository.store, terms, wait_seconds=wait_seconds, waiting=waiting)
+
+    return hold
+
+
+def writing(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[Lease]:
+    """A shared lease for what stores things. Raises RepositoryLocked and StoreError."""
+    from jsbackup.repository.keep.leases import Mode
+
+    return holder(shared, repository, purpose, lock_timeout)(Mode.SHARED)
+
+
+def reading(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[None]:
+    """A shared lease for what only reads, see `hold_to_read`. Raises RepositoryLocked."""
+    from jsbackup.engine.backup.lease_renewal import hold_to_read
+
+    return hold_to_read(
+        repository,
+        purpose,
+        wait_seconds=parse_duration(lock_timeout),
+        waiting=_waiting(shared, lock_timeout),
+        note=shared.output.note,
+    )
+
+
+def _waiting(shared: Shared, lock_timeout: str) -> Callable[[RepositoryLocked], None]:
+    return lambda error: shared.output.note(f"{error.message}; waiting for up to {lock_timeout}")

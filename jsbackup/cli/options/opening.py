@@ -1,0 +1,202 @@
+"""What commands have in common before and after they act: connection, repository, the event loop, interruption.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jsbackup import __version__
+from jsbackup.cli.options.context import Shared
+from jsbackup.config import (
+    Connection,
+    ConnectionReference,
+    KeySecrets,
+    connection_options,
+    connection_reference,
+    environment,
+    key_secrets,
+    s3_settings,
+    source_connection,
+    target_connection,
+    target_reference,
+)
+from jsbackup.errors import NoFolder, RepositoryNotFound, UsageError
+from jsbackup.stores.base import Store
+from jsbackup.stores.retry import RetryingStore
+from jsbackup.stores.url import open_store
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.repository.crypto.keys import GivenKeys
+    from jsbackup.repository.crypto.new_keys import Founding
+    from jsbackup.repository.repository import Repository
+
+__all__ = [
+    "TOOL",
+    "connection_of",
+    "connection_reference_of",
+    "keys_of",
+    "make_repository",
+    "new_repository_id",
+    "no_init_option",
+    "not_made",
+    "open_or_make_repository",
+    "open_repository",
+    "open_with_keys",
+    "run_async",
+    "store_at",
+    "target_connection_of",
+]
+
+T = TypeVar("T")
+
+TOOL = f"jsbackup {__version__}"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def no_init_option(command: F) -> F:
+    """`--no-init`, given to the command as `no_init`."""
+    return click.option(
+        "--no-init", is_flag=True, help="Do not make a repository where there is none: a disk may not be mounted."
+    )(command)
+
+
+def connection_of(shared: Shared) -> Connection:
+    """The connection that options, environment and nats context come to; of a profile that names a server, options."""
+    if shared.server_named:
+        return target_connection_of(shared.server)
+    return source_connection(connection_options(shared.server), environment())
+
+
+def connection_reference_of(shared: Shared) -> ConnectionReference:
+    """The same for other processes. Raises UsageError if a secret would have to be sent to them."""
+    options = connection_options(shared.server)
+    if shared.server_named:
+        return target_reference(options, environment())
+    return connection_reference(options, environment())
+
+
+def target_connection_of(given: Mapping[str, Any]) -> Connection:
+    """The connection to the second server of a command, by its own options, named as those of the first."""
+    return target_connection(connection_options(given), environment())
+
+
+def _store(shared: Shared) -> Store:
+    if not shared.repo:
+        raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
+    return store_at(shared.repo, shared)
+
+
+def store_at(location: str, shared: Shared) -> Store:
+    """The store at a location, which tries again what may work a little later."""
+    store = open_store(location, s3_settings(shared.s3, _variables(shared)))
+    return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
+
+
+def _variables(shared: Shared) -> Mapping[str, str]:
+    """The environment as the options of this repository know it: a second one has variables of its own."""
+    known = environment()
+    if shared.variables == "JSBACKUP_":
+        return known
+    own = {
+        f"JSBACKUP_{k.removeprefix(shared.variables)}": v for k, v in known.items() if k.startswith(shared.variables)
+    }
+    return {k: v for k, v in known.items() if not k.startswith("JSBACKUP_")} | own
+
+
+def keys_of(shared: Shared) -> GivenKeys:
+    """The keys that options and environment come to. Raises UsageError for what is no key."""
+    from jsbackup.repository.crypto.keys import NO_KEYS, read_keys
+
+    secrets = key_secrets(shared.keys, _variables(shared))
+    if secrets == KeySecrets():
+        return NO_KEYS
+    return read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+
+
+def open_repository(shared: Shared) -> Repository:
+    """The repository, with what the keys that were given open."""
+    return open_with_keys(shared)[0]
+
+
+def open_with_keys(shared: Shared) -> tuple[Repository, GivenKeys]:
+    """The repository, and the keys that were given."""
+    from jsbackup.repository.location import in_a_folder
+    from jsbackup.repository.repository import Repository
+
+    keys = keys_of(shared)
+    with in_a_folder():
+        return Repository.open(_store(shared), keys), keys
+
+
+def new_repository_id() -> str:
+    return os.urandom(16).hex()
+
+
+def make_repository(shared: Shared, repository_id: str, founding: Founding | None = None) -> Repository:
+    """A new repository in an empty location. `founding` is what encrypts and signs it; without it, it is plain."""
+    from jsbackup.repository.repository import Repository
+
+    return Repository.create(
+        _store(shared),
+        repository_id=repository_id,
+        created=format_time(time.time_ns()),
+        tool=TOOL,
+        founding=founding,
+    )
+
+
+def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Repository:
+    """The repository, to write to. Where the location is empty it is made when the first thing is stored in it.
+
+    Raises KeyUnavailable without the key for writing, and RepositoryNotFound if there is none and none may be made.
+    """
+    from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
+
+    store, keys = _store(shared), keys_of(shared)
+    if may_make:
+        return open_or_make(
+            store,
+            keys,
+            repository_id=new_repository_id(),
+            created=format_time(time.time_ns()),
+            tool=TOOL,
+            making=shared.output.announce,
+        )
+    missing = RepositoryNotFound(f"no repository at {store.location}")
+    try:
+        repository = open_unless_vacant(store, keys)
+    except NoFolder:
+        raise not_made(missing) from None
+    if repository is None:
+        raise not_made(missing)
+    repository.documents.ensure_writable()
+    return repository
+
+
+def not_made(missing: RepositoryNotFound) -> RepositoryNotFound:
+    """That there is no repository, to somebody who does not want one to be made."""
+    return RepositoryNotFound(
+        f"{missing.message}, and none is made (no-init)",
+        hint="See whether a disk or share is not mounted there. A new repository is made by 'jsbackup init'.",
+    )
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work. Ctrl-C and SIGTERM stop it cleanly and raise Interrupted."""
+    try:
+        from jsbackup.cli.loop import run
+
+        return run(work)
+    finally:
+        work.close()  # interrupted before it began, it would complain that nobody awaited it

@@ -1,0 +1,156 @@
+"""Options that say what becomes of streams on their way: their names, subjects, extent and contents.
+
+What takes long to import is imported when it is called: `--help` and completion load this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from jsbackup.cli.options.typed_times import understand_time
+from jsbackup.config import environment, mask_secret
+from jsbackup.config.secrets import expand_path
+
+__all__ = [
+    "RESHAPING",
+    "UNMASKABLE",
+    "mask_key_names",
+    "mask_key_options",
+    "reshaping_options",
+]
+
+UNMASKABLE = ("refuse", "drop", "keep")  # as `transforms/mask.py` has them
+
+RESHAPING = (
+    click.option(
+        "--rename", multiple=True, metavar="OLD=NEW", help="Another name for a stream; for a bucket, KV_old=KV_new."
+    ),
+    click.option("--rename-prefix", metavar="PREFIX", help="Put this before all names; buckets stay buckets."),
+    click.option(
+        "--map-subject",
+        multiple=True,
+        metavar="'FROM=>TO'",
+        help="Other subjects, for messages and for all that names them: 'orders.*=>old.orders.$1'. Those of buckets "
+        "change with their names only.",
+    ),
+    click.option(
+        "--until",
+        metavar="TIME_OR_SEQ",
+        callback=understand_time,
+        help="Keep messages up to this time ('yesterday 14:02', RFC 3339), duration before now, or sequence, itself "
+        "included.",
+    ),
+    click.option(
+        "--since",
+        metavar="TIME_OR_SEQ",
+        callback=understand_time,
+        help="Keep messages from this time, age or sequence on.",
+    ),
+    click.option(
+        "--subject",
+        multiple=True,
+        metavar="FILTER",
+        help="Keep messages of these subjects only (as they are in the source).",
+    ),
+    click.option(
+        "--mask",
+        multiple=True,
+        metavar="FILTER:WHAT=HOW",
+        help="Mask values: WHAT is a JSON path ($.user.email) or header(NAME), HOW is redact or hash.",
+    ),
+    click.option(
+        "--unmaskable",
+        type=click.Choice(UNMASKABLE),
+        default="refuse",
+        show_default=True,
+        help="What to do with a message that --mask selects and that is not JSON; refuse fails its stream.",
+    ),
+    click.option(
+        "--mask-may-miss",
+        is_flag=True,
+        help="Allow a mask that finds nothing to mask in the messages that it selects.",
+    ),
+    click.option(
+        "--pattern-may-miss",
+        is_flag=True,
+        help="Allow an --exclude, --map-subject, --subject or subjects of --set that match nothing.",
+    ),
+    click.option(
+        "--allow-empty",
+        is_flag=True,
+        help="Allow a restore that keeps no message of a stream that has some.",
+    ),
+)
+
+_MASK_KEY = (
+    click.option(
+        "--mask-key-file",
+        metavar="FILE",
+        help="Key of 16 bytes or more that --mask hashes with [env: JSBACKUP_MASK_KEY_FILE, or JSBACKUP_MASK_KEY "
+        "itself].",
+    ),
+    click.option(
+        "--mask-key-command",
+        metavar="COMMAND",
+        help="Command that prints that key [env: JSBACKUP_MASK_KEY_COMMAND].",
+    ),
+)
+
+
+def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Where the key for hashes is, given to the command as `mask_secret`; b"" if nowhere."""
+
+    @wraps(command)
+    def keyed(**values: Any) -> int:
+        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
+        return command(mask_secret=mask_secret(given, environment()), **values)
+
+    for parameter in reversed(_MASK_KEY):
+        parameter(keyed)
+    return keyed
+
+
+def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
+    """The same options, given as `mask_key`: name and value of those that were given, for whoever reads the key."""
+
+    @wraps(command)
+    def named(**values: Any) -> int:
+        given = {name: values.pop(name) for name in ("mask_key_file", "mask_key_command")}
+        if given["mask_key_file"]:
+            given["mask_key_file"] = str(expand_path(given["mask_key_file"], environment()).absolute())
+        return command(mask_key=tuple((name, value) for name, value in given.items() if value), **values)
+
+    for parameter in reversed(_MASK_KEY):
+        parameter(named)
+    return named
+
+
+_NAMES = (
+    "rename",
+    "rename_prefix",
+    "map_subject",
+    "until",
+    "since",
+    "subject",
+    "mask",
+    "unmaskable",
+    "mask_may_miss",
+    "pattern_may_miss",
+    "allow_empty",
+)
+
+
+def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
+    """All of `RESHAPING`, given to the command as `typed`, by their names."""
+
+    @wraps(command)
+    def collected(**values: Any) -> int:
+        return command(typed={name: values.pop(name) for name in _NAMES}, **values)
+
+    for parameter in reversed(RESHAPING):
+        parameter(collected)
+    return collected

@@ -1,0 +1,245 @@
+"""What says which streams to restore and how: arguments and options that `plan` and `restore` share.
+
+The engine is imported when it is called: `--help` and completion load this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.options.completion import complete_backup, complete_stream
+from jsbackup.cli.options.context import GIVEN, Shared
+from jsbackup.cli.options.latest import Choosing, Finder, choosing_options, make_finder, parse_choosing
+from jsbackup.cli.options.reshaping import RESHAPING
+from jsbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.planning.model import RestoreOptions
+    from jsbackup.planning.saved_plan import SavedPlan
+    from jsbackup.repository.repository import Repository
+
+__all__ = [
+    "CONSUMERS",
+    "IF_EXISTS",
+    "WIRES",
+    "Asked",
+    "live_planning_options",
+    "planning_options",
+    "refuse_beside",
+    "refuse_given",
+    "runbook_option",
+    "window_option",
+]
+
+# As `planning/model.py` has them; of the ways to send only those that one can ask for.
+IF_EXISTS = ("fail", "skip", "replace")
+CONSUMERS = ("all", "config", "none")
+WIRES = ("auto", "v1", "v2")
+
+_BACKUP = (
+    # Not required by click: a saved plan stands in for it.
+    click.argument("backup", required=False, shell_complete=complete_backup),
+    click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream),
+    choosing_options,
+)
+_LIVE = (
+    click.argument("streams", nargs=-1, required=True, metavar="STREAM_OR_GLOB...", shell_complete=complete_stream),
+)
+_OPTIONS = (
+    click.option(
+        "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
+    ),
+    click.option(
+        "--if-exists",
+        type=click.Choice(IF_EXISTS),
+        default="fail",
+        show_default=True,
+        help="What to do with a stream that exists; replace keeps it until the new one is verified.",
+    ),
+    click.option(
+        "--replace-with-part",
+        is_flag=True,
+        help="Allow a cut, a filter or --partial to replace a stream that has more messages.",
+    ),
+    click.option("--replicas", type=click.IntRange(1, 5), help="Number of replicas at the target."),
+    click.option("--storage", type=click.Choice(["file", "memory"]), help="Storage at the target."),
+    click.option("--placement-cluster", metavar="NAME", help="Cluster that the target places streams in."),
+    click.option(
+        "--placement-tag", multiple=True, metavar="TAG", help="Tag of the servers that streams are placed on."
+    ),
+    click.option(
+        "--set",
+        "fields",
+        multiple=True,
+        metavar="FIELD=JSON",
+        help="Any other field of a stream's configuration, such as max_age=null; times in nanoseconds.",
+    ),
+    click.option(
+        "--consumers",
+        type=click.Choice(CONSUMERS),
+        default="all",
+        show_default=True,
+        help="all: with their state; config: without state; none: no consumers.",
+    ),
+    click.option(
+        "--wire",
+        type=click.Choice(WIRES),
+        default="auto",
+        show_default=True,
+        help="Archive format to send; auto chooses the faster one that the target accepts.",
+    ),
+    click.option(
+        "--adapt",
+        is_flag=True,
+        help="Leave out settings that the target's release does not know, where no message that is there needs them.",
+    ),
+    click.option(
+        "--resume-sources",
+        is_flag=True,
+        help="Let streams with sources go on where they had got to, although what they copied is gone from them. This "
+        "sets opt_start_seq of those sources.",
+    ),
+    *RESHAPING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parameters as they were typed. `backup` is "" where a saved plan names it, or where there is none."""
+
+    backup: str
+    streams: tuple[str, ...]
+    exclude: tuple[str, ...]
+    if_exists: str
+    replace_with_part: bool
+    replicas: int | None
+    storage: str | None
+    placement_cluster: str | None
+    placement_tag: tuple[str, ...]
+    fields: tuple[str, ...]
+    consumers: str
+    wire: str
+    adapt: bool
+    resume_sources: bool
+    rename: tuple[str, ...]
+    rename_prefix: str | None
+    map_subject: tuple[str, ...]
+    until: str | None
+    since: str | None
+    subject: tuple[str, ...]
+    mask: tuple[str, ...]
+    unmaskable: str
+    mask_may_miss: bool
+    pattern_may_miss: bool
+    allow_empty: bool
+    origins: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    def choosing(self) -> Choosing:
+        """What says which backup `latest` is. Raises UsageError."""
+        return parse_choosing(self.backup or None, self.origins or (), self.tags or ())
+
+    def finder(
+        self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
+    ) -> Finder:
+        """What finds the backup that is named here, or by a saved plan. Raises UsageError."""
+        return make_finder(
+            shared,
+            repository,
+            self.backup if saved is None else saved.backup,
+            self.choosing(),
+            streams=options.streams,
+            exclude=options.exclude,
+            silent=silent,
+        )
+
+    def options(self) -> RestoreOptions:
+        """What they come to. Raises UsageError, and click's own error if a backup has to be named and is not."""
+        from jsbackup.planning.typed_options import restore_options
+
+        ctx = click.get_current_context()
+        missing = [param for param in ctx.command.params if param.name == "backup" and not self.backup]
+        if missing:
+            raise click.MissingParameter(ctx=ctx, param=missing[0])
+        return restore_options(asdict(self))
+
+
+_NAMES = [field.name for field in fields(Asked)]
+
+
+Parameter = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+def planning_options(command: Callable[..., int]) -> Callable[..., int]:
+    """BACKUP, streams and options, given to the command as `asked`."""
+    return _asked(command, (*_BACKUP, *_OPTIONS))
+
+
+def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The same for streams that come from a server, not from a backup."""
+    return _asked(command, (*_LIVE, *_OPTIONS))
+
+
+def _asked(command: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
+    @wraps(command)
+    def collected(**values: Any) -> int:
+        asked = {name: values.pop(name, None) for name in _NAMES}
+        return command(asked=Asked(**asked | {"backup": asked["backup"] or ""}), **values)
+
+    for parameter in reversed(parameters):
+        parameter(collected)
+    return collected
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def runbook_option(text: str) -> Callable[[F], F]:
+    """`--runbook`, given to the command as `runbook`; `text` is what --help says of it."""
+    return click.option("--runbook", type=click.Path(path_type=Path), metavar="FILE", help=text)
+
+
+window_option = click.option(
+    "--window",
+    metavar="BYTES",
+    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
+)
+
+
+def refuse_given(ctx: click.Context, option: str, *others: str) -> None:
+    """Raise UsageError if one of the `others` was given, which make no sense with this option."""
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name in others and ctx.get_parameter_source(name) in GIVEN and ctx.params.get(name) not in (None, (), False):
+            raise _senseless(ctx, parameter, option)
+
+
+def _senseless(ctx: click.Context, parameter: click.Parameter, option: str, why: str = "") -> UsageError:
+    typed = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.human_readable_name
+    if ctx.get_parameter_source(parameter.name or "") is ParameterSource.DEFAULT_MAP:
+        typed += " of the profile"
+    hint = "Leave it out, or write another file." if why else "Leave it out."
+    return UsageError(f"{typed} makes no sense with {option}{why}", hint=hint)
+
+
+def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:
+    """Raise UsageError if anything was given that the file of an option says already, or one of the `others`.
+
+    A saved plan may have been made with the profile that is named; it stands for what that says of planning.
+    """
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        source = ctx.get_parameter_source(name)
+        planned = name in _NAMES and option == "--plan" and source is ParameterSource.DEFAULT_MAP
+        if name in (*_NAMES, *others) and source in GIVEN and not planned:
+            # An argument that may be left out counts as typed where it is empty.
+            if ctx.params[name] in (None, ()):
+                continue
+            raise _senseless(ctx, parameter, option, "" if name in others else ", which says it already")

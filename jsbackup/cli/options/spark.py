@@ -1,0 +1,158 @@
+"""What commands that run on Spark have in common: options, and a backup opened with a session.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.leases import reading
+from jsbackup.config import environment, parse_glob, s3_settings
+from jsbackup.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.cli.options.latest import Choosing
+    from jsbackup.pipeline.messages.backup_frames import BackupFrames
+    from jsbackup.pipeline.session.repository_ref import RepositoryRef
+    from jsbackup.pipeline.session.session import SparkSettings
+
+__all__ = [
+    "Where",
+    "note_left_out",
+    "on_spark",
+    "open_with_spark",
+    "place_given",
+    "require_spark",
+    "settings_of",
+    "spread_by_spark",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What `--spark-master`, `--spark-remote` (None: it was not given) and `--spark-conf` said."""
+
+    master: str | None
+    conf: tuple[str, ...]
+    remote: str | None = None
+
+    @property
+    def given(self) -> bool:
+        return self.master is not None or self.remote is not None or bool(self.conf)
+
+
+def _spark_options(says: str) -> Callable[[F], F]:
+    def options(command: F) -> F:
+        @click.option("--spark-master", metavar="URL", help=says)
+        @click.option(
+            "--spark-remote", metavar="URL", help="A Spark Connect server to run it instead: sc://host:15002."
+        )
+        @click.option(
+            "--spark-conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of Spark, such as spark.driver.memory=8g.",
+        )
+        @wraps(command)
+        def run(
+            *arguments: Any,
+            spark_master: str | None,
+            spark_remote: str | None,
+            spark_conf: tuple[str, ...],
+            **others: Any,
+        ) -> Any:
+            return command(*arguments, where=Where(spark_master, spark_conf, spark_remote), **others)
+
+        return cast(F, run)
+
+    return options
+
+
+_MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
+
+on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
+"""`--spark-master` and `--spark-conf`, given to the command as `where`."""
+
+spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")
+"""The same for what does not take Spark unless it is asked to."""
+
+
+def settings_of(where: Where) -> SparkSettings:
+    """Raises UsageError for what is no setting, UnsupportedError where Spark is not installed."""
+    if where.master is not None and where.remote is not None:
+        raise UsageError("--spark-master and --spark-remote are two places", hint="Give one of them.")
+    pairs = [text.partition("=") for text in where.conf]
+    for name, equals, _ in pairs:
+        if not name.startswith("spark.") or not equals:
+            raise UsageError(f"not a setting of Spark: {name[:80]!r}", hint="Write it as spark.driver.memory=8g.")
+    require_spark()
+    from jsbackup.cli.output.log import silence_spark
+    from jsbackup.pipeline.session.session import DEFAULT_MASTER, SparkSettings
+
+    silence_spark()
+    return SparkSettings(where.master or DEFAULT_MASTER, {name: value for name, _, value in pairs}, where.remote)
+
+
+def require_spark() -> None:
+    """Raises UnsupportedError where Spark is not installed."""
+    if find_spec("pyspark") is None:
+        raise UnsupportedError(
+            "this runs on Spark, which is not installed", hint="Install it with `pip install 'jsbackup[spark]'`."
+        )
+
+
+def place_given(shared: Shared) -> RepositoryRef:
+    """The repository that the options name, for executors. Raises UsageError if there is none."""
+    from jsbackup.pipeline.session.repository_ref import place_of
+
+    if not shared.repo:
+        raise UsageError("no repository given", hint="Name it with --repo or JSBACKUP_REPO.")
+    return place_of(shared.repo, s3_settings(shared.s3, environment()), shared.keys)
+
+
+@contextmanager
+def open_with_spark(
+    shared: Shared,
+    purpose: str,
+    backup: str,
+    choosing: Choosing,
+    *,
+    streams: Sequence[str],
+    where: Where,
+    lock_timeout: str,
+) -> Iterator[BackupFrames]:
+    """A backup to be read with Spark, under a lease. Whatever is wrong with the command is said before Spark starts."""
+    settings = settings_of(where)
+    from jsbackup.cli.options.latest import find_backup
+    from jsbackup.pipeline.messages.backup_frames import open_backup
+    from jsbackup.pipeline.messages.source import choose_streams
+    from jsbackup.pipeline.session.repository_ref import check_readable
+    from jsbackup.pipeline.session.session import open_session
+
+    place, patterns = place_given(shared), tuple(map(parse_glob, streams))
+    repository = place.open()
+    with reading(shared, repository, purpose, lock_timeout):
+        # Of the documents that of `stats` says which backup it is of.
+        silent = purpose == "stats" and shared.output.as_json
+        manifest = find_backup(shared, repository, backup, choosing, streams=patterns, silent=silent)
+        check_readable(repository)
+        choose_streams(manifest, streams)
+        with open_session(settings) as session:
+            yield open_backup(session, place, manifest.id)
+
+
+def note_left_out(shared: Shared, backup: BackupFrames, streams: Sequence[str]) -> None:
+    """Say which of the chosen streams cannot be read."""
+    for name in backup.left_out(streams):
+        shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")

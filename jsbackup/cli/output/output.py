@@ -1,0 +1,245 @@
+"""The one way to stdout: a command makes a result, `Output` prints it as text for people or as one JSON document.
+
+stdout carries the result only; progress and log lines go to stderr. Whatever comes from outside is made safe for a
+terminal on the way (`cli/output/terminal.py`).
+
+`--quiet` holds back what is said, and gives it up on stderr if the command does not end well: a result that nobody sees
+because all is well most days must not stay away on the day it is not (cron mails what is printed).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+import click
+
+from jsbackup.cli.output.colour import State, bold, paint, wants_colour
+from jsbackup.cli.output.progress import write_above_bars
+from jsbackup.cli.output.terminal import display_width, hide_logins, pad, printable, to_json
+from jsbackup.errors import JsBackupError
+from jsbackup.model import JsonObject
+
+__all__ = [
+    "Output",
+    "error_json",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "format_time",
+    "log_line",
+    "silence",
+]
+
+
+_MOST_HELD_BACK = 200  # a command that never ends has remarks without end
+
+
+def format_bytes(count: int) -> str:
+    """IEC, three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024 or unit == "PiB":
+            if unit == "B":
+                return f"{count} B"
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def format_count(count: int, noun: str = "") -> str:
+    """`1,234`, or with a noun `1 stream`, `1,234 streams`."""
+    return f"{count:,}" + (f" {noun}{'' if count == 1 else 's'}" if noun else "")
+
+
+def format_seconds(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def format_time(ns: int) -> str:
+    """RFC 3339 to the second, UTC; `-` for no time."""
+    if not ns:
+        return "-"
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Output:
+    """Where results go. `as_json` prints one JSON document, else `text` is called to print lines.
+
+    `log_json` turns what goes to stderr, errors included, into one JSON object per line, with `labels` in each.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool = False,
+        quiet: bool = False,
+        log_json: bool = False,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.log_json = log_json
+        self.labels = dict(labels or {})
+        self._held_back: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD_BACK)
+        self._giving_up = False
+
+    def result(self, document: JsonObject, text: Callable[[], None]) -> None:
+        """Print a command's result, once."""
+        if self.as_json:
+            self._json(document)
+        elif not self.quiet:
+            text()
+        else:
+            self._held_back.append(text)
+
+    def give_up_silence(self) -> None:
+        """Say on stderr what --quiet has held back until now."""
+        self._giving_up = True
+        if self._held_back and self.labels and not self.log_json:
+            self.line(" ".join(f"{name} {value}" for name, value in self.labels.items()))
+        while self._held_back:
+            self._held_back.popleft()()
+        self._giving_up = False
+
+    def line(self, *parts: str) -> None:
+        """The parts in one line; those that are a `State` have a colour on a terminal."""
+        self._lines([_joined(parts, _encoding(sys.stdout), coloured=self._coloured)])
+
+    def verbatim(self, text: str) -> None:
+        """Lines that are our own and go out as they are, such as a script."""
+        _write(sys.stdout, text.removesuffix("\n"))
+
+    def paged(self, text: str) -> None:
+        """A long text of our own: through a pager on a terminal, else as it is."""
+        if sys.stdout.isatty() and not self._giving_up:
+            click.echo_via_pager(text)
+        else:
+            self.verbatim(text)
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Left-aligned columns; those whose header starts with `>` are right-aligned. Cells may be a `State`."""
+        coloured, encoding = self._coloured, _encoding(sys.stdout)
+        cells = [[_shown(cell, encoding) for cell in row] for row in rows]
+        names = [h.lstrip(">") for h in header]
+        widths = [max([len(n), *(display_width(row[i]) for row in cells)]) for i, n in enumerate(names)]
+
+        def padded(cell: str, width: int, head: str) -> str:
+            text = pad(cell, width, right=head.startswith(">"))
+            return text.replace(cell, paint(cell)) if coloured and cell else text
+
+        first, *lines = ["  ".join(map(padded, row, widths, header)).rstrip() for row in [names, *cells]]
+        self._lines([bold(first) if coloured else first, *lines])
+
+    @property
+    def _coloured(self) -> bool:
+        """Whether lines of the result have colours."""
+        if self._giving_up:
+            return not self.log_json and wants_colour(sys.stderr)
+        return wants_colour(sys.stdout)
+
+    def _lines(self, lines: Sequence[str]) -> None:
+        """Of the result, safe to print."""
+        if not self._giving_up:
+            _write(sys.stdout, "\n".join(lines))
+        elif not self.log_json:
+            _write(sys.stderr, "\n".join(lines))
+        else:
+            for line in filter(None, lines):
+                self._aside("error", [line], {})
+
+    def note(self, *parts: str) -> None:
+        """A remark for people on stderr, held back by --quiet."""
+        self._remark("info", *parts)
+
+    def announce(self, text: str) -> None:
+        """A remark on stderr that --quiet does not hold back, for what nobody may overlook."""
+        self._aside("warning" if self.quiet else "info", [text], {})
+
+    def warning(self, text: str) -> None:
+        """The same where something may be wrong."""
+        self._remark("warning", *([] if self.log_json else [State("warning"), ": "]), text)
+
+    def _remark(self, level: str, *parts: str) -> None:
+        if not self.quiet:
+            self._aside(level, parts, {})
+        elif not self.as_json:
+            self._held_back.append(lambda: self._aside(level, parts, {}))
+
+    def error(self, error: JsBackupError) -> None:
+        """One object on stdout with --json, else `error:` and `hint:` lines on stderr."""
+        message, hint = hide_logins(error.message), hide_logins(error.hint) if error.hint else None
+        if self.as_json:
+            self._json(error_json(error))
+        elif self.log_json:
+            self._aside("error", [message], {"hint": hint, "code": error.exit_code})
+        else:
+            lines = [[State("error"), f": {message}"], *([[f"hint: {hint}"]] if hint else [])]
+            coloured, encoding = wants_colour(sys.stderr), _encoding(sys.stderr)
+            _write(sys.stderr, "\n".join(_joined(line, encoding, coloured=coloured) for line in lines))
+
+    def _aside(self, level: str, parts: Sequence[str], more: JsonObject) -> None:
+        encoding = _encoding(sys.stderr)
+        if self.log_json:
+            line = log_line(level, "".join(parts), {**self.labels, **more}, encoding)
+        else:
+            line = _joined(parts, encoding, coloured=wants_colour(sys.stderr))
+        if not write_above_bars(line):
+            _write(sys.stderr, line)
+
+    def _json(self, document: JsonObject) -> None:
+        _write(sys.stdout, to_json(document, indent=2, encoding=_encoding(sys.stdout)))
+
+
+def error_json(error: JsBackupError) -> JsonObject:
+    """What is printed in place of a result."""
+    hint = hide_logins(error.hint) if error.hint else None
+    return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint}}
+
+
+def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:
+    """One line of `--log-format json`: time, level, message, and `more`."""
+    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return to_json({"time": moment, "level": level, "message": text, **more}, encoding=encoding)
+
+
+def _shown(part: str, encoding: str) -> str:
+    """Safe to print, and a `State` still if it was one."""
+    text = printable(part, encoding)
+    return State(text) if isinstance(part, State) else text
+
+
+def _joined(parts: Iterable[str], encoding: str, *, coloured: bool) -> str:
+    shown = (_shown(part, encoding) for part in parts)
+    return "".join(map(paint, shown) if coloured else shown)
+
+
+def _encoding(stream: TextIO) -> str:
+    return stream.encoding or "utf-8"
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write and flush. A reader that has gone (`| head`) is no error, a result that a full disk cuts short is one."""
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except OSError as error:
+        silence(stream)
+        if isinstance(error, BrokenPipeError) or stream is sys.stderr:
+            return
+        raise JsBackupError(f"cannot write the output: {(error.strerror or str(error)).lower()}") from error
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is still to be written nowhere, so that the interpreter does not stumble over it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

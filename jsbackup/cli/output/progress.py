@@ -1,0 +1,66 @@
+"""Who watches: progress bars where stderr is a terminal and nobody asked for silence, else nobody."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from jsbackup.progress import NullProgress, Progress
+
+__all__ = ["make_live_line", "make_progress", "write_above_bars", "write_beside_bars"]
+
+# How a line gets onto stderr while bars are drawn there; None while there are none.
+_write_above: Callable[[str], None] | None = None
+
+
+@contextmanager
+def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
+    """Bars if wanted and stderr is a terminal, else silence."""
+    global _write_above
+    if not wanted or not sys.stderr.isatty():
+        yield NullProgress()
+        return
+    from jsbackup.cli.output.bars import TqdmProgress
+
+    bars = TqdmProgress(verb, sys.stderr)
+    _write_above = bars.write
+    try:
+        yield bars
+    finally:
+        _write_above = None
+        bars.close()
+
+
+@contextmanager
+def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
+    """What shows a text in one line that stays, if wanted and stderr is a terminal."""
+    global _write_above
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from jsbackup.cli.output.bars import LiveLine
+
+    line = LiveLine(sys.stderr)
+    _write_above = partial(LiveLine.write, file=sys.stderr)
+    try:
+        yield line.show
+    finally:
+        _write_above = None
+        line.close()
+
+
+def write_above_bars(line: str) -> bool:
+    """A line on stderr above the bars; False, and nothing is done, if none are drawn."""
+    if _write_above is None:
+        return False
+    _write_above(line)
+    return True
+
+
+def write_beside_bars(line: str) -> None:
+    """A line on stderr that does not tear the bars, if there are any."""
+    if not write_above_bars(line):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,215 @@
+"""The JSON documents and tables of backups: one shape, whoever made the backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
+from jsbackup.model import JsonObject
+from jsbackup.planning.failure import all_failed
+from jsbackup.times import parse_time
+
+if TYPE_CHECKING:
+    from jsbackup.engine.restore.after_restore import RestoredConsumer
+    from jsbackup.repository.checks.verify import Problem
+    from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+
+__all__ = [
+    "Failed",
+    "StoredStream",
+    "again_text",
+    "consumer_result_json",
+    "consumer_result_text",
+    "problem_json",
+    "read_as",
+    "stream_json",
+    "tell_backup",
+    "unreadable_code",
+]
+
+
+class StoredStream(Protocol):
+    """A stream that was stored, and what it cost: `backup` and `import` have each their own type of it."""
+
+    @property
+    def stream(self) -> StreamBackup: ...
+    @property
+    def segments_reused(self) -> int: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class Failed(Protocol):
+    """A stream that was not, and why."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def error(self) -> JsBackupError: ...
+
+
+def tell_backup(
+    output: Output,
+    manifest: Manifest | None,
+    stored: Sequence[StoredStream],
+    failures: Sequence[Failed],
+    *,
+    notes: Sequence[str] = (),
+) -> int:
+    """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed.
+
+    `notes` are sentences about all of it.
+    """
+    if manifest is None:
+        raise all_failed([failure.error for failure in failures])
+    results = [stored_json(one) for one in stored]
+    skipped = [{"name": failure.name, "reason": failure.error.message} for failure in failures]
+
+    def text() -> None:
+        print_stream_table(output, results)
+        tell_each(output, (Said("failed", failure.name, failure.error.message) for failure in failures))
+        for note in notes:
+            output.line(State("warning"), f": {note}")
+        messages = sum(s["messages"] for s in results)
+        added = sum(s["stored_bytes_added"] for s in results)
+        output.line(
+            f"backup {manifest.id} is ",
+            State(manifest.result),
+            f": {format_count(len(results), 'stream')}, "
+            f"{format_count(messages, 'message')}, {format_bytes(added)} added",
+        )
+
+    if not results and not skipped:
+        output.warning("no stream was backed up: there are none, or all are left out")
+    output.result(backup_json(manifest, results, skipped) | {"notes": list(notes)}, text)
+    return 0 if manifest.result == "complete" else IncompleteError.exit_code
+
+
+def consumer_json(consumer: ConsumerBackup) -> JsonObject:
+    return {"name": consumer.name, "fidelity": consumer.fidelity, "reason": consumer.reason}
+
+
+def consumer_result_json(consumer: RestoredConsumer) -> JsonObject:
+    """A consumer at the target in `restore --json`, `clone --json` and `drill --json`."""
+    return {
+        "name": consumer.name,
+        "fidelity": consumer.fidelity,
+        "note": consumer.note,
+        "may_come_again": consumer.may_come_again,
+    }
+
+
+def consumer_result_text(consumer: RestoredConsumer) -> str:
+    """The same for people, where its state is not as it was."""
+    told = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
+    return f"{told}; {again_text(consumer.may_come_again)}"
+
+
+def again_text(count: int | None) -> str:
+    """How many messages are redelivered; None if it is not known."""
+    if count is None:
+        return "unknown how many messages are redelivered"
+    return f"up to {format_count(count, 'message')} redelivered" if count else "no redelivery"
+
+
+def stream_json(stream: StreamBackup) -> JsonObject:
+    """A stream in `show --json`, and without what it cost in `backup --json`."""
+    return {
+        "name": stream.name,
+        "messages": stream.captured.messages,
+        "bytes": stream.captured.bytes,
+        "first_seq": stream.captured.first_seq,
+        "last_seq": stream.captured.last_seq,
+        "digest": stream.digest.hex,
+        "segments": len(stream.segments),
+        "archive_format": stream.archive_format,
+        "read": None if stream.read is None else {"how": stream.read.how, "why": stream.read.why},
+        "consumers": [consumer_json(consumer) for consumer in stream.consumers],
+        "warnings": list(stream.warnings),
+    }
+
+
+def stored_json(stored: StoredStream) -> JsonObject:
+    """A stream in `backup --json`."""
+    cost = {
+        "segments_reused": stored.segments_reused,
+        "stored_bytes_added": stored.stored_bytes,
+        "seconds": round(stored.seconds, 3),
+    }
+    return stream_json(stored.stream) | cost
+
+
+def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iterable[JsonObject]) -> JsonObject:
+    """The document of `backup --json` and `import --json`."""
+    return {
+        "backup": manifest.id,
+        "result": manifest.result,
+        "streams": list(streams),
+        "skipped": list(skipped),
+    }
+
+
+def read_as(stream: JsonObject) -> str:
+    """How a stream of `backup --json` or `show --json` was read, for people."""
+    read = stream["read"]
+    return "increment" if read and read["how"] == "increment" else str(stream["archive_format"])
+
+
+def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
+    """One line per stream of `backup --json`, for people."""
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
+        [
+            (
+                s["name"],
+                format_count(s["messages"]),
+                format_bytes(s["bytes"]),
+                str(s["first_seq"]),
+                str(s["last_seq"]),
+                str(len(s["consumers"])),
+                str(s["segments"]),
+                format_bytes(s["stored_bytes_added"]),
+                format_seconds(s["seconds"]),
+                read_as(s),
+            )
+            for s in streams
+        ],
+    )
+    tell_each(output, (said for s in streams for said in _remarks(s)))
+
+
+def _remarks(stream: JsonObject) -> Iterator[Said]:
+    for warning in stream["warnings"]:
+        yield Said("warning", stream["name"], warning)
+    for consumer in stream["consumers"]:
+        if consumer["fidelity"] != "exact" and stream["archive_format"] != "config":  # where nobody expects more
+            reason = f": {consumer['reason']}" if consumer["reason"] else ""
+            text = f"consumer {consumer['name']} is known by {consumer['fidelity']}{reason}"
+            yield Said("note", stream["name"], text)
+
+
+def problem_json(problem: Problem) -> JsonObject:
+    """What is wrong with an object, and what is lost with it: in `verify --json` and `restore --json`."""
+    return {
+        "key": problem.key,
+        "problem": problem.problem,
+        "first_seq": problem.first_seq,
+        "last_seq": problem.last_seq,
+        "messages": problem.messages,
+    }
+
+
+def unreadable_code(errors: Sequence[JsBackupError]) -> int:
+    """The exit code where some manifests could not be read: damage comes before everything else."""
+    codes = [error.exit_code for error in errors]
+    return IntegrityError.exit_code if IntegrityError.exit_code in codes else next(iter(codes), 0)
+
+
+def created_text(manifest: Manifest) -> str:
+    return format_time(parse_time(manifest.created))

@@ -1,0 +1,109 @@
+"""What a restore or a clone came to, as JSON and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.latest import notes_json
+from jsbackup.cli.output.colour import State
+from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds
+from jsbackup.cli.output.reports import consumer_result_json, consumer_result_text, problem_json
+from jsbackup.model import JsonObject
+
+if TYPE_CHECKING:
+    from jsbackup.cli.options.latest import Finder
+    from jsbackup.engine.restore.restore import RestoreReport
+    from jsbackup.engine.restore.restored_stream import RestoredStream
+
+__all__ = ["restored_json", "tell_report", "tell_restored"]
+
+
+def _stream_json(stream: RestoredStream) -> JsonObject:
+    return {
+        "name": stream.name,
+        "as": stream.as_name,
+        "messages": stream.messages,
+        "bytes": stream.bytes,
+        "digest": stream.digest,
+        "verified": stream.verified,
+        "seconds": round(stream.seconds, 3),
+        "wire": stream.wire,
+        "consumers": [consumer_result_json(consumer) for consumer in stream.consumers],
+        "notes": list(stream.notes),
+        "copying": None
+        if stream.copying is None
+        else {
+            "settled": stream.copying.settled,
+            "new_messages": stream.copying.new_messages,
+            "waiting_for": list(stream.copying.waiting),
+        },
+        "lost": [problem_json(problem) for problem in stream.lost],
+    }
+
+
+def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonObject:
+    """The document of `restore --json` and, without a `finder`, of `clone --json`."""
+    return {
+        "streams": [_stream_json(stream) for stream in report.streams],
+        "failed": [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures],
+        "skipped": [{"name": refusal.stream, "reason": refusal.reason} for refusal in report.plan.skipped],
+        "missing": [{"name": one.stream, "reason": one.reason} for one in report.plan.missing],
+        **({} if finder is None else {"backup": report.plan.backup, **notes_json(finder)}),
+    }
+
+
+def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None) -> int:
+    """Print what came of it, which `done` names; the exit code. `finder` has found the backup."""
+    if finder is not None:
+        from jsbackup.planning.elsewhere import with_elsewhere
+
+        report = replace(report, plan=with_elsewhere(report.plan, finder.choice))
+    shared.output.result(restored_json(report, finder), lambda: tell_report(shared.output, report, done))
+    return report.code
+
+
+def tell_report(output: Output, report: RestoreReport, done: str) -> None:
+    """What `restored_json` tells, for people."""
+    output.table(
+        ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
+        [
+            (
+                s.as_name,
+                format_count(s.messages),
+                format_bytes(s.bytes),
+                str(len(s.consumers)),
+                format_seconds(s.seconds),
+                s.wire,
+                State("verified" if s.verified else "not verified"),
+            )
+            for s in report.streams
+        ],
+    )
+    tell_each(output, _remarks(report))
+    restored = format_count(len(report.streams), "stream")
+    lost = sum(problem.messages for stream in report.streams for problem in stream.lost)
+    lacking = f"; {format_count(lost, 'message')} lost" if lost else ""
+    incomplete = sum(stream.incomplete for stream in report.streams)
+    restored += f", {incomplete} of them incomplete" if incomplete else ""
+    output.line(f"{done} {restored}, {len(report.failures)} failed, {len(report.plan.skipped)} skipped{lacking}")
+
+
+def _remarks(report: RestoreReport) -> Iterator[Said]:
+    for s in report.streams:
+        for note in s.notes:
+            yield Said("note", s.as_name, note)
+        for c in s.consumers:
+            if c.note:
+                yield Said("note", s.as_name, consumer_result_text(c))
+        for problem in s.lost:
+            yield Said("lost", s.as_name, problem.problem, lost=problem)
+    for missing in report.plan.missing:
+        yield Said("missing", missing.stream, missing.reason, missing.hint)
+    for refusal in report.plan.skipped:
+        yield Said("skipped", refusal.stream, refusal.reason)
+    for failure in report.failures:
+        yield Said("failed", failure.name, failure.error.message, failure.error.hint or "")

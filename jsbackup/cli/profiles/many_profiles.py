@@ -1,0 +1,125 @@
+"""One command for several profiles: one after another, one output, one exit code.
+
+A profile that fails, or that is wrong itself, does not stop the others. The exit code is 0 if all were done. Damage
+(14) and a breach (17) that any of them found come first. If none came to anything it is the code they agree on, else 1;
+and if some did it is 3, as for a backup in which some streams failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from jsbackup.cli.options.context import CommandContext
+from jsbackup.cli.options.usage import usage_error
+from jsbackup.cli.output.output import Output, error_json
+from jsbackup.errors import IncompleteError, IntegrityError, Interrupted, JsBackupError, PolicyBreach
+from jsbackup.model import JsonObject
+
+__all__ = ["code_for_all", "run_each"]
+
+
+class _Kept(Output):
+    """Keeps the document of a result in place of printing it; what is for people goes out as ever."""
+
+    def __init__(self, like: Output, *, as_json: bool) -> None:
+        super().__init__(as_json=as_json, quiet=like.quiet, log_json=like.log_json, labels=like.labels)
+        self.document: JsonObject | None = None
+
+    def result(self, document: JsonObject, text: Callable[[], None]) -> None:
+        if self.as_json:
+            self.document = document
+        else:
+            super().result(document, text)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    profile: str
+    code: int = 0
+    document: JsonObject | None = None
+    error: JsBackupError | None = None
+
+    def json(self) -> JsonObject:
+        error = error_json(self.error)["error"] if self.error else None
+        return {"profile": self.profile, "code": self.code, "result": self.document, "error": error}
+
+    def __str__(self) -> str:
+        word = {0: "done", IncompleteError.exit_code: "incomplete"}.get(self.code, "failed")
+        return f"{self.profile} {word}" + (f" (exit code {self.code})" if self.code else "")
+
+
+def run_each(command: click.Command, ctx: CommandContext) -> int:
+    """Run the command of the context for each profile that it names; the exit code. Interrupted ends all of it."""
+    output = _output_of_all(command, ctx)
+    outcomes = []
+    for name in ctx.names:
+        if not (output.as_json or output.quiet):
+            output.line(f"profile {name}")
+        outcomes.append(_run_one(command, ctx, name, output))
+        if not (output.as_json or output.quiet):
+            output.line()
+
+    def text() -> None:
+        output.line(f"{len(outcomes)} profiles: {', '.join(map(str, outcomes))}")
+
+    output.result({"profiles": [one.json() for one in outcomes]}, text)
+    return code_for_all([one.code for one in outcomes])
+
+
+def code_for_all(codes: Sequence[int]) -> int:
+    """The exit code of runs with these, none of which was interrupted."""
+    for found in (IntegrityError.exit_code, PolicyBreach.exit_code):
+        if found in codes:
+            return found
+    if not any(codes):
+        return 0
+    if any(code in (0, IncompleteError.exit_code) for code in codes):
+        return IncompleteError.exit_code
+    return codes[0] if len(set(codes)) == 1 else JsBackupError.exit_code
+
+
+def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:
+    """As the command line says: what profiles say of it may differ."""
+    typed = command.make_parser(ctx).parse_args(list(ctx.words))[0]
+    for level in (ctx.parent, ctx.find_root()):
+        for name in ("as_json", "quiet", "log_format"):
+            if level is not None and name not in typed and level.get_parameter_source(name) is not None:
+                typed[name] = level.params.get(name)
+    return Output(
+        as_json=bool(typed.get("as_json")),
+        quiet=bool(typed.get("quiet")),
+        log_json=typed.get("log_format") == "json",
+    )
+
+
+def _run_one(command: click.Command, ctx: CommandContext, name: str, output: Output) -> _Outcome:
+    kept: list[_Kept] = []
+
+    def keep(like: Output) -> Output:
+        kept.append(_Kept(like, as_json=output.as_json))
+        return kept[-1]
+
+    outcome = _Outcome(name)
+    try:
+        with command.make_context(ctx.info_name, list(ctx.words), parent=ctx.parent, only=name, print_to=keep) as one:
+            outcome.code = command.invoke(one) or 0
+    except Interrupted:
+        raise
+    except click.ClickException as wrong:
+        outcome.error = usage_error(wrong)
+    except JsBackupError as error:
+        outcome.error = error
+    if kept:
+        outcome.document = kept[-1].document
+    if outcome.error is not None:
+        outcome.code = outcome.error.exit_code
+        if not output.as_json:
+            (kept[-1] if kept else output).error(_named(outcome.error, name))
+    return outcome
+
+
+def _named(error: JsBackupError, profile: str) -> JsBackupError:
+    return error if profile in error.message else error.with_message(f"profile {profile}: {error.message}")

@@ -1,0 +1,295 @@
+"""Profiles: options of all commands from a TOML file, as if they had been typed.
+
+What may stand in a table is what click knows of the options and arguments (`option_keys.py`); there is no second list.
+A typed option wins over the profile, the profile's own tables over `[defaults]`, and in each the table of a command
+over what stands for all of them. All of it wins over the environment: whoever names a profile means it, and a variable
+left in a shell must not send one account into another's repository.
+
+This module is loaded when a profile is named.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX
+from jsbackup.cli.notify.pings import check_url
+from jsbackup.cli.options.option_keys import check_kind, option_keys
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.tagging import parse_lock_end, parse_origin, parse_tag_rule, parse_tags
+from jsbackup.cli.output.terminal import hide_logins
+from jsbackup.cli.profiles.precedence import over
+from jsbackup.config import (
+    ConfigFile,
+    Secret,
+    expand_path,
+    expand_variables,
+    has_login,
+    nearest,
+    parse_duration,
+    parse_glob,
+    parse_size,
+)
+from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.stores.url import open_store
+
+__all__ = ["HOOKS", "Profile", "Setting", "read_profile"]
+
+HOOKS: Final = "hooks"
+_NOT_HERE: Final = frozenset({"config", "profile"})  # they say where to read this
+_SHARED: Final = [
+    option for option in (*GLOBAL_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS) if option.name not in _NOT_HERE
+]
+
+
+def _check_program(text: str) -> None:
+    """Whether a shell would split it. Raises UsageError, which does not repeat it."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    if not words:
+        raise UsageError("it is no command", hint="Write a program and its arguments, quoted as for a shell.")
+
+
+def _check_location(text: str) -> None:
+    try:
+        open_store(text)
+    except UnsupportedError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+
+
+# What click takes as any text, and is understood later on, as the help text shows it.
+_BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
+    "DURATION": parse_duration,
+    "BYTES": parse_size,
+    "SIZE": parse_size,
+    "GLOB": parse_glob,
+    "ORIGIN": parse_origin,
+    "[STREAM_OR_GLOB]...": parse_glob,
+    "COMMAND": _check_program,
+    "DURATION|TIME": parse_lock_end,
+    "K=V": lambda text: parse_tags((text,)),
+    "K[=V]": parse_tag_rule,
+}
+_REFERENCES: Final = ("env://", "file://")
+
+FindCommand = Callable[[str], click.Command | None]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Setting:
+    """One key of the file. `table` is "" for options of all commands, else `backup`, `key.add`, `hooks` …
+
+    `value` is what click takes for the parameter, `written` what stands in the file.
+    """
+
+    table: str
+    key: str
+    parameter: click.Parameter
+    value: Any
+    written: Any
+    of_defaults: bool
+
+    @property
+    def name(self) -> str:
+        return str(self.parameter.name)
+
+    @property
+    def path(self) -> str:
+        return f"{self.table}.{self.key}" if self.table else self.key
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether what stands in the file is a secret itself, and not where to find one."""
+        name = self.name.removeprefix("to_")
+        if not isinstance(self.written, str):
+            return False
+        plain = self.written
+        if "${" in plain:
+            return False
+        if name in ("password", "token") or name.startswith("ping_"):
+            return not plain.startswith(_REFERENCES)
+        return plain.startswith("data:") or hide_logins(plain) != plain or (name == "server" and "@" in plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile over the defaults, and what is wrong with both."""
+
+    name: str
+    path: Path
+    settings: tuple[Setting, ...]
+    problems: tuple[UsageError, ...]
+    others_read: bool
+
+    def values(self, table: str) -> dict[str, Any]:
+        """By parameter name: what a command gets whose table is `table`."""
+        merged: dict[str, Any] = {}
+        for of_defaults in (True, False):
+            for one in ("", HOOKS, table):
+                layer = {s.name: s.value for s in self.settings if (s.of_defaults, s.table) == (of_defaults, one)}
+                if layer.keys() & {"server", "context"}:
+                    merged.pop("server", None)
+                    merged.pop("context", None)
+                merged = over(merged, layer)
+        return merged
+
+    @property
+    def exposed(self) -> list[str]:
+        """Keys of secrets that others than the owner of the file can read."""
+        return [setting.path for setting in self.settings if setting.is_secret] if self.others_read else []
+
+
+def read_profile(
+    file: ConfigFile,
+    name: str,
+    *,
+    commands: Sequence[str],
+    find: FindCommand,
+    only: Sequence[str] | None,
+    environ: Mapping[str, str],
+) -> Profile:
+    """A profile over the defaults. `find` gives a command by name; `only` is the one command whose tables are read.
+
+    What is wrong is collected, not raised; but UsageError if there is no profile of that name.
+    """
+    reader = _Reader(file.path, commands, find, only, environ)
+    table = file.profile(name)
+    reader.read(file.defaults, "defaults", of_defaults=True)
+    reader.read(table, f"profile {name}", of_defaults=False)
+    return Profile(name, file.path, tuple(reader.settings), tuple(reader.problems), file.others_read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    path: Path
+    commands: Sequence[str]
+    find: FindCommand
+    only: Sequence[str] | None
+    variables: Mapping[str, str]
+    settings: list[Setting] = field(default_factory=list)
+    problems: list[UsageError] = field(default_factory=list)
+
+    def read(self, table: Mapping[str, Any], where: str, *, of_defaults: bool) -> None:
+        keys = option_keys(_SHARED)
+        for key, value in table.items():
+            if key in keys:
+                self._set("", key, keys[key], value, where=where, of_defaults=of_defaults)
+            elif key == HOOKS:
+                self._read_hooks(value, f"{where}: hooks", of_defaults)
+            elif key in self.commands:
+                if self.only is None or key == self.only[0]:
+                    self._read_command(self.find(key), key, value, f"{where}: {key}", of_defaults=of_defaults)
+            else:
+                self._unknown(where, key, [*keys, HOOKS, *self.commands], where)
+
+    def _read_hooks(self, table: Any, where: str, of_defaults: bool) -> None:
+        keys = {key.removeprefix(HOOK_PREFIX): option for key, option in option_keys(HOOK_OPTIONS).items()}
+        if self._is_table(table, where):
+            for key, value in table.items():
+                if key in keys:
+                    self._set(HOOKS, key, keys[key], value, where=where, of_defaults=of_defaults)
+                else:
+                    self._unknown(where, key, keys)
+
+    def _read_command(
+        self, command: click.Command | None, name: str, table: Any, where: str, *, of_defaults: bool
+    ) -> None:
+        if not self._is_table(table, where) or command is None:
+            return
+        if isinstance(command, click.Group):
+            for key, value in table.items():
+                if key not in command.commands:
+                    self._unknown(where, key, command.commands)
+                elif self.only is None or [*name.split("."), key] == list(self.only):
+                    self._read_command(
+                        command.commands[key], f"{name}.{key}", value, f"{where}: {key}", of_defaults=of_defaults
+                    )
+            return
+        keys = option_keys(parameter for parameter in command.params if parameter.name not in _NOT_HERE)
+        for key, value in table.items():
+            if key in keys:
+                self._set(name, key, keys[key], value, where=where, of_defaults=of_defaults)
+            else:
+                self._unknown(where, key, keys)
+
+    def _is_table(self, value: Any, where: str) -> bool:
+        if not isinstance(value, dict):
+            self._problem(where, "it is no table", None)
+        return isinstance(value, dict)
+
+    def _set(
+        self, table: str, key: str, parameter: click.Parameter, written: Any, *, where: str, of_defaults: bool
+    ) -> None:
+        try:
+            value = _value(key, parameter, written, self.variables)
+        except click.ClickException as wrong:
+            self._problem(where, f"{key}: {' '.join(wrong.message.split()).rstrip('.')}", None)
+        except UsageError as wrong:
+            message = wrong.message if wrong.message.startswith(f"{key} ") else f"{key}: {wrong.message}"
+            self._problem(where, message, wrong.hint)
+        else:
+            self.settings.append(Setting(table, key, parameter, value, written, of_defaults))
+
+    def _unknown(self, where: str, key: str, known: Collection[str], table: str | None = None) -> None:
+        """`table` is where options of all commands stand, and where somebody may have written one of a command."""
+        hint = nearest(key, list(known))
+        owners = [name for name in self.commands if table is not None and key in self._keys_of(name)]
+        if key in _NOT_HERE:
+            owners, hint = [], "Name profiles and their file on the command line or in the environment."
+        if owners:
+            hint = f"It is an option of {', '.join(owners[:5])}: write it into a table of that command."
+        elif table is not None and hint is None:
+            hint = self._near_of_commands(key)
+        self._problem(where, f"unknown key {key[:100]!r}", hint)
+
+    def _near_of_commands(self, key: str) -> str | None:
+        owners = {known: name for name in reversed(self.commands) for known in self._keys_of(name)}
+        near = nearest(key, [known for known in owners if known not in _NOT_HERE])
+        return f"{near} It belongs into the table of a command." if near else None
+
+    def _keys_of(self, name: str) -> Iterable[str]:
+        command = self.find(name)
+        return () if command is None else option_keys(command.params)
+
+    def _problem(self, where: str, message: str, hint: str | None) -> None:
+        self.problems.append(UsageError(f"{self.path}: {where}: {message}", hint=hint))
+
+
+def _value(key: str, parameter: click.Parameter, written: Any, environ: Mapping[str, str]) -> Any:
+    """The value for click. Raises UsageError and click's own for what it would not take."""
+    check_kind(key, parameter, written)
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return written if f"--{key}" not in parameter.secondary_opts else not written
+    if isinstance(written, list):
+        value: Any = [_text(key, parameter, text, environ) for text in written]
+    else:
+        value = _text(key, parameter, written, environ) if isinstance(written, str) else written
+    with click.Context(click.Command(key)) as ctx:
+        parameter.type_cast_value(ctx, value)
+    return value
+
+
+def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[str, str]) -> str:
+    text = expand_variables(written, environ)
+    if not text:
+        raise UsageError(f"{key} is empty")
+    if text.startswith("~/") and parameter.metavar in ("FILE", "LOCATION"):  # no shell does it here
+        text = str(expand_path("~", environ)) + text[1:]
+    if parse := _BY_METAVAR.get(parameter.metavar or ""):
+        parse(text)
+    name = str(parameter.name).removeprefix("to_")
+    if name == "server":
+        has_login(text)
+    if name == "repo" and not text.lower().startswith("s3://"):  # for which boto3 would be imported
+        _check_location(text)
+    if name.startswith("ping_") and not text.startswith(_REFERENCES):
+        check_url(Secret(text))
+    return text

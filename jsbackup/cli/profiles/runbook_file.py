@@ -1,0 +1,196 @@
+"""A runbook: several restores in one TOML file, each with the options of a restore.
+
+    [[restore]]
+    backup = "latest"                   # an id, the start of one, or latest
+    repo = "s3://backups/shop"
+    server = "nats://127.0.0.1:4222"
+    creds = "~/shop.creds"
+    streams = ["ORDERS"]
+    rename = ["ORDERS=ORDERS_before"]
+    if-exists = "skip"
+    replicas = 3
+
+A key is the long name of an option without its dashes, or `backup`, `streams`; what click knows of the option says what
+its value is: a list of texts where it may be repeated, a number, true or false, else a text. Whatever concerns the
+repository, its keys and the server is as on the command line where a restore does not say it; a restore that names
+`server` or `context` has nothing of another server but the timeout, and none of the environment, as the target of a
+clone. Secrets stand in files or variables (`env://NAME`), and nothing in a runbook runs a program.
+
+What takes long to import is imported when it is called: `--help` and completion load this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from jsbackup.cli.options.context import NOTES, Shared
+from jsbackup.cli.options.latest import Choosing
+from jsbackup.cli.options.opening import connection_of, target_connection_of
+from jsbackup.cli.options.option_keys import check_kind, option_keys, refuse_unknown
+from jsbackup.cli.options.restore_options import Asked, planning_options
+from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.usage import usage_error
+from jsbackup.config import LOGIN_NAMES, read_toml
+from jsbackup.errors import JsBackupError, UsageError
+
+if TYPE_CHECKING:
+    from jsbackup.config import Connection
+    from jsbackup.planning.model import RestoreOptions
+
+__all__ = ["RunbookEntry", "naming", "read_runbook"]
+
+MAX_ENTRIES: Final = 1000
+
+_LIST = "restore"
+_REPO = next(option for option in GLOBAL_OPTIONS if option.name == "repo")
+_GROUPS = {"repo": [_REPO], "s3": S3_OPTIONS, "keys": KEY_OPTIONS, "server": SERVER_OPTIONS}
+_BARE = ("password", "token")  # options that may hold a secret itself
+_REFERENCES = ("env://", "file://")
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookEntry:
+    """One restore, counted from 1. `shared` and `connection` are its own."""
+
+    number: int
+    backup: str
+    shared: Shared
+    connection: Connection
+    options: RestoreOptions
+    choosing: Choosing
+
+
+class _EntryCommand(click.Command):
+    """The options of one restore. What was given of the shared ones is passed as `given`, by groups and names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *(option for options in _GROUPS.values() for option in options)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        given: dict[str, dict[str, Any]] = {}
+        for group, options in _GROUPS.items():
+            values = {str(option.name): ctx.params.pop(str(option.name)) for option in options}
+            typed = (name for name in values if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+            given[group] = {name: values[name] for name in typed}
+        assert self.callback is not None
+        return ctx.invoke(self.callback, given=given, **ctx.params)
+
+
+@click.command(cls=_EntryCommand, add_help_option=False)
+@planning_options
+def _entry(**values: Any) -> Any:
+    return values["asked"].options(), values
+
+
+def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
+    """The restores of a file; what it leaves open is as in `shared`. Raises UsageError, which names the restore."""
+    found = read_toml(path, "runbook")
+    refuse_unknown(found, [_LIST], f"runbook {path}")
+    tables = found.get(_LIST)
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"runbook {path} has no list of restores", hint="Write [[restore]] before each of them.")
+    if len(tables) > MAX_ENTRIES:
+        raise UsageError(f"runbook {path} has {len(tables)} restores, more than {MAX_ENTRIES}")
+    entries = []
+    for number, table in enumerate(tables, start=1):
+        with naming(number):
+            entries.append(_read(number, table, shared))
+    return entries
+
+
+@contextmanager
+def naming(number: int) -> Iterator[None]:
+    """Errors inside say which restore of a runbook they are about."""
+    try:
+        yield
+    except click.ClickException as wrong:
+        error = usage_error(wrong)
+        raise UsageError(f"restore {number}: {error.message}", hint=None) from None
+    except JsBackupError as error:
+        raise error.with_message(f"restore {number}: {error.message}") from error.__cause__
+
+
+def _read(number: int, table: Mapping[str, Any], shared: Shared) -> RunbookEntry:
+    keys = _keys()
+    refuse_unknown(table, keys, "it")
+    options, streams = [], []
+    for key, value in table.items():
+        parameter = keys[key]
+        words = _words(key, parameter, value)
+        if isinstance(parameter, click.Option):
+            options += words
+        else:
+            streams += words if key == "streams" else []
+    backup = table.get("backup")
+    if backup is None:
+        raise UsageError("it names no backup", hint='Write backup = "latest", or an id or the start of one.')
+    ctx = _entry.make_context("restore", [*options, "--", str(backup), *streams])
+    with ctx:
+        chosen, values = _entry.invoke(ctx)
+    for note in ctx.meta.get(NOTES, ()):
+        shared.output.note(f"restore {number}: {note}")
+    asked: Asked = values["asked"]
+    given: dict[str, dict[str, Any]] = values["given"]
+    own = replace(
+        shared,
+        repo=given["repo"].get("repo", shared.repo),
+        s3={**shared.s3, **given["s3"]},
+        keys={**shared.keys, **given["keys"]},
+    )
+    own, connection = _connected(own, given["server"])
+    return RunbookEntry(number, asked.backup, own, connection, chosen, asked.choosing())
+
+
+def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connection]:
+    """The server options that count, and what they come to."""
+    if given.keys() & {"server", "context"}:
+        timeout = {name: value for name, value in shared.server.items() if name == "timeout"}
+        own = replace(shared, server={**timeout, **given})
+        return own, target_connection_of(own.server)
+    left = dict(shared.server)
+    if given.keys() & LOGIN_NAMES:
+        left = {name: value for name, value in left.items() if name not in LOGIN_NAMES}
+        if "@" in str(left.get("server", "")):
+            raise UsageError(
+                "it logs in otherwise than --server, which holds a login",
+                hint="Name the server here too, or give --server without a login.",
+            )
+    own = replace(shared, server={**left, **given})
+    return own, connection_of(own)
+
+
+def _keys() -> dict[str, click.Parameter]:
+    """What a restore may say, by key."""
+    return option_keys(_entry.params)
+
+
+def _words(key: str, parameter: click.Parameter, value: Any) -> list[str]:
+    """The value as one would type it. Raises UsageError if it is of another kind, or may not stand here."""
+    check_kind(key, parameter, value)
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        opposite = [name for name in (*parameter.opts, *parameter.secondary_opts) if name != f"--{key}"]
+        return [f"--{key}"] if value else opposite
+    values = value if isinstance(value, list) else [value]
+    for text in values:
+        _check_text(key, str(text))
+    return [f"--{key}={text}" for text in values] if isinstance(parameter, click.Option) else values
+
+
+def _check_text(key: str, text: str) -> None:
+    """Raise UsageError for programs, and for secrets. No message repeats one."""
+    if key.endswith("-command"):
+        raise UsageError(f"{key} runs a program, which a runbook may not", hint="Give it on the command line.")
+    bare = key in _BARE and not text.startswith(_REFERENCES)
+    if bare or (key == "server" and "@" in text) or text.lower().startswith("data:"):
+        raise UsageError(
+            f"{key} holds a secret, which a runbook may not",
+            hint="Put it into a file or a variable, and write file://PATH or env://NAME; a user has a key of its own.",
+        )

@@ -1,0 +1,69 @@
+"""One run of a command and profile at a time, on this machine: the one that comes second says so and leaves.
+
+The first listens on an abstract Unix socket, whose name says command, profile, file and user. The system takes it back
+when the process ends, however it does, so nothing is left behind and nothing needs a place that can be written to.
+Where there are no such sockets nothing is kept apart. (What may not happen at the same time in a repository, whoever
+does it and wherever, is the business of leases.)
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jsbackup.errors import RepositoryLocked
+
+__all__ = ["alone"]
+
+_log = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
+
+
+@contextmanager
+def alone(config: Path, profile: str, command: str) -> Iterator[None]:
+    """Raises RepositoryLocked if the same is running already."""
+    key = "\0".join([str(os.getuid()), str(config.resolve()), profile, command])
+    name = f"\0jsbackup-{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    try:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except (OSError, AttributeError) as error:
+        _log.info("cannot tell whether this runs already: %s", error)
+        yield
+        return
+    with listening:
+        try:
+            listening.bind(name)
+            listening.listen(8)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                _log.info("cannot tell whether this runs already: %s", error.strerror)
+            elif (holder := _holder(name)) is not None:
+                raise RepositoryLocked(
+                    f"the {command} of profile {profile} that began before is still running{holder}",
+                    hint="It goes on, and nothing was done. Run it less often, or look at what holds it up.",
+                ) from None
+        yield
+
+
+def _holder(name: str) -> str | None:
+    """Who listens, in words; None if it is somebody else's process, which has no say here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return ""
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    if uid != os.getuid():
+        _log.warning("process %d of another user says that this runs already, and is not believed", pid)
+        return None
+    return f" (process {pid})"

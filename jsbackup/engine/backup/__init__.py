@@ -1,0 +1,1 @@
+"""A backup: streams chosen, read and stored side by side, then the manifest that commits them."""

@@ -1,0 +1,340 @@
+"""Backup: every chosen stream of an account into a repository, side by side, then the manifest that commits it.
+
+A stream that fails does not stop the others; it is named with its reason, and the backup is partial. Segments are
+stored while they arrive; nobody sees them until the manifest is written, last.
+
+Each of `jobs` workers has a connection of its own, so that a reconnect or a slow stream troubles no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from jsbackup import __version__
+from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
+from jsbackup.engine.backup.emptied import find_lost, warn_emptied
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.link.advisories import advisories
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.source import lives_of, named_source
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.read.downstream import CaptureOrder, order_of
+from jsbackup.errors import JsBackupError, NatsError, UsageError
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository import layout
+from jsbackup.repository.keep import leases
+from jsbackup.repository.manifest import CopiedFrom, Manifest, Result, Selection, SkippedStream, Source, StreamBackup
+from jsbackup.repository.read.lives import about_another_server
+from jsbackup.repository.write.locking import BackupLock, open_lock
+from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.times import format_time
+
+__all__ = [
+    "TOOL",
+    "BackupReport",
+    "BegunBackup",
+    "Chosen",
+    "back_up_streams",
+    "begin_backup",
+    "choose_streams",
+    "finish_backup",
+    "run_backup",
+]
+
+_log = logging.getLogger(__name__)
+
+TOOL = f"jsbackup {__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What came of it. `manifest` is None if nothing was committed because every stream failed.
+
+    `notes` are sentences about all of it.
+    """
+
+    manifest: Manifest | None
+    streams: tuple[StreamResult, ...]
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Streams to read, largest first, with the last backup of each that has one. Travels to other processes."""
+
+    source: Source
+    streams: tuple[StreamInfo, ...]
+    earlier: Mapping[str, StreamBackup]
+
+
+@dataclass(frozen=True, slots=True)
+class BegunBackup:
+    """A backup before its streams are read. `failures` are streams that cannot be, `notes` is as in a report."""
+
+    begun_ns: int
+    chosen: Chosen
+    failures: tuple[Failure, ...]
+    receipts: Receipts
+    lock: BackupLock | None
+    notes: tuple[str, ...] = ()
+
+
+@with_own_threads
+async def run_backup(run: BackupRun, lease: leases.Lease) -> BackupReport:
+    """Back streams up. `lease` is a shared one, renewed by the caller.
+
+    Raises:
+        UsageError: a named stream does not exist.
+        NatsError: the server cannot be asked.
+        RepositoryLocked: the lease was lost; nothing was committed.
+    """
+    async with _begun(run, lease) as begun:
+        results, failed = await back_up_streams(run, begun.chosen, begun.receipts)
+    return await in_thread(finish_backup, run, begun, results, failed, lease=lease)
+
+
+@with_own_threads
+async def begin_backup(run: BackupRun, lease: leases.Lease) -> BegunBackup:
+    """The backup that is to be made, whose streams are going to be read elsewhere. Raises as `run_backup`."""
+    async with _begun(run, lease) as begun:
+        return begun
+
+
+@asynccontextmanager
+async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBackup]:
+    """Ask the server what there is. While this is entered its advisories are logged."""
+    repository, options, begun_ns = run.repository, run.options, run.clock_ns()
+    lock = None
+    if options.lock is not None:
+        lock = await in_thread(open_lock, repository, options.lock, begun_ns / 10**9)
+    async with connect_jetstream(run.connection) as js, advisories(js.link):
+        await js.account()  # JetStream is there, and for this account
+        source = replace(await named_source(js, run.connection), profile=options.profile or None)
+        streams, failures, notes = await choose_streams(
+            js, options.streams, options.exclude, may_exclude_all=options.allow_empty
+        )
+        for origin, copies in order_of(streams).broken.items():
+            _log.warning(
+                "streams copy in a circle: %s is read before %s, which may have more of it", origin, ", ".join(copies)
+            )
+        if not options.config_only and options.check:
+            _log.info("the server checks each stream before it sends it; that may take long")
+        if not options.config_only:
+            run.progress.expect({info.name: info.state.bytes for info in streams})
+        incarnations = {
+            info.name: layout.incarnation(source.cluster, source.account, info.name, info.created) for info in streams
+        }
+        receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
+        earlier: Mapping[str, StreamBackup] = {}
+        if not options.config_only:
+            earlier = await in_thread(previous_streams, repository, incarnations)
+            await in_thread(receipts.read_earlier)
+        lives = lives_of(streams)
+        asked, tags = _selection(options), dict(options.tags)
+        notes += await in_thread(lambda: list(about_another_server(repository, source, asked, tags, lives=lives)))
+        chosen = Chosen(source, tuple(streams), earlier)
+        yield BegunBackup(begun_ns, chosen, tuple(failures), receipts, lock, tuple(notes))
+
+
+def finish_backup(
+    run: BackupRun,
+    begun: BegunBackup,
+    results: Sequence[StreamResult],
+    failed: Sequence[Failure],
+    *,
+    lease: leases.Lease,
+) -> BackupReport:
+    """Commit what was stored, if anything was. Raises RepositoryLocked and StoreError."""
+    repository, options = run.repository, run.options
+    failures = (*begun.failures, *failed)
+    results = _beside_copies(results)
+    if failures and not results:
+        return BackupReport(None, (), failures, begun.notes)
+    previous = next(reversed(repository.backups()), None)
+    manifest = Manifest(
+        id=layout.backup_id(begun.begun_ns, run.random(3), previous),
+        created=format_time(begun.begun_ns),
+        tool=TOOL,
+        source=begun.chosen.source,
+        **_outcome(results, failures),
+        tags=dict(options.tags),
+        previous=previous,
+        selection=_selection(options),
+        ended=format_time(run.clock_ns()),
+        stored_bytes=sum(result.stored_bytes for result in results),
+    )
+    notes = begun.notes
+    if not failures:
+        lost = find_lost(repository, manifest, results, begun.chosen.earlier)
+        results, failures = lost.results, lost.gone
+        if not (lost.note or options.allow_empty):
+            results = warn_emptied(repository, results, begun.chosen.earlier)
+        notes += (lost.note,) if lost.note else ()
+        manifest = replace(manifest, **_outcome(results, failures))
+    if begun.lock is not None:
+        manifest = begun.lock.lock_content(manifest)
+    leases.commit(repository, manifest, lease)
+    folders = {repository.objects.sealing.folder(stream.name, stream.incarnation) for stream in manifest.streams}
+    begun.receipts.settle(folders)
+    if begun.lock is not None:
+        begun.lock.lock_manifest(manifest)
+    return BackupReport(manifest, tuple(results), failures, notes)
+
+
+def _beside_copies(results: Sequence[StreamResult]) -> list[StreamResult]:
+    """Streams beside which there is a copy that is needed are not what they were."""
+    copies = {replaced_by(one.stream.name, one.stream.config): one.stream.name for one in results}
+
+    def warned(result: StreamResult) -> StreamResult:
+        stream = result.stream
+        if (copy := copies.get(stream.name)) is None:
+            return result
+        why = f"it may lack messages: an interrupted restore was to replace it, and left the copy {copy}"
+        return replace(result, stream=replace(stream, warnings=(*stream.warnings, why)), incomplete=True)
+
+    return [warned(result) for result in results]
+
+
+class _Outcome(TypedDict):
+    result: Result
+    streams: tuple[StreamBackup, ...]
+    skipped: tuple[SkippedStream, ...]
+
+
+def _outcome(results: Sequence[StreamResult], failures: Sequence[Failure]) -> _Outcome:
+    """What a manifest says of it."""
+    return {
+        "result": Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
+        "streams": tuple(result.stream for result in results),
+        "skipped": tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+    }
+
+
+def _selection(options: BackupOptions) -> Selection:
+    """In an order that does not depend on how it was typed."""
+    streams, exclude = (sorted({glob.pattern for glob in globs}) for globs in (options.streams, options.exclude))
+    return Selection(
+        tuple(streams), tuple(exclude), options.consumers, options.config_only, allow_empty=options.allow_empty
+    )
+
+
+async def choose_streams(
+    js: JetStream,
+    names: Sequence[Glob],
+    exclude: Sequence[Glob],
+    *,
+    pattern_may_miss: bool = True,
+    may_exclude_all: bool = True,
+) -> tuple[list[StreamInfo], list[Failure], list[str]]:
+    """The streams that are meant, largest first, those that are too but did not answer, and sentences about others.
+
+    Raises UsageError if one is named that does not exist, and for what excludes none or all unless that may be.
+    """
+    listing = await js.streams()
+    silent = dict.fromkeys(listing.missing, "it did not answer")
+    silent.update({name: f"it is offline: {reason}" for name, reason in listing.offline.items()})
+    there = set(listing.entries) | set(silent)
+    copies = find_copies(listing.entries)
+    for glob in names:
+        if not any(glob.matches(name) for name in there):
+            hint = nearest(glob.pattern, sorted(there)) or "See 'nats stream ls' for the streams there are."
+            if left := [copy.name for copy in copies if glob.matches(copy.original)]:
+                hint = f"An interrupted restore has removed it, and left its copy {left[0]}: run that restore again."
+            raise UsageError(f"no stream matches {glob.pattern}", hint=hint)
+    missed = {pattern: nearest(pattern, sorted(there)) for pattern in excludes_nothing(there, exclude)}
+    for pattern, near in missed.items() if not pattern_may_miss else ():
+        raise UsageError(f"--exclude {pattern}: no such stream", hint=f"{near or 'Correct it.'} {MAY_MISS}")
+
+    def wanted(name: str) -> bool:
+        return is_chosen(name, names, exclude)
+
+    meant = [name for name in there if is_chosen(name, names, ())]
+    if meant and not any(map(wanted, meant)) and not may_exclude_all:
+        what = f"all {len(meant)} streams" if len(meant) > 1 else f"stream {meant[0]}"
+        raise UsageError(
+            f"--exclude leaves out {what}, so nothing would be backed up",
+            hint="Correct it, or add --allow-empty to make an empty backup.",
+        )
+
+    failures = [
+        Failure(name, NatsError(f"stream {name} cannot be read: {reason}"))
+        for name, reason in sorted(silent.items())
+        if wanted(name)
+    ]
+    apart = {copy.name: copy for copy in copies if wanted(copy.name) and is_left_out(copy, names, exclude)}
+    infos = [info for name, info in listing.entries.items() if wanted(name) and name not in {*silent, *apart}]
+    notes = [about_copy(copy) for _, copy in sorted(apart.items())]
+    notes += [
+        f"--exclude {pattern} matches no stream{f' ({near})' if near else ''}" for pattern, near in missed.items()
+    ]
+    return sorted(infos, key=lambda info: (-info.state.bytes, info.name)), failures, notes
+
+
+async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
+    """How far it has copied from its origins, if it has any."""
+    if not (info.config.get("mirror") or info.config.get("sources")):
+        return ()
+    from jsbackup.engine.read.copy_reach import ask_copied
+
+    return await ask_copied(js, info)
+
+
+@with_own_threads
+async def back_up_streams(
+    run: BackupRun, chosen: Chosen, receipts: Receipts
+) -> tuple[list[StreamResult], list[Failure]]:
+    """Store all of them, `jobs` at a time; results in order of names. What fails is among the failures.
+
+    What copies from a stream is captured before it (`downstream.py`).
+    """
+    order = CaptureOrder(chosen.streams)
+    at_once = min(run.options.jobs, len(chosen.streams))
+    beside = replace(run.options, limits=run.options.limits.beside(at_once - 1))
+    run = replace(run, options=beside)
+    results: list[StreamResult] = []
+    failures: list[Failure] = []
+    unreachable: list[JsBackupError] = []
+
+    async def store(js: JetStream, info: StreamInfo) -> bool:
+        began = time.monotonic()
+        try:
+            copied = await _ask_copied(js, info)
+            previous = chosen.earlier.get(info.name)
+            stream = await back_up_stream(run, js, info, source=chosen.source, previous=previous, receipts=receipts)
+        except JsBackupError as error:
+            _log.warning("stream %s failed: %s", info.name, error.message)
+            failures.append(Failure(info.name, error))
+            return False
+        finally:
+            run.progress.finish(info.name)
+            await order.done(info.name)
+        results.append(replace(stream.with_copied(copied), seconds=time.monotonic() - began))
+        return True
+
+    async def work() -> None:
+        """Until no stream waits, or no connection can be had: then the others do what is left, or nobody can."""
+        try:
+            while order.waiting:
+                async with connect_jetstream(run.connection) as js:
+                    while (info := await order.take()) and (await store(js, info) or js.link.connected):
+                        pass
+        except JsBackupError as error:
+            unreachable.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(work())
+    failures += [Failure(info.name, unreachable[-1]) for info in order.waiting]
+    return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -1,0 +1,207 @@
+"""A backup that finds nothing of what there was before: has the server lost its streams, or is it another one now?
+
+Only a backup is looked at in which no stream with messages goes on from an earlier one (of configurations: one without
+any stream). It is held against the newest backup of the same source that has messages of streams that it would have
+too. If one of these has a message that is as old as that backup, it was restored, and something is left. Else a stream
+that had messages and is still the same one, but lets go of them by itself (a work queue that was worked off,
+`max_age`), is as it should be. One that is gone, was made anew or was purged is not: then the backup is partial, and
+says of each what it had. What has come since to streams that were made anew does not stand for what was lost, nor does
+it in the backups that follow: each stream of such a backup says so, by which the next one knows.
+
+Where others go on, a stream that has no messages any more, and does not let go of them by itself, is warned of. It may
+have been purged on purpose, so the backup is complete. As long as it stays empty its backups keep that warning, and a
+restore tells it.
+
+An account that never had a message has nothing to lose, and `backup --allow-empty` says that all is as it should be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.model import JsonObject
+from jsbackup.planning.failure import Failure
+from jsbackup.repository.keep.groups import Grouping, group_of
+from jsbackup.repository.manifest import EMPTIED, ArchiveFormat, Manifest, Result, StreamBackup
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.times import parse_time
+
+__all__ = ["Lost", "find_lost", "warn_emptied"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKED_AT = 8
+_NOTHING_LEFT = "nothing is left of what backup"
+_ANOTHER = "is another stream now"
+# By these a stream becomes empty without anybody's mistake.
+_LETTING_GO = ("max_age", "allow_msg_ttl")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """`results` are those of the backup, marked where a stream has lost all that it had; `gone` are streams that are
+    there no more. `note` is a sentence; "" where nothing is missed."""
+
+    results: tuple[StreamResult, ...]
+    gone: tuple[Failure, ...] = ()
+    note: str = ""
+
+
+def find_lost(
+    repository: Repository, made: Manifest, results: Sequence[StreamResult], earlier: Mapping[str, StreamBackup]
+) -> Lost:
+    """What is lost, if nothing is left, of a backup that is about to be committed as `made`. Raises StoreError.
+
+    `earlier` are the last backups of its streams since they were made.
+    """
+    asked = made.selection
+    assert asked is not None
+    if asked.config_only:
+        left = bool(made.streams)
+    else:
+        left = any(one.captured.messages and _goes_on(earlier.get(one.name)) for one in made.streams)
+    if left or asked.allow_empty:
+        return Lost(tuple(results))
+    before = next(_earlier(repository, made), None)
+    if before is None:
+        return Lost(tuple(results))
+    had = {stream.name: stream for stream in _of_worth(before, made)}
+    now = {one.stream.name: one for one in results}
+    if any(name in now and _has_old(now[name].stream, before) for name in had):
+        return Lost(tuple(results))
+    reasons = {name: _why_missed(stream, now.get(name), before.id) for name, stream in had.items()}
+    lost = {name: why for name, why in reasons.items() if why}
+    if not lost:
+        return Lost(tuple(results))
+    others = f"{_NOTHING_LEFT} {before.id} has, and this stream alone is no replacement"
+    marked = [_warned(one, lost.get(one.stream.name, others)) for one in results]
+    gone = [Failure(name, IncompleteError(why)) for name, why in sorted(lost.items()) if name not in now]
+    note = (
+        f"{_NOTHING_LEFT} {before.id} has: see whether the server has lost its streams, or is another "
+        "one now; if it should have none any more, say so once with 'jsbackup backup --allow-empty'"
+    )
+    return Lost(tuple(marked), tuple(gone), note)
+
+
+def warn_emptied(
+    repository: Repository, results: Sequence[StreamResult], earlier: Mapping[str, StreamBackup]
+) -> list[StreamResult]:
+    """The results, with a warning at each stream that has lost all its messages, and not by itself. Raises StoreError.
+
+    `earlier` are the last backups of the streams since they were made.
+    """
+    empty = (one.stream for one in results if not one.stream.captured.messages)
+    before = [
+        earlier[now.name]
+        for now in empty
+        if now.name in earlier and now.archive_format is not ArchiveFormat.OPAQUE and not _lets_go(now.config)
+    ]
+    why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
+    why.update(_last_held(repository, {one.name: one for one in before if one.captured.messages}))
+    return [_told(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
+
+
+def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> dict[str, str]:
+    """In which backup these are as they are here, and with how much, in a sentence for each."""
+    told: dict[str, str] = {}
+    for backup in reversed(repository.backups()) if streams else ():
+        try:
+            manifest = repository.manifest(backup)
+        except JsBackupError as error:
+            _log.warning("backup %s: %s", backup, error.message)
+            continue
+        for one in manifest.streams:
+            if one.name in streams and one.name not in told and one.captured == streams[one.name].captured:
+                held = f"{one.captured.messages:,} in backup {backup}"
+                told[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
+        if told.keys() == streams.keys():
+            break
+    return told
+
+
+def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
+    """The newest backups with something that the new one would have too, those asked for in the same words first."""
+    mine = summary_of(made)
+    try:
+        backups = [one for one in repository.inventory().summaries if _is_comparable(one, mine)]
+    except JsBackupError as error:
+        _log.warning("what there was before cannot be looked up: %s", error.message)
+        return
+    alike = [one for one in backups if group_of(one, Grouping.SELECTION) == group_of(mine, Grouping.SELECTION)]
+    accepted = max((one.id for one in alike if one.selection.allow_empty), default="")
+    others = [one for one in backups if one not in alike]
+    lines = [[one for one in line if one.id >= accepted] for line in (alike, others)]
+    # A partial one may be of a server that had lost everything before.
+    newest = (
+        one.id
+        for result in (Result.COMPLETE, Result.PARTIAL)
+        for line in lines
+        for one in reversed(line)
+        if one.result is result
+    )
+    for backup in islice(newest, _LOOKED_AT):
+        try:
+            manifest = repository.manifest(backup)
+        except JsBackupError as error:
+            _log.warning("backup %s: %s", backup, error.message)
+            continue
+        if _of_worth(manifest, made):
+            yield manifest
+
+
+def _is_comparable(backup: BackupSummary, mine: BackupSummary) -> bool:
+    something = backup.streams if mine.selection.config_only else backup.messages
+    empty = backup.selection.allow_empty
+    return backup.is_of_a_server and origin_of(backup) == origin_of(mine) and bool(something or empty)
+
+
+def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
+    """The streams of an earlier backup that the new one would have too, and that had messages."""
+    asked = made.selection
+    assert asked is not None
+    return [one for one in before.streams if asked.selects(one.name) and (one.captured.messages or asked.config_only)]
+
+
+def _goes_on(earlier: StreamBackup | None) -> bool:
+    """Whether the last backup of a stream is one that did not find that everything was lost."""
+    return earlier is not None and not any(
+        _NOTHING_LEFT in warning or _ANOTHER in warning for warning in earlier.warnings
+    )
+
+
+def _has_old(now: StreamBackup, before: Manifest) -> bool:
+    return bool(now.captured.messages) and now.state.first_ns <= parse_time(before.created)
+
+
+def _why_missed(had: StreamBackup, found: StreamResult | None, backup: str) -> str:
+    """Why the stream may have been lost; "" if it is as it should be."""
+    messages = had.captured.messages
+    held = f"it had {messages:,} messages in backup {backup}" if messages else f"it is in backup {backup}"
+    if found is None:
+        return f"{held}, and the server no longer has this stream"
+    now = found.stream
+    if now.created != had.created or now.state.last_seq < had.state.last_seq:
+        count = now.captured.messages
+        holds = f"with {count:,} messages" if count > 1 else "with 1 message" if count else "without messages"
+        return f"{held}, and {_ANOTHER}, {holds}"
+    # By a clock behind the server's, messages of before are newer than the backup that has them.
+    return "" if now.captured.messages or _lets_go(now.config) else f"{held}, and has none any more"
+
+
+def _lets_go(config: JsonObject) -> bool:
+    return config.get("retention", "limits") != "limits" or any(config.get(name) for name in _LETTING_GO)
+
+
+def _warned(result: StreamResult, why: str) -> StreamResult:
+    return replace(_told(result, why), incomplete=True)
+
+
+def _told(result: StreamResult, why: str) -> StreamResult:
+    return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, why)))

@@ -1,0 +1,150 @@
+"""A lease for as long as a piece of work takes: renewed by a thread beside it, given up when it ends.
+
+A thread serves plain and asynchronous work alike, and goes on while the work waits for a slow store. It does one thing
+after the other, so renewals of a store that hangs cannot pile up. A killed process leaves its lease to expire.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from jsbackup import __version__
+from jsbackup.errors import KeyUnavailable, RepositoryLocked, StoreError
+from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+from jsbackup.times import format_time
+
+__all__ = ["hold_lease", "hold_to_read", "lease_terms"]
+
+_log = logging.getLogger(__name__)
+
+# How long the end of the work waits for the lease to be given up. After an error or Ctrl-C somebody waits too, but a
+# lease that is left behind keeps prunes waiting for longer. A second Ctrl-C ends that as well.
+_PATIENT_SECONDS = 60.0
+_HURRIED_SECONDS = 5.0
+
+
+def lease_terms(purpose: str, mode: Mode = Mode.SHARED) -> Terms:
+    """What a lease says of this program, which holds it for `purpose`, such as `backup`."""
+    host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
+    return Terms(mode, purpose, f"jsbackup {__version__}", host, format_time(time.time_ns()))
+
+
+@contextmanager
+def hold_lease(
+    store: Store,
+    terms: Terms,
+    *,
+    wait_seconds: float,
+    waiting: Callable[[RepositoryLocked], None],
+    sleep: Callable[[float], None] | None = None,
+) -> Iterator[Lease]:
+    """Hold a lease. Arguments and errors as `acquire`; that it was lost meanwhile, `lease.check()` tells.
+
+    `sleep` waits for another command, in the way of the caller (default: `time.sleep`).
+    """
+    lease = acquire(
+        store,
+        terms,
+        wait_seconds=wait_seconds,
+        clock=_clock,
+        sleep=sleep or time.sleep,
+        random=os.urandom,
+        waiting=waiting,
+    )
+    keeper = _Keeper(lease)
+    keeper.start()
+    try:
+        yield lease
+    except BaseException:
+        keeper.stop(_HURRIED_SECONDS)
+        raise
+    keeper.stop(_PATIENT_SECONDS)
+
+
+@contextmanager
+def hold_to_read(
+    repository: Repository,
+    purpose: str,
+    *,
+    wait_seconds: float,
+    waiting: Callable[[RepositoryLocked], None],
+    note: Callable[[str], None],
+    sleep: Callable[[float], None] | None = None,
+) -> Iterator[None]:
+    """Hold a shared lease for what only reads; none where nothing can be put, which is noted. Else as `hold_lease`.
+
+    What it has found damaged by then is recorded at its end, so that the next backup does not build on it.
+    """
+    terms = lease_terms(purpose)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(
+                hold_lease(repository.store, terms, wait_seconds=wait_seconds, waiting=waiting, sleep=sleep)
+            )
+        except StoreError as error:
+            note(f"no lease can be stored, so a prune may delete what is read here: {error.message}")
+        try:
+            yield
+        finally:
+            _remember_damaged(repository, terms.tool, note)
+
+
+def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], None]) -> None:
+    if not repository.objects.found_damaged:
+        return
+    from jsbackup.repository.checks.damaged import read_damaged  # only those who find something need it
+    from jsbackup.repository.checks.verified import remember_damaged
+
+    new = repository.objects.found_damaged - read_damaged(repository.documents)
+    if not new:
+        return
+    try:
+        remember_damaged(repository.documents, new, now_seconds=int(time.time()), tool=tool, random=os.urandom)
+    except (KeyUnavailable, StoreError) as error:
+        note(f"what is damaged is not recorded, so a backup may build on it; run 'jsbackup verify': {error.message}")
+
+
+def _clock() -> float:
+    """Seconds that rise, also while the machine sleeps, where the system can count those."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class _Keeper(threading.Thread):
+    """Renews a lease after each fifth of its time, sooner after a failure; gives it up when it is told to stop."""
+
+    def __init__(self, lease: Lease) -> None:
+        # A daemon: the process ends without it where the store does not answer.
+        super().__init__(name=f"lease {lease.id}", daemon=True)
+        self._lease = lease
+        self._ended = threading.Event()
+
+    def stop(self, wait_seconds: float) -> None:
+        self._ended.set()
+        self.join(wait_seconds)
+
+    def run(self) -> None:
+        duration = self._lease.terms.duration_seconds
+        pause = duration / 5
+        while not self._ended.wait(pause):
+            try:
+                self._lease.renew()
+                pause = duration / 5
+            except RepositoryLocked as lost:
+                _log.warning("%s", lost.message)
+                break
+            except StoreError as error:
+                _log.warning("the lease could not be renewed, trying again: %s", error.message)
+                pause = duration / 30
+        self._ended.wait()
+        try:
+            self._lease.release()
+        except StoreError as error:
+            _log.info("the lease was not removed and will expire: %s", error.message)

@@ -1,0 +1,34 @@
+"""What is asked of a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jsbackup.config import Glob
+from jsbackup.engine.read.increment import Incremental
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.repository.write.locking import LockRequest
+
+__all__ = ["BackupOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupOptions:
+    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all.
+
+    `allow_empty`: that nothing is left of what there was before is as it should be. `profile` is that of the command.
+    """
+
+    streams: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    profile: str = ""
+    allow_empty: bool = False
+    consumers: bool = True
+    config_only: bool = False
+    check: bool = False
+    incremental: Incremental = Incremental.AUTO
+    jobs: int = 4
+    lock: LockRequest | None = None
+    limits: CaptureLimits = field(default_factory=CaptureLimits)

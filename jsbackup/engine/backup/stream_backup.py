@@ -1,0 +1,109 @@
+"""One stream into the repository: captured, its consumers completed by the API, described for the manifest."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_capture import Stored, capture_stream
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.read.consumers import KnownConsumer, as_backed_up, merge_consumers
+from jsbackup.model import Fidelity
+from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.protocol.info import StreamInfo, stored_config
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    CopiedFrom,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.write.pending_acks import store_consumer
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.times import format_time
+
+__all__ = ["StreamResult", "back_up_stream"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    """A stream that was stored, for the manifest, with what it cost."""
+
+    stream: StreamBackup
+    segments_reused: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    incomplete: bool = False  # something of it is missing, or is not proved; the warnings say what
+
+    def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StreamResult:
+        """The same of a stream with sources, saying how far it had copied."""
+        return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
+
+
+async def back_up_stream(
+    run: BackupRun,
+    js: JetStream,
+    info: StreamInfo,
+    *,
+    source: Source,
+    previous: StreamBackup | None,
+    receipts: Receipts,
+) -> StreamResult:
+    """Store one stream, whose last backup is `previous`; `receipts` know of what was stored since, and are kept.
+
+    Raises what makes it impossible; what was put into the store by then is nobody's."""
+    repository, options = run.repository, run.options
+    incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+    folder = repository.objects.sealing.folder(info.name, incarnation)
+    begun_ns = run.clock_ns()
+    if options.config_only:
+        stored = Stored(ArchiveFormat.CONFIG, info.state)
+    else:
+        stored = await capture_stream(run, js, folder, info.name, previous=previous, receipts=receipts)
+        assert stored.read is not None
+        _log.info("stream %s: %s: %s", info.name, stored.read.how, stored.read.why)
+    marked = about_leftover(info.config)
+    warnings = [*marked, *stored.warnings]
+    known: list[KnownConsumer] = []
+    lost: set[str] = set()
+    if options.consumers:
+        inventory = stored.inventory or await js.consumers(info.name)
+        known = merge_consumers(stored.archived, inventory, stored.state.last_seq)
+        lost = {*inventory.missing, *inventory.offline} - {item.consumer.name for item in known}
+        warnings += [f"consumer {name} did not answer and is not in the backup" for name in sorted(lost)]
+        if options.config_only:
+            known = [_config_only(consumer) for consumer in known]
+        if stored.archive_format is ArchiveFormat.OPAQUE:
+            known = [_beside_opaque(consumer) for consumer in known]
+    totals = total_of(stored.segments)
+    stream = StreamBackup(
+        name=info.name,
+        incarnation=incarnation,
+        config=stored_config(info.config if stored.config is None else stored.config),
+        created=info.created,
+        state=stored.state,
+        captured=totals.captured(format_time(begun_ns), format_time(run.clock_ns())),
+        archive_format=stored.archive_format,
+        digest=totals.digest,
+        segments=stored.segments,
+        consumers=tuple(store_consumer(repository.objects, folder, as_backed_up(item)) for item in known),
+        opaque=stored.opaque,
+        warnings=tuple(warnings),
+        read=stored.read,
+    )
+    incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
+    return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
+
+
+def _config_only(known: KnownConsumer) -> KnownConsumer:
+    return KnownConsumer(replace(known.consumer, state=None), Fidelity.CONFIG_ONLY)
+
+
+def _beside_opaque(known: KnownConsumer) -> KnownConsumer:
+    return (
+        replace(known, reason="its state is inside the snapshot, which was stored undecoded") if known.reason else known
+    )

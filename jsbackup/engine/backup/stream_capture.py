@@ -1,0 +1,395 @@
+"""The messages of one stream into the repository: what is new, or the whole of it, and the state that they are.
+
+Attempts adapt: after a broken transfer the next one asks for a smaller window and smaller chunks (slow links and slow
+stores need little on the way), and a stream of which somebody else is making a snapshot is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.catch_up import CaughtUp, catch_up, cut_down, describe_stream, gone_at, is_overwritten
+from jsbackup.engine.read.consume import open_reader, read_messages
+from jsbackup.engine.read.increment import Incremental, Whole
+from jsbackup.engine.read.join import take_increment
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    KeyUnavailable,
+    NatsPermissionDenied,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    OpaqueRef,
+    ReadAs,
+    Reading,
+    SegmentRef,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.raw_snapshot import OpaqueWriter
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.reuse import stored_segments, untouched
+
+__all__ = ["Stored", "capture_stream"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
+_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_PAUSE_SECONDS = 1.0
+_V2_SINCE = (2, 15)
+# Snapshots that are made again where messages are missing that the user may not read one by one.
+_DENIALS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a capture left in the store. `config` and `state` as reported, the state advanced to what was proved.
+
+    `inventory` are the consumers that the state goes with, None if they are asked for afterwards.
+    """
+
+    archive_format: ArchiveFormat
+    state: StreamState
+    read: Reading | None = None
+    config: JsonObject | None = None
+    inventory: Listing[ConsumerInfo] | None = None
+    archived: tuple[ArchivedConsumer, ...] = ()
+    segments: tuple[SegmentRef, ...] = ()
+    opaque: tuple[OpaqueRef, ...] = ()
+    reused: int = 0
+    stored_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+    incomplete: bool = False  # something of it is missing; the warnings say what
+
+
+@dataclass(frozen=True, slots=True)
+class _Complete:
+    """The segments of a stream that was read whole, and the state that they are; `warnings` say what is missing."""
+
+    segments: list[SegmentRef]
+    state: StreamState
+    warnings: tuple[str, ...] = ()
+
+
+async def capture_stream(
+    run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
+) -> Stored:
+    """Store what the last backup, `previous`, lacks, or all of it. Raises what makes that impossible."""
+    capture = _Capture(run, js, folder, name, previous=previous, receipts=receipts)
+    with closing(capture):
+        stored = await capture.increment()
+        if isinstance(stored, Whole):
+            why, lost = stored.why, stored.lost
+            stored = await _store_with_attempts(capture, why)
+            if lost:
+                about = f"the server has lost some of it since the last backup: {why}"
+                stored = replace(stored, warnings=(about, *stored.warnings))
+    return stored
+
+
+class _Capture:
+    """The capture of one stream, for as many attempts as it takes."""
+
+    def __init__(
+        self,
+        run: BackupRun,
+        js: JetStream,
+        folder: str,
+        name: str,
+        *,
+        previous: StreamBackup | None,
+        receipts: Receipts,
+    ) -> None:
+        self.js = js
+        self.objects = run.repository.objects
+        self.folder = folder
+        self.options = run.options
+        self.progress = run.progress
+        self.name = name
+        self.previous = previous
+        self.receipts = receipts
+        self._denials = 0  # how often messages were missing that the user may not read
+        self._shunned: set[str] = set()  # segments that hold what has to go, and cannot be read
+        self._writers_bytes = 0  # stored by all attempts but the last
+        self._last_writer: SegmentWriter | None = None
+
+    def advance(self, byte_count: int, messages: int) -> None:
+        self.progress.advance(self.name, byte_count, messages)
+
+    async def _stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
+        found = await in_thread(stored_segments, self.objects, self.folder, *lists)
+        return [ref for ref in found if ref.key not in self._shunned]
+
+    async def reusable(self) -> list[SegmentRef]:
+        """The segments that are in the store: of the previous backup, and of what runs and attempts have left since."""
+        if self._last_writer is not None:  # it may still be storing one
+            await in_thread(self._last_writer.settle)
+        return await self._stored(*self.receipts.candidates(self.folder, self.previous))
+
+    def _writer(self, reusable: Sequence[SegmentRef]) -> SegmentWriter:
+        self._writers_bytes = self.stored_bytes
+        self.close()
+        self._last_writer = SegmentWriter(self.objects, self.folder, reusable, note=self.receipts.note)
+        return self._last_writer
+
+    def close(self) -> None:
+        """Let go of what the last attempt still holds, if it failed."""
+        if self._last_writer is not None:
+            self._last_writer.close()
+
+    @property
+    def stored_bytes(self) -> int:
+        """What was added to the store in all attempts; each goes on with the segments of the one before."""
+        return self._writers_bytes + (self._last_writer.stored_bytes if self._last_writer else 0)
+
+    async def increment(self) -> Stored | Whole:
+        """What is new since the previous backup, or why the stream has to be read whole."""
+        if self.options.incremental is Incremental.NEVER:
+            return Whole("it was asked for")
+        if self.options.check:
+            return Whole("the server checks its store when it makes a snapshot")
+        if self.previous is None:
+            return Whole("there is no earlier backup of it")
+        # A receipt proves nothing: what is kept unread has to be of the previous backup. The rest spares storing.
+        kept = await self._stored(self.previous.segments)
+        since = self.receipts.candidates(self.folder, None)
+        reusable = await self._stored(kept, *since) if since else kept
+        joined = await take_increment(
+            self.js,
+            self.options.incremental,
+            self.previous,
+            kept,
+            new_writer=lambda: self._writer(reusable),
+            start=lambda byte_count, messages: self.progress.start(self.name, byte_count, messages),
+            advance=self.advance,
+            consumers=self.options.consumers,
+        )
+        if isinstance(joined, Whole):
+            return joined
+        return Stored(
+            ArchiveFormat.MESSAGES,
+            joined.info.state,
+            Reading(ReadAs.INCREMENT, joined.why),
+            joined.info.config,
+            joined.consumers,
+            segments=joined.segments,
+            reused=joined.reused,
+            stored_bytes=self.stored_bytes,
+        )
+
+    async def snapshot(self, limits: CaptureLimits, why: str) -> Stored:
+        info = await self.js.stream(self.name)
+        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        deleted = await self._deleted(info)
+        reusable = await self.reusable()
+        writer = self._writer(reusable)
+        capture = await capture_snapshot(
+            self.js,
+            self.name,
+            writer,
+            deleted=deleted,
+            consumers=self.options.consumers,
+            check=self.options.check,
+            limits=limits,
+            advance=self.advance,
+        )
+        end = capture.end
+        assert end is not None
+        archive_format = ArchiveFormat(end.format)
+        if archive_format is ArchiveFormat.V2:
+            await self._check_count(capture.state, capture.messages)
+        touched = {ref.key for ref in reusable}
+        try:
+            if archive_format is ArchiveFormat.V2:
+                whole = await self._complete(writer, info, capture.state, capture.messages)
+            else:
+                segments = await in_thread(writer.finish)
+                reader = SegmentReader(self.objects)
+                remove = await in_thread(messages_to_remove, end, capture.config, segments, reader)
+                touched -= {ref.key for ref in untouched(reusable, remove)}
+                segments = await in_thread(writer.without, segments, remove)
+                state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
+                whole = _Complete(segments, state)
+        except (KeyUnavailable, IntegrityError) as error:
+            # Of an earlier run, and encrypted or not what it should be. What had to be read is not to be built on.
+            if not touched:
+                raise
+            self._shunned |= touched
+            _log.info("stream %s: %s; trying again without it", self.name, error.message)
+            return await self.snapshot(limits, why)
+        if archive_format is ArchiveFormat.V1:
+            await self._check_count(capture.state, total_of(whole.segments).messages)
+        return Stored(
+            archive_format,
+            whole.state,
+            Reading(ReadAs.SNAPSHOT, why),
+            capture.config,
+            archived=tuple(capture.consumers),
+            segments=tuple(whole.segments),
+            reused=writer.reused,
+            stored_bytes=self.stored_bytes,
+            warnings=whole.warnings,
+            incomplete=bool(whole.warnings),
+        )
+
+    async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> _Complete:
+        """What was read of the stream, `messages` up to the end it had `then`, as a state that it really had.
+
+        If some of those that it had then went before they were read, that is how it is by now.
+        """
+        if messages == then.messages:
+            return _Complete(await in_thread(writer.finish), then)
+        reader = SegmentReader(self.objects)
+        if not is_overwritten(info.config):
+            now = await describe_stream(self.js, self.name)
+            segments = await in_thread(writer.finish)
+            if now.deleted is None and now.state.deleted:
+                return _Complete(segments, then)
+            gone = gone_at(now, segments, then.last_seq)
+            try:
+                cut = partial(writer.without, segments, gone, first=now.state.first_seq)
+                return _Complete(await in_thread(cut), then)
+            except KeyUnavailable:  # what went since it was read stays
+                return _Complete(segments, then)
+        try:
+            async with open_reader(self.js, info, self.advance, first=then.last_seq + 1) as on:
+                caught = await catch_up(self.js, info, then.last_seq, on, add=writer.add)
+        except NatsPermissionDenied as error:
+            return await self._denied(writer, then, error)
+        segments = await in_thread(writer.finish)
+        segments = await cut_down(writer, segments, caught, reader, after=then.last_seq)
+        return _Complete(segments, caught.info.state, _about_missing(caught))
+
+    async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> _Complete:
+        """The user may not read on. Another snapshot may meet a moment at which nothing is written."""
+        if self._denials < _DENIALS:
+            self._denials += 1
+            raise TransferError(f"messages of {self.name} were overwritten while it was read") from error
+        note = (
+            "messages that were overwritten while it was read are missing, because the user may not read on: "
+            f"{error.message}"
+        )
+        return _Complete(await in_thread(writer.finish), then, (note,))
+
+    async def _deleted(self, info: StreamInfo) -> SequenceSet:
+        """Those asked for beforehand, so that a v1 archive needs no rewriting; the rest is learnt from its end."""
+        if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
+            return SequenceSet()
+        detailed = await self.js.stream(self.name, deleted_details=True)
+        return SequenceSet(detailed.deleted or ())
+
+    async def _check_count(self, then: StreamState, messages: int) -> None:
+        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        if messages == then.messages:
+            return
+        now = (await self.js.stream(self.name)).state
+        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
+        if quiet:
+            raise IntegrityError(
+                f"the snapshot of {self.name} has {messages} messages, the server reports {then.messages}",
+                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+            )
+
+    async def otherwise(self, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
+        """A stream of which no snapshot can be had, or none that can be decoded."""
+        info = await self.js.stream(self.name)
+        if info.config.get("storage") == "memory":
+            return await self.messages(info, why)
+        return await self.opaque(info, limits, why, unsupported)
+
+    async def messages(self, info: StreamInfo, why: str) -> Stored:
+        self.progress.start(self.name, info.state.bytes, info.state.messages)
+        writer = self._writer(await self.reusable())
+        messages = 0
+        async for batch in read_messages(self.js, info, self.advance):
+            messages += batch.num_rows
+            await in_thread(writer.add, batch)
+        whole = await self._complete(writer, info, info.state, messages)
+        note = "read message by message: this server cannot make snapshots of streams kept in memory"
+        return Stored(
+            ArchiveFormat.MESSAGES,
+            whole.state,
+            Reading(ReadAs.MESSAGES, why),
+            segments=tuple(whole.segments),
+            reused=writer.reused,
+            stored_bytes=self.stored_bytes,
+            warnings=(note, *whole.warnings),
+            incomplete=bool(whole.warnings),
+        )
+
+    async def opaque(self, info: StreamInfo, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
+        self.progress.start(self.name, info.state.bytes, 0)
+        writer = OpaqueWriter(self.objects, self.folder)
+        capture = await capture_opaque(
+            self.js, self.name, writer.feed, consumers=self.options.consumers, limits=limits, advance=self.advance
+        )
+        pieces = await in_thread(writer.finish)
+        note = f"stored in the server's format, not decoded and not verified: {unsupported}"
+        return Stored(
+            ArchiveFormat.OPAQUE,
+            capture.state,
+            Reading(ReadAs.SNAPSHOT, why),
+            capture.config,
+            opaque=tuple(pieces),
+            stored_bytes=writer.stored_bytes,
+            warnings=(note,),
+        )
+
+
+async def _store_with_attempts(capture: _Capture, why: str) -> Stored:
+    """The whole stream, which `why` says the reason of."""
+    limits = capture.options.limits
+    busy_until = time.monotonic() + _BUSY_SECONDS
+    attempt = 1
+    unsupported = ""
+    while True:
+        try:
+            return await (capture.otherwise(limits, why, unsupported) if unsupported else capture.snapshot(limits, why))
+        except SnapshotBusy as error:
+            if time.monotonic() > busy_until:
+                raise
+            _log.info("%s; waiting", error.message)
+            await asyncio.sleep(_BUSY_PAUSE_SECONDS)
+        except UnsupportedError as error:
+            if unsupported:
+                raise
+            unsupported = error.message
+        except (TransferError, NatsTimeout, FormatError) as error:
+            if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+                raise
+            pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
+            _log.warning("stream %s: %s; attempt %d in %.1f s", capture.name, error.message, attempt + 1, pause)
+            await asyncio.sleep(pause)
+            attempt += 1
+            limits = limits.reduced()
+
+
+def _about_missing(caught: CaughtUp) -> tuple[str, ...]:
+    if not caught.missing:
+        return ()
+    count = f"{caught.missing} messages were" if caught.missing > 1 else "1 message was"
+    subjects = f"; written to meanwhile: {', '.join(caught.subjects)}" if caught.subjects else ""
+    return (f"{count} overwritten faster than they could be read and are missing{subjects}",)

@@ -1,0 +1,133 @@
+"""A part of a backup or a restore, done by a process that does not answer for all of it (`pipeline/` starts it).
+
+A part may have been begun before, by a process that was lost. Then a backup stores again what was not stored. For a
+restore the target says how far the other one came: what is half-made is removed, and what is whole is proved. A stream
+that was being replaced is left for the user to look at.
+
+Functions here are plain, and run an event loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from jsbackup.engine.backup.backup import TOOL, Chosen, back_up_streams
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.restore.execution import Execution
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun
+from jsbackup.engine.restore.stream_restore import StartingPoint
+from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
+from jsbackup.errors import TransferError
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.interrupted.marker import is_marked
+from jsbackup.planning.interrupted.staged import staging_prefix
+from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.times import format_time
+
+__all__ = ["RestorePart", "RestoredPart", "StoredPart", "back_up_part", "complete", "restore_part"]
+
+T = TypeVar("T")
+
+# Server source: a server gives a restore up after 5 s without a chunk. If its stream is deleted before, what the server
+# still reads makes it again (`abandon.py`).
+_GIVEN_UP_SECONDS = 6.0
+
+
+def complete(work: Coroutine[Any, Any, T]) -> T:
+    """Run it to its end; in a notebook too, whose own loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, work).result()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """Streams that were stored, and those that failed. `receipts` list what a manifest is going to name."""
+
+    results: tuple[StreamResult, ...]
+    failures: tuple[Failure, ...]
+    receipts: tuple[str, ...]
+
+
+def back_up_part(run: BackupRun, chosen: Chosen, run_id: str) -> StoredPart:
+    """Store these streams, one after the other. `run_id` has 16 hex digits for receipts, new each time.
+
+    That a stream, or the server, fails is among the failures.
+    """
+    receipts = Receipts(run.repository.documents, run_id, format_time(run.clock_ns()), TOOL)
+    if not run.options.config_only:
+        receipts.read_earlier()
+    alone = replace(run, options=replace(run.options, jobs=1))
+    results, failures = asyncio.run(back_up_streams(alone, chosen, receipts))
+    return StoredPart(tuple(results), tuple(failures), () if failures else receipts.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePart:
+    """Streams that may be restored side by side, and what they have in common."""
+
+    start: StartingPoint
+    actions: tuple[Action, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPart:
+    """Streams that were restored, and those that failed."""
+
+    results: tuple[RestoredStream, ...]
+    failures: tuple[Failure, ...]
+
+
+def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, again: bool) -> RestoredPart:
+    """Restore these streams, one after the other, and prove them.
+
+    `again` says that another process may have begun: then a stream that has come since the plan was made is its.
+    """
+
+    @asynccontextmanager
+    async def stored() -> AsyncIterator[Supply]:
+        yield StoredSupply(repository.objects, run.settings.mask_secret)
+
+    alone = replace(run, settings=replace(run.settings, jobs=1))
+    execution = (_Repeated if again else Execution)(alone, stored, part.start)
+    work = with_own_threads(execution.all)(RestorePlan(part.start.label, (part.actions,)))
+    results, failures = asyncio.run(work)
+    return RestoredPart(tuple(results), tuple(failures))
+
+
+class _Repeated(Execution):
+    """Goes on where another process was lost."""
+
+    async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+        await asyncio.sleep(_GIVEN_UP_SECONDS)
+        return await super().all(plan)
+
+    async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        if action.replaces:
+            raise TransferError(
+                f"the process that was to replace stream {action.name} was lost",
+                retry=False,
+                hint=f"Look at it, and at streams named {staging_prefix(action.name)}…, of which one may be a proved "
+                "copy of what was to come; then restore it again.",
+            )
+        if action.wire is SendAs.API:
+            return await self._streams.restore(js, supply, action)  # what is there already is made again to no effect
+        found = await js.find_stream(action.name)
+        if found is None or is_marked(found.config):
+            return await super()._one(js, supply, replace(action, leftover=found is not None))
+        assert isinstance(supply, StoredSupply)
+        return await self._streams.finish(js, supply, action, await supply.sent_before(action), amiss=[])

@@ -1,0 +1,1 @@
+"""Looks that change nothing: preconditions, drills, how backups stand, what differs from a server."""

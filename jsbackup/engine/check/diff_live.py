@@ -1,0 +1,206 @@
+"""A backup beside the streams of a server as they are now.
+
+A stream is read whole, from a snapshot, or message by message where none can be had: nothing less proves that what is
+there is what was stored. It is read up to where it ended when its turn came; what arrives after that is not looked at.
+What goes meanwhile may still be counted as there. Of the backup those segments are read that differ.
+
+Nothing is changed at the server, and a stream that others write to or consume from is not disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.advisories import advisories
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.read.catch_up import describe_stream
+from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.read.consumers import merge_consumers
+from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_snapshot
+from jsbackup.errors import (
+    FormatError,
+    JsBackupError,
+    NatsError,
+    NatsTimeout,
+    SnapshotBusy,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.planning.interrupted.staged import useless_copies
+from jsbackup.protocol.info import StreamInfo, stored_config
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+from jsbackup.repository.read.diff import (
+    AlongSegments,
+    Described,
+    DiffReport,
+    DiffRun,
+    NotCompared,
+    Side,
+    StreamDiff,
+    compare_described,
+    described,
+    has_messages,
+    left_out,
+    one_sided,
+    stored_only,
+)
+from jsbackup.repository.read.message_diff import EQUAL
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["diff_live"]
+
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.5
+_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+
+
+@with_own_threads
+async def diff_live(run: DiffRun, connection: Connection, manifest: Manifest, side: Side) -> DiffReport:
+    """Compare streams; `side` is that of the backup.
+
+    Raises NatsError if the server cannot be asked, and what `choose` raises. What goes wrong with one stream does not
+    stop the others.
+    """
+    diffs: list[StreamDiff] = []
+    failures: list[NotCompared] = []
+    stored = {stream.name: stream for stream in manifest.streams}
+    lost = left_out(manifest)
+    async with connect_jetstream(connection) as js, advisories(js.link):
+        cluster = js.link.cluster_name or js.link.server_name or ""
+        account = await js.link.account() or ""
+        listing = await js.streams()
+        silent = dict.fromkeys(listing.missing, "it did not answer")
+        silent.update({stream: f"it is offline: {reason}" for stream, reason in listing.offline.items()})
+        copies = useless_copies(listing.entries) - stored.keys()
+        live = {name: info for name, info in listing.entries.items() if name not in copies}
+        chosen = run.choose({*stored, *live, *lost, *silent})
+        run.progress.expect(
+            {stream: live[stream].state.bytes for stream in chosen if stream in stored and stream in live}
+        )
+        for stream in sorted(chosen):
+            try:
+                if stream in lost:
+                    raise lost[stream]
+                if stream in silent:
+                    raise NatsError(f"stream {stream} cannot be read: {silent[stream]}")
+                if stream not in live:
+                    diffs.append(stored_only(stored[stream], side))
+                elif stream not in stored:
+                    diffs.append(_live_only(live[stream], side))
+                else:
+                    diffs.append(await _Stream(run, js, stored[stream], side).compare(cluster, account))
+            except JsBackupError as error:
+                failures.append(NotCompared(stream, error))
+            finally:
+                run.progress.finish(stream)
+    return DiffReport(tuple(diffs), tuple(failures))
+
+
+def _live_only(info: StreamInfo, side: Side) -> StreamDiff:
+    other = Side.B if side is Side.A else Side.A
+    state = info.state
+    return one_sided(info.name, other, info.created, state.messages, first_seq=state.first_seq, last_seq=state.last_seq)
+
+
+class _Stream:
+    """One stream that is on both sides."""
+
+    def __init__(self, run: DiffRun, js: JetStream, stored: StreamBackup, side: Side) -> None:
+        self._run = run
+        self._js = js
+        self._stored = stored
+        self._side = side
+
+    async def compare(self, cluster: str, account: str) -> StreamDiff:
+        stored = self._stored
+        if stored.opaque:
+            raise UnsupportedError(f"stream {stored.name} is stored undecoded, so its messages cannot be compared")
+        info = await describe_stream(self._js, stored.name)
+        messages, capture, notes = EQUAL, None, ["messages are not compared: the backup has the configuration only"]
+        if has_messages(stored):
+            sink, capture = await self._read(info)
+            messages = await in_thread(sink.finish)
+            notes = sink.notes
+        live = Described(
+            layout.incarnation(cluster, account, info.name, info.created),
+            info.created,
+            stored_config(info.config),
+            await self._live_consumers(capture, info) if self._run.consumers else None,
+        )
+        ours = described(stored, consumers=self._run.consumers)
+        a, b = (ours, live) if self._side is Side.A else (live, ours)
+        return await in_thread(compare_described, self._run.objects, stored.name, a, b, messages=messages, notes=notes)
+
+    async def _live_consumers(self, capture: Capture | None, info: StreamInfo) -> tuple[ConsumerBackup, ...]:
+        inventory = await self._js.consumers(info.name)
+        archived = capture.consumers if capture is not None else ()
+        known = merge_consumers(archived, inventory, info.state.last_seq)
+        lost = sorted({*inventory.missing, *inventory.offline} - {one.consumer.name for one in known})
+        if lost:
+            raise NatsError(f"consumer {lost[0]} of stream {info.name} did not answer")
+        return tuple(
+            ConsumerBackup(k.consumer.name, k.consumer.config, k.consumer.created, k.fidelity, k.consumer.state)
+            for k in known
+        )
+
+    async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
+        """The stream into a fresh sink, again until a reading comes out whole."""
+        deleted, known = SequenceSet(info.deleted or ()), info.deleted is not None
+        limits = CaptureLimits()
+        busy_until = time.monotonic() + _BUSY_SECONDS
+        attempt = 1
+        while attempt <= _ATTEMPTS:
+            sink = self._sink(info)
+            try:
+                capture = await capture_snapshot(
+                    self._js,
+                    info.name,
+                    sink,
+                    deleted=deleted,
+                    consumers=self._run.consumers,
+                    limits=limits,
+                    advance=self._advance,
+                )
+            except UnsupportedError:
+                return await self._read_messages(info), None
+            except SnapshotBusy:
+                if time.monotonic() > busy_until:
+                    raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except (TransferError, NatsTimeout, FormatError) as error:
+                if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+                    raise
+                limits = limits.reduced()
+            else:
+                assert capture.end is not None
+                late = late_deletions(capture.end)
+                if known or not (late.certain or late.doubtful):
+                    return sink, capture
+                # More were deleted than can be asked for: what the archive says of them is known from now on.
+                deleted, known = deleted | late.certain | late.doubtful, True
+            await asyncio.sleep(_PAUSE_SECONDS * attempt)
+            attempt += 1
+        raise TransferError(f"stream {info.name} changes faster than it can be read")
+
+    async def _read_messages(self, info: StreamInfo) -> AlongSegments:
+        sink = self._sink(info)
+        async with aclosing(read_messages(self._js, info, self._advance)) as batches:
+            async for batch in batches:
+                await in_thread(sink.add, batch)
+        return sink
+
+    def _sink(self, info: StreamInfo) -> AlongSegments:
+        self._run.progress.start(info.name, info.state.bytes, info.state.messages)
+        reader = SegmentReader(self._run.objects)
+        return AlongSegments(reader, self._stored.segments, info.state.last_seq, self._side, named=self._run.named)
+
+    def _advance(self, byte_count: int, messages: int) -> None:
+        self._run.progress.advance(self._stored.name, byte_count, messages)

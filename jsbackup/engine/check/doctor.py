@@ -1,0 +1,222 @@
+"""What a server has to be and to allow, looked at line by line for `jsbackup doctor`. Nothing is changed there.
+
+A look that fails stops no other, and each is bounded by the connection's timeout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from jsbackup.config import Connection
+from jsbackup.engine.check.permissions import check_permissions, grants_for
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.read.catch_up import is_overwritten
+from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
+from jsbackup.model import Check
+from jsbackup.planning.features import Version, version_text
+from jsbackup.protocol.info import AccountInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository.checks.doctor import Purpose, check_clock
+from jsbackup.times import parse_time
+
+__all__ = ["NEWEST", "OLDEST", "examine_server", "unreachable"]
+
+OLDEST, NEWEST = (2, 10), (2, 15)
+_MEMORY_SNAPSHOTS_SINCE = (2, 15)
+
+_NEARLY_FULL = 0.9
+_SHOWN = 5
+
+_REACH = "Check --server or --context, and that the server runs."
+_NAME_IT = "Correct the server and login options on the command line, in the profile or in the environment."
+_TURN_ON = "Enable JetStream for the server and the account, or name its domain with --js-domain."
+_GRANT = "Grant the user this subject; see 'jsbackup help permissions'."
+_AFTER_THAT = "See the lines above first."
+_USER_INFO = "$SYS.REQ.USER.INFO"
+
+
+@with_own_threads
+async def examine_server(connection: Connection, purpose: Purpose, clock_ns: Callable[[], int]) -> list[Check]:
+    """All checks of a server and of the user's account there. `clock_ns` is the own clock. Raises no JsBackupError."""
+    try:
+        async with connect_jetstream(connection, "jsbackup doctor") as js:
+            return await _examine(js, purpose, clock_ns)
+    except JsBackupError as error:
+        return unreachable(error)
+
+
+def unreachable(error: JsBackupError) -> list[Check]:
+    """The checks of a server to which `error` left no connection."""
+    names = ("jetstream", "limits", "permission", "replies", "streams", "server-clock")
+    skipped = [Check.not_tried(name, "there is no connection to a server", _AFTER_THAT) for name in names]
+    fix = _REACH if isinstance(error, NatsError) else _NAME_IT
+    return [Check.failed("server", error, fix), *skipped]
+
+
+async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int]) -> list[Check]:
+    account = await _account(js)
+    server, version = await _server(js, known=isinstance(account, AccountInfo))
+    if isinstance(account, Check):
+        jetstream, limits = account, Check.not_tried("limits", "JetStream does not report them", _AFTER_THAT)
+        listing: Listing[StreamInfo] | Check = Check.not_tried("streams", "JetStream cannot be asked", _AFTER_THAT)
+    else:
+        jetstream, limits, listing = _jetstream(account), _limits(account), await _listing(js)
+    streams = dict(listing.entries) if isinstance(listing, Listing) else {}
+    in_memory = any(stream.config.get("storage") == "memory" for stream in streams.values())
+    by_message = in_memory and version < _MEMORY_SNAPSHOTS_SINCE
+    # Snapshots v2 came with those of streams in memory.
+    on = version >= _MEMORY_SNAPSHOTS_SINCE and any(is_overwritten(stream.config) for stream in streams.values())
+    grants = grants_for(js.prefix.text, purpose, reads_by_message=by_message, reads_on=on)
+    return [
+        server,
+        jetstream,
+        limits,
+        *await check_permissions(js, grants),
+        await _replies(js),
+        *([listing] if isinstance(listing, Check) else _streams(listing)),
+        await _clock(js, streams, clock_ns),
+    ]
+
+
+async def _server(js: JetStream, *, known: bool) -> tuple[Check, Version]:
+    """The server, and the release of its JetStream, as far as it is `known`."""
+    link = js.link
+    version: Version = link.server_version[:2]
+    found = f"nats-server {link.server_version_text} at {link.server}"
+    try:
+        found += f", {await link.rtt() * 1000:.1f} ms away"
+        name = await link.account()
+        found += f", account {name}" if name else ""
+        serving = (await js.serving())[0][:2] if known else version
+    except NatsError as error:
+        return Check.failed("server", error, _REACH), version
+    if serving != version:
+        found += f"; its JetStream is that of {version_text(serving)}"
+    if serving < OLDEST:
+        old = f"{found}: jsbackup knows servers from {version_text(OLDEST)} on"
+        return Check.problem("server", old, "Upgrade the server.", code=UnsupportedError.exit_code), serving
+    if serving > NEWEST:
+        new = f"{found}: newer than {version_text(NEWEST)}, the newest that this jsbackup was tested with"
+        return Check.warning("server", new, "Look for a newer jsbackup, and try a restore."), serving
+    return Check.fine("server", found), serving
+
+
+async def _account(js: JetStream) -> AccountInfo | Check:
+    try:
+        return await js.account()
+    except NatsPermissionDenied as error:
+        return Check.failed("jetstream", error, _GRANT)
+    except JsBackupError as error:
+        return Check.failed("jetstream", error, _TURN_ON)
+
+
+def _jetstream(account: AccountInfo) -> Check:
+    domain = f", domain {account.domain}" if account.domain else ""
+    used = account.usage
+    return Check.fine("jetstream", f"on{domain}; streams: {used.streams}, consumers: {used.consumers}")
+
+
+def _limits(account: AccountInfo) -> Check:
+    """How much of its limits the account, or each of its tiers, has used."""
+    told, full = [], False
+    for name, tier in (account.tiers or {"": account.usage}).items():
+        limits = tier.limits
+        for what, used, limit in (
+            ("bytes in files", tier.storage, limits.max_storage),
+            ("bytes in memory", tier.memory, limits.max_memory),
+            ("streams", tier.streams, limits.max_streams),
+            ("consumers", tier.consumers, limits.max_consumers),
+        ):
+            if limit > 0:
+                told.append(f"{name} {used} of {limit} {what}".strip())
+                full |= used > limit * _NEARLY_FULL
+    if full:
+        fix = "Raise the limit before a restore needs the room."
+        return Check.warning("limits", f"nearly exhausted: {', '.join(told)}", fix)
+    return Check.fine("limits", ", ".join(told) or "none")
+
+
+async def _listing(js: JetStream) -> Listing[StreamInfo] | Check:
+    try:
+        return await js.streams()
+    except NatsPermissionDenied as error:
+        return Check.failed("streams", error, _GRANT)
+    except JsBackupError as error:
+        return Check.failed("streams", error, _TURN_ON)
+
+
+def _streams(listing: Listing[StreamInfo]) -> Iterator[Check]:
+    """A problem for each kind of stream that cannot be read now."""
+    silent = {*listing.missing, *listing.offline}
+    answering = {name: stream for name, stream in listing.entries.items() if name not in silent}
+    leaderless = [name for name, one in answering.items() if one.cluster is not None and not one.cluster.leader]
+    behind = [
+        name
+        for name, one in answering.items()
+        if name not in leaderless and one.cluster is not None and not one.cluster.ready
+    ]
+    damaged = [name for name, one in answering.items() if one.lost]
+    bring_back = "Bring the servers of their replicas back; 'nats stream cluster' can choose others."
+    if silent:
+        yield Check.problem("streams", f"do not answer: {_some(silent)}", bring_back, code=NatsError.exit_code)
+    if leaderless:
+        yield Check.problem("streams", f"have no leader: {_some(leaderless)}", bring_back, code=NatsError.exit_code)
+    if damaged:
+        fix = "Restore them from a backup that was made before."
+        yield Check.warning("streams", f"have lost messages on the server's disk: {_some(damaged)}", fix)
+    if behind:
+        fix = "Wait until they have caught up, and look after servers that are down."
+        yield Check.warning("streams", f"have replicas that are behind or offline: {_some(behind)}", fix)
+    if not silent and not leaderless and not damaged and not behind:
+        count = len(answering)
+        yield Check.fine("streams", f"{count} {'stream answers' if count == 1 else 'streams answer'}")
+
+
+def _some(names: set[str] | Sequence[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
+
+
+async def _replies(js: JetStream) -> Check:
+    """Whether what snapshots and restores deliver to arrives."""
+    inbox = js.link.new_inbox()
+    below = f"{js.link.connection.inbox_prefix}.>"
+    fix = f"Grant the user to subscribe to {below}, or name another prefix with --inbox-prefix."
+    try:
+        async with js.link.subscribe(inbox) as subscription:
+            await js.link.flush()
+            subscription.next_nowait()
+    except JsBackupError as error:
+        return replace(Check.failed("replies", error, fix, about=below), fix=fix)
+    return Check.fine("replies", "may be subscribed to", about=below)
+
+
+async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], int]) -> Check:
+    """By the answer about a stream, which has the time; where there is none, by what the server says of the user."""
+    for ask in (*(partial(_told_with, js, name) for name in islice(streams, 1)), partial(_told_of_user, js)):
+        before = clock_ns()
+        try:
+            there = await ask()
+        except (JsBackupError, ValueError, LookupError, TypeError, RecursionError):
+            continue
+        after = clock_ns()
+        if there:
+            ahead, unsure = (there - (before + after) / 2) / 1e9, (after - before) / 2e9
+            return check_clock("server-clock", "the server", ahead, unsure)
+    fix = f"Grant the user to publish to {_USER_INFO}, or look again when there is a stream."
+    return Check.not_tried("server-clock", "the server does not report its time", fix)
+
+
+async def _told_with(js: JetStream, stream: str) -> int:
+    return (await js.stream(stream)).now_ns
+
+
+async def _told_of_user(js: JetStream) -> int:
+    answer: Any = json.loads((await js.link.request(_USER_INFO)).data)
+    return parse_time(answer["server"]["time"])

@@ -1,0 +1,123 @@
+"""A drill: a backup restored into servers of its own (`drill_server.py`), by the planner and the proof of any restore.
+
+What a stream's configuration asks of its servers, or does by itself, is adapted where it would keep the drill from
+proving something, and told:
+
+    num_replicas            at most as many as the drill has servers
+    storage                 file, where the servers are older than 2.15 and cannot restore into memory
+    placement               none: its servers have neither the cluster's name nor the tags
+    max_age, allow_msg_ttl, subject_delete_marker_ttl, allow_msg_schedules
+                            none: old messages would be gone before they can be compared, or new ones would come
+
+Everything else is as in the backup. Mirrors and sources stay: nobody answers them but streams of the same drill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jsbackup.config import Connection, is_chosen
+from jsbackup.engine.link.jetstream import connect_jetstream
+from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.restore.restore import RestoreReport, run_restore
+from jsbackup.engine.restore.run import RestoreRun
+from jsbackup.errors import NatsError
+from jsbackup.model import JsonObject
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.plan import check_configs
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.repository import Repository
+
+__all__ = ["adapt_streams", "needed_bytes", "newest_message_ns", "run_drill"]
+
+_READY_SECONDS = 60.0
+_PAUSE_SECONDS = 0.1
+_PROBE_SECONDS = 1.0
+_PROBE = "jsbackup_drill_probe"
+
+_MEMORY_SINCE = (2, 15)
+_FINITE = ("max_age", "allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_schedules")
+
+
+def adapt_streams(
+    manifest: Manifest, options: RestoreOptions, nodes: int, version: str
+) -> tuple[Manifest, Mapping[str, list[str]]]:
+    """The manifest with what is to be drilled adapted to so many servers of this version, and what was adapted of each.
+
+    Raises FormatError for a damaged configuration.
+    """
+    notes: dict[str, list[str]] = {}
+    keeps_memory = tuple(map(int, version.split("."))) >= _MEMORY_SINCE
+    streams: list[StreamBackup] = []
+    for entry in manifest.streams:
+        if is_chosen(entry.name, options.streams, options.exclude):
+            check_configs(entry)
+            config, told = _adapted(entry.config, nodes, keeps_memory)
+            notes[entry.name] = told
+            streams.append(replace(entry, config=config))
+        else:
+            streams.append(entry)
+    return replace(manifest, streams=tuple(streams)), notes
+
+
+def _adapted(before: JsonObject, nodes: int, keeps_memory: bool) -> tuple[JsonObject, list[str]]:
+    config, told = dict(before), []
+    replicas = before.get("num_replicas") or 1
+    if replicas > nodes:
+        config["num_replicas"] = nodes
+        told.append(f"restored with {nodes} instead of {replicas} replicas")
+    if before.get("storage") == "memory" and not keeps_memory:
+        config["storage"] = "file"
+        told.append("restored in file storage")
+    if before.get("placement"):
+        del config["placement"]
+        told.append("restored without its placement")
+    for field in _FINITE:
+        if before.get(field):
+            del config[field]
+            told.append(f"restored without {field}")
+    return config, told
+
+
+def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:
+    """What servers take on disk at most: every replica, and while a stream comes, its archive besides."""
+    on_disk = [one for one in streams if one.config.get("storage") != "memory"]
+    kept = sum(_bytes(one) * min(nodes, one.config.get("num_replicas") or 1) for one in on_disk)
+    arriving = sorted((_bytes(one) for one in streams), reverse=True)[:jobs]
+    return kept + sum(arriving)
+
+
+def _bytes(stream: StreamBackup) -> int:
+    return max(stream.captured.bytes, stream.state.bytes)
+
+
+def newest_message_ns(streams: Sequence[StreamBackup]) -> int | None:
+    """The newest time of a message in the backup; None if there is none, or that is not known."""
+    return max((ref.max_ns for stream in streams for ref in stream.segments), default=None)
+
+
+@with_own_threads
+async def run_drill(run: RestoreRun, repository: Repository, manifest: Manifest, nodes: int) -> RestoreReport:
+    """Restore an adapted manifest and prove it, when the servers are ready. Raises as `run_restore`."""
+    await _wait_ready(run.connection, nodes)
+    return await run_restore(run, repository, manifest)
+
+
+async def _wait_ready(connection: Connection, nodes: int) -> None:
+    """Until a stream with as many replicas as there are servers can be made. NatsError if that takes too long."""
+    deadline = time.monotonic() + _READY_SECONDS
+    config: JsonObject = {"name": _PROBE, "subjects": [_PROBE], "storage": "memory", "retention": "limits"}
+    # What is asked before there is a leader is never answered.
+    async with connect_jetstream(replace(connection, timeout_seconds=_PROBE_SECONDS)) as js:
+        while True:
+            try:
+                await js.create_stream({**config, "num_replicas": nodes})
+                break
+            except NatsError as error:
+                if time.monotonic() > deadline:
+                    raise NatsError(f"the servers of the drill do not become ready: {error.message}") from error
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await js.delete_stream(_PROBE)

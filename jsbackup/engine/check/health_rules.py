@@ -1,0 +1,370 @@
+"""What is wrong with how backups stand: each breach by its rule, with the reason and what to do. Pure.
+
+Some rules hold always (there is a complete backup, the last verify and the last drill went well, ...), others when a
+limit is given for them. A rule's name is what monitoring relies on: it never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jsbackup.config import Glob
+from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
+from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
+from jsbackup.repository.checks.verify import Level
+from jsbackup.repository.manifest import Result
+from jsbackup.repository.origin import Origin
+from jsbackup.repository.summary import BackupSummary
+from jsbackup.times import parse_time
+
+__all__ = [
+    "Breach",
+    "BreachRule",
+    "Limits",
+    "LiveStreams",
+    "find_breaches",
+    "last_good_drill",
+    "last_good_verify",
+    "not_backed_up",
+    "span",
+]
+
+_LEVELS = (Level.MANIFEST, Level.OBJECTS, Level.DATA)
+_MOST_NAMED = 10
+
+
+class BreachRule(StrEnum):
+    NO_BACKUP = "no-backup"
+    BACKUP_AGE = "backup-age"
+    INCOMPLETE = "incomplete-backup"
+    EMPTY = "empty-backup"
+    UNREADABLE = "unreadable-backup"
+    DAMAGED = "damaged-objects"
+    CLOCK = "clock"
+    VERIFY_AGE = "verify-age"
+    VERIFY_FAILED = "verify-failed"
+    DRILL_AGE = "drill-age"
+    DRILL_FAILED = "drill-failed"
+    FEW_BACKUPS = "few-backups"
+    SHORT_HISTORY = "short-history"
+    NOT_BACKED_UP = "streams-not-backed-up"
+    UNUSED = "unused-objects"
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """`about` is the line of backups, the backup or "" for all; `hint` is a full sentence."""
+
+    rule: BreachRule
+    about: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is asked of backups; None: nothing. A verify counts from `verify_level` on."""
+
+    max_age_seconds: float | None = None
+    max_verify_age_seconds: float | None = None
+    verify_level: Level = Level.MANIFEST
+    max_drill_age_seconds: float | None = None
+    min_backups: int | None = None
+    min_history_seconds: float | None = None
+    max_unused_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStreams:
+    """What a server has. `exclude` is not meant to be backed up."""
+
+    origin: Origin
+    names: tuple[str, ...]
+    exclude: tuple[Glob, ...] = ()
+
+
+def find_breaches(status: RepositoryStatus, limits: Limits, live: LiveStreams | None = None) -> list[Breach]:
+    """All of them, the gravest rules first."""
+    return [
+        *_of_backups(status, limits),
+        *_of_streams(status, live),
+        *_of_verifies(status, limits),
+        *_of_drills(status, limits),
+        *_of_retention(status, limits),
+    ]
+
+
+# --- backups ---
+
+
+def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
+    for one in status.unreadable:
+        yield Breach(
+            BreachRule.UNREADABLE,
+            one.id,
+            f"backup {one.id} cannot be read: {one.error.message}",
+            "Run 'jsbackup verify'; restore its manifest from a copy, or remove the backup with 'jsbackup forget'.",
+        )
+    for gap in status.removed:
+        yield Breach(
+            BreachRule.UNREADABLE,
+            gap.backup,
+            f"backup {gap.backup}: {gap.problem}",
+            "Restore its manifest from a copy, or remove the backup with 'jsbackup forget'.",
+        )
+    for lossy, count in sorted(status.lost.items()):
+        noun = "object is" if count == 1 else "objects are"
+        yield Breach(
+            BreachRule.DAMAGED,
+            lossy,
+            f"backup {lossy}: {count:,} {noun} missing, or not of the size that was stored",
+            "Run 'jsbackup verify', and 'jsbackup repair'.",
+        )
+    if status.damaged:
+        noun = "object is" if status.damaged == 1 else "objects are"
+        yield Breach(
+            BreachRule.DAMAGED,
+            "",
+            f"{status.damaged:,} stored {noun} known to be damaged",
+            "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names, and run it again.",
+        )
+    for backup in status.ahead:
+        yield Breach(
+            BreachRule.CLOCK,
+            backup.id,
+            f"backup {backup.id} was made at {backup.created[:19]}Z, which is in the future",
+            "Set the clock of this host, or of the one that makes backups.",
+        )
+    if not status.lines:
+        others = f" that counts; there are {status.others} others" if status.others else ""
+        yield Breach(
+            BreachRule.NO_BACKUP,
+            "",
+            f"there is no backup{others}",
+            "Run 'jsbackup backup', and check the job that should have run it.",
+        )
+    for line in status.lines:
+        if line.covered:
+            continue
+        yield from _of_line(line, status, limits)
+
+
+def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
+    newest = line.newest_complete
+    if newest is None:
+        yield Breach(
+            BreachRule.NO_BACKUP,
+            line.words,
+            f"there is no complete backup ({line.words})",
+            f"See 'jsbackup show {line.newest.id}' for what is missing in the newest one.",
+        )
+    elif limits.max_age_seconds is not None and (age := _age(newest.created, status)) > limits.max_age_seconds:
+        yield Breach(
+            BreachRule.BACKUP_AGE,
+            line.words,
+            f"the newest complete backup is {span(age)} old, {span(limits.max_age_seconds)} are allowed ({line.words})",
+            "See why backups are not made or not complete. If these are not wanted any more, remove them with "
+            "'jsbackup forget', or leave them out with --origin or --tag.",
+        )
+    if newest is not None and newest.messages and _has_nothing(line):
+        yield Breach(
+            BreachRule.EMPTY,
+            line.words,
+            f"the newest backup, {line.newest.id}, has nothing of what {newest.id} has ({line.words})",
+            "See whether the server has lost its streams, or is another one now. If it should have none any more, run "
+            "'jsbackup backup --allow-empty' once.",
+        )
+    lacking = [*(one.name for one in line.skipped), *line.warned]
+    if lacking:
+        reasons = {one.name: one.reason for one in line.skipped}
+        first = next((f": {name}: {reasons[name]}" for name in lacking if name in reasons), "")
+        yield Breach(
+            BreachRule.INCOMPLETE,
+            line.words,
+            f"the newest backup, {line.newest.id}, is partial: it lacks {_some(lacking)} or a part of them{first}",
+            f"See 'jsbackup show {line.newest.id}'; streams that need no backup are left out with 'backup --exclude'.",
+        )
+
+
+def _has_nothing(line: BackupSeries) -> bool:
+    """Whether the newest backup found no message, and is none that stands for the line."""
+    newest = line.newest
+    return not newest.messages and (newest.id in line.hollow or newest.result is not Result.COMPLETE)
+
+
+def _of_streams(status: RepositoryStatus, live: LiveStreams | None) -> Iterator[Breach]:
+    if live is not None and (missing := not_backed_up(status, live)):
+        yield Breach(
+            BreachRule.NOT_BACKED_UP,
+            str(live.origin),
+            f"{len(missing)} of {len(live.names)} streams on the server are in no newest backup: {_some(missing)}",
+            "Back them up, or leave them out with 'backup --exclude', or with --exclude here.",
+        )
+
+
+def not_backed_up(status: RepositoryStatus, live: LiveStreams) -> list[str]:
+    """Streams of the server that no newest backup of it has, and that none leaves out on purpose."""
+    lines = [line for line in status.lines if line.origin == live.origin]
+    has = {name for line in lines for name in (*line.complete_streams, *(one.name for one in line.streams))}
+    left_out = [*live.exclude, *(glob for line in lines if not line.covered for glob in line.leaves_out)]
+    return sorted(name for name in live.names if name not in has and not any(glob.matches(name) for glob in left_out))
+
+
+# --- checks ---
+
+
+def _of_verifies(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
+    failed = next((one for one in status.verifies if not one.ok and not _settled(one, status)), None)
+    if failed is not None:
+        damaged = [backup for backup in failed.damaged if backup in status.existing]
+        what = f"in {_some(damaged)}" if damaged else "in the repository"
+        yield Breach(
+            BreachRule.VERIFY_FAILED,
+            "",
+            f"the verify of {failed.ended[:19]}Z found {failed.problems} problems {what}, "
+            "and no later verify found them repaired",
+            "Run 'jsbackup verify'; restore from other backups, bring objects back from a copy, or forget what is "
+            "damaged.",
+        )
+    if limits.max_verify_age_seconds is None:
+        return
+    good = last_good_verify(status, limits.verify_level)
+    wanted = "" if limits.verify_level is Level.MANIFEST else f" at level {limits.verify_level} or deeper"
+    command = f"Run 'jsbackup verify --level {limits.verify_level}' on a schedule."
+    if good is None:
+        yield Breach(BreachRule.VERIFY_AGE, "", f"no verify{wanted} is known to have succeeded", command)
+    elif (age := _age(good.ended, status)) > limits.max_verify_age_seconds:
+        yield Breach(
+            BreachRule.VERIFY_AGE,
+            "",
+            f"the last verify{wanted} that succeeded was {span(age)} ago, {span(limits.max_verify_age_seconds)} are "
+            "allowed",
+            command,
+        )
+
+
+def last_good_verify(status: RepositoryStatus, level: Level) -> VerifyOutcome | None:
+    deep = _LEVELS[_LEVELS.index(level) :]
+    return next((one for one in status.verifies if one.ok and one.level in deep), None)
+
+
+def _settled(failed: VerifyOutcome, status: RepositoryStatus) -> bool:
+    """Whether a later run that looked as deep at the same found nothing, or what was damaged is forgotten."""
+    damaged = frozenset(failed.damaged)
+    if damaged and damaged.isdisjoint(status.existing):
+        return True
+    later = status.verifies[: status.verifies.index(failed)]
+    deep = _LEVELS[_LEVELS.index(failed.level) :]
+    return any(
+        one.ok
+        and one.level in deep
+        and (one.everything or (bool(damaged) and damaged & status.existing <= frozenset(one.chosen)))
+        for one in later
+    )
+
+
+def _of_drills(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
+    for origin in _drilled_origins(status):
+        of_it = f" ({origin.words})" if origin is not None else ""
+        newest = next(iter(status.drills_of(origin)), None)
+        if newest is not None and not newest.ok:
+            lost = _some([one.name for one in newest.failed])
+            why = newest.error or (f"{lost} failed" if newest.failed else "not everything was proved")
+            yield Breach(
+                BreachRule.DRILL_FAILED,
+                newest.backup,
+                f"the last drill{of_it}, {newest.ended[:19]}Z, could not restore and prove backup {newest.backup}: "
+                f"{why}",
+                f"Run 'jsbackup drill {newest.backup}' and 'jsbackup verify' to see what is wrong.",
+            )
+        if limits.max_drill_age_seconds is None:
+            continue
+        good = last_good_drill(status, origin)
+        about = "" if origin is None else str(origin)
+        hint = "Run 'jsbackup drill' on a schedule. A drill of some of the streams does not count."
+        if good is None:
+            yield Breach(
+                BreachRule.DRILL_AGE, about, f"no drill of all streams is known to have succeeded{of_it}", hint
+            )
+        elif (age := _age(good.ended, status)) > limits.max_drill_age_seconds:
+            allowed = span(limits.max_drill_age_seconds)
+            reason = f"the last drill that succeeded{of_it} was {span(age)} ago, {allowed} are allowed"
+            yield Breach(BreachRule.DRILL_AGE, about, reason, hint)
+
+
+def _drilled_origins(status: RepositoryStatus) -> list[Origin | None]:
+    """The sources whose drills are looked at each by themselves; None for all drills, where there is one source."""
+    origins = sorted({line.origin for line in status.lines if line.complete_streams}, key=str)
+    return [*origins] if len(origins) > 1 else [None]
+
+
+def last_good_drill(status: RepositoryStatus, origin: Origin | None = None) -> DrillOutcome | None:
+    """The last one of all streams of a backup, of this source."""
+    return next((one for one in status.drills_of(origin) if one.ok and one.everything), None)
+
+
+# --- retention ---
+
+
+def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
+    for line in status.lines:
+        if line.covered or line.newest_complete is None:
+            continue
+        complete: Sequence[BackupSummary] = line.complete
+        if limits.min_backups is not None and len(complete) < limits.min_backups:
+            yield Breach(
+                BreachRule.FEW_BACKUPS,
+                line.words,
+                f"there are {len(complete)} complete backups, {limits.min_backups} are asked for ({line.words})",
+                "Keep more with 'jsbackup forget', and see who else removes backups.",
+            )
+        if limits.min_history_seconds is not None:
+            reach = _age(complete[0].created, status)
+            if reach < limits.min_history_seconds:
+                yield Breach(
+                    BreachRule.SHORT_HISTORY,
+                    line.words,
+                    f"the oldest complete backup is {span(reach)} old, {span(limits.min_history_seconds)} are asked "
+                    f"for ({line.words})",
+                    "Keep older ones with 'jsbackup forget'; a new repository has to grow that old first.",
+                )
+    stored = status.stored
+    if limits.max_unused_bytes is not None and stored.unused_bytes > limits.max_unused_bytes:
+        yield Breach(
+            BreachRule.UNUSED,
+            "",
+            f"{stored.unused_objects} objects of {stored.unused_bytes} bytes are not needed by any backup, "
+            f"{limits.max_unused_bytes} bytes are allowed",
+            "Run 'jsbackup prune' on a schedule.",
+        )
+
+
+# --- words ---
+
+
+def _age(moment: str, status: RepositoryStatus) -> float:
+    """Seconds."""
+    return (status.now_ns - parse_time(moment)) / 1e9
+
+
+def _some(names: Collection[str]) -> str:
+    listed = list(names)
+    shown = ", ".join(listed[:_MOST_NAMED])
+    return shown if len(listed) <= _MOST_NAMED else f"{shown} and {len(listed) - _MOST_NAMED} more"
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it: `36 h`, `3 d 4 h`, `90 s`."""
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} d" + (f" {hours} h" if hours else "")

@@ -1,0 +1,364 @@
+"""How a repository stands: the facts that `status` tells and judges by (`health_rules.py`).
+
+It has to be quick with thousands of backups, so it reads the catalog as `list` does, the newest manifests of each line
+of backups, one small document for each of the last checks, and listings: of segments one page for a thousand objects.
+
+A *line* is what backups make that succeed each other, as for retention (`retention.py`): of the same cluster, account
+and domain (`origin.py`), asked for in the same words. Imports and backups that were made of others by reshaping come
+once, and are in no line; neither is what holds configurations only. A line is *covered* by another one of the same
+source whose newest complete backup is newer and has every stream of this one's: so a backup of one stream by hand
+neither stands in for that of all of them, nor has to be made again. One of all streams, which finds those that are new,
+is covered by another one of all only, and one with consumers by one with consumers. What a backup leaves out it does
+not cover, on purpose or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from jsbackup.config import Glob
+from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, StoreError, UnsupportedError, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.checks.damaged import read_damaged
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.manifest_chain import Gap
+from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
+from jsbackup.repository.inventory import Inventory, UnreadableBackup
+from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
+from jsbackup.repository.keep.leases import LeaseText, SeenLease, list_leases, read_lease
+from jsbackup.repository.keep.retention import TagRule
+from jsbackup.repository.keep.unused_objects import Marks, read_marks
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.read.sources import counts
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import BackupSummary, is_dated_ahead
+
+__all__ = [
+    "BackupSeries",
+    "RepositoryStatus",
+    "SeenWork",
+    "StoredTotals",
+    "StreamSize",
+    "take_status",
+]
+
+_log = logging.getLogger(__name__)
+
+# Requests mostly wait. Each thread holds one manifest.
+_THREADS = 8
+# Of the newest lines; a repository has a few, unless their words change all the time.
+_MOST_LINES = 50
+_MOST_CHECKS = 60
+_MOST_LEASES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSize:
+    """A stream in the newest backup. `stored_bytes` are those of its objects, shared ones included."""
+
+    name: str
+    messages: int
+    bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSeries:
+    """Backups that succeed each other, oldest first, none of them from the future. `words` tell it from others.
+
+    `streams`, `skipped` and `warned` (streams that were read incompletely) are of the newest backup, `gone` and `new`
+    of it and the one before. They are empty where its manifest cannot be read any more.
+    """
+
+    words: str
+    origin: Origin
+    selection: Selection
+    backups: tuple[BackupSummary, ...]
+    streams: tuple[StreamSize, ...] = ()
+    skipped: tuple[SkippedStream, ...] = ()
+    warned: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    complete_streams: tuple[str, ...] = ()  # of the newest complete backup
+    covered: bool = False
+    hollow: frozenset[str] = frozenset()  # backups without any stream, although there were some before
+
+    @property
+    def newest(self) -> BackupSummary:
+        return self.backups[-1]
+
+    @property
+    def complete(self) -> tuple[BackupSummary, ...]:
+        return tuple(one for one in self.backups if one.result is Result.COMPLETE and one.id not in self.hollow)
+
+    @property
+    def newest_complete(self) -> BackupSummary | None:
+        return next(reversed(self.complete), None)
+
+    @property
+    def leaves_out(self) -> tuple[Glob, ...]:
+        return tuple(map(Glob, self.selection.exclude))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTotals:
+    """What is stored of streams. *Unused* is what the last prune found that no backup names.
+
+    `interrupted_runs` left receipts: they were stopped, and what they stored is used again or pruned.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    unused_objects: int = 0
+    unused_bytes: int = 0
+    interrupted_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWork:
+    """Somebody's lease, live or expired; `expires_ns` is Unix time by the store's clock."""
+
+    text: LeaseText | None
+    exclusive: bool
+    live: bool
+    expires_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryStatus:
+    """Everything, at `now_ns`. Checks are newest first, lines in order of their words.
+
+    `existing` are all ids. `ahead` seem to come from the future. `removed` were taken away or
+    exchanged, and not by jsbackup. `lost` are objects that the newest backups of lines name and that are missing or
+    have another size, by backup; `damaged` is how many objects were found damaged, and not sound since.
+    """
+
+    now_ns: int
+    existing: frozenset[str]
+    lines: tuple[BackupSeries, ...]
+    others: int  # backups in no line
+    ahead: tuple[BackupSummary, ...]
+    unreadable: tuple[UnreadableBackup, ...]
+    verifies: tuple[VerifyOutcome, ...]
+    drills: tuple[DrillOutcome, ...]
+    stored: StoredTotals
+    work: tuple[SeenWork, ...]
+    warnings: tuple[str, ...] = ()
+    removed: tuple[Gap, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)
+    damaged: int = 0
+
+    def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
+        """Those of backups of this source; with None, of the sources of all lines. Newest first.
+
+        One that does not say of which source it was counts for all.
+        """
+        known = {line.origin for line in self.lines} if origin is None else {origin}
+        return [one for one in self.drills if one.origin is None or one.origin in known or not known]
+
+    @property
+    def backups(self) -> list[BackupSummary]:
+        """Of all lines, oldest first."""
+        return sorted((backup for line in self.lines for backup in line.backups), key=lambda backup: backup.id)
+
+    @property
+    def newest_complete(self) -> BackupSummary | None:
+        newest = [line.newest_complete for line in self.lines]
+        return max((one for one in newest if one is not None), key=lambda one: one.id, default=None)
+
+
+def take_status(
+    repository: Repository, *, now_ns: int, tags: Sequence[TagRule] = (), origins: Sequence[Glob] = ()
+) -> RepositoryStatus:
+    """Look at everything. Only backups with all of `tags` count, of a cluster, account or domain that is one of
+    `origins`, if any are given. Nothing is written.
+
+    Raises:
+        KeyUnavailable: nothing can be read without a key that was not given.
+        StoreError: the store does not answer.
+    """
+    inventory = repository.inventory()
+    lines, others, ahead = _lines(inventory, now_ns, tags, origins)
+    ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
+    leases = list_leases(repository.store)
+    manifests = _newest_manifests(repository, lines)
+    wanted = {backup: _objects_of(manifest) for backup, manifest in manifests.items() if manifest is not None}
+    stored = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}, wanted)
+    return RepositoryStatus(
+        now_ns=now_ns,
+        existing=frozenset(ids),
+        lines=_covering([_told(line, manifests) for line in lines]),
+        others=others,
+        ahead=ahead,
+        unreadable=inventory.unreadable,
+        verifies=tuple(read_verifies(repository.documents, _MOST_CHECKS)),
+        drills=tuple(read_drills(repository.documents, _MOST_CHECKS)),
+        stored=stored,
+        work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
+        warnings=inventory.warnings,
+        removed=tuple(find_gaps(repository.documents)) if inventory.gaps else (),
+        lost=_lost(repository, wanted),
+        damaged=len(read_damaged(repository.documents)),
+    )
+
+
+# --- lines ---
+
+
+def _lines(
+    inventory: Inventory, now_ns: int, tags: Sequence[TagRule], origins: Sequence[Glob]
+) -> tuple[list[BackupSeries], int, tuple[BackupSummary, ...]]:
+    """The lines, without their streams; how many backups are in none; and those from the future."""
+    groups: dict[tuple[str, ...], list[BackupSummary]] = {}
+    others = 0
+    ahead: list[BackupSummary] = []
+    for backup in inventory.summaries:
+        if not _counts(backup, tags, origins):
+            others += 1
+        elif is_dated_ahead(backup.created, now_ns):
+            ahead.append(backup)
+        else:
+            groups.setdefault(group_of(backup, Grouping.SELECTION), []).append(backup)
+    newest = sorted(groups.items(), key=lambda item: item[1][-1].id, reverse=True)
+    others += sum(len(backups) for _, backups in newest[_MOST_LINES:])
+    lines = [
+        BackupSeries(
+            words=", ".join(words),
+            origin=origin_of(backups[-1]),
+            selection=backups[-1].selection,
+            backups=tuple(backups),
+            hollow=hollow_backups(backups),
+        )
+        for words, backups in newest[:_MOST_LINES]
+    ]
+    return sorted(lines, key=lambda line: line.words), others, tuple(ahead)
+
+
+def _counts(backup: BackupSummary, tags: Sequence[TagRule], origins: Sequence[Glob]) -> bool:
+    """Whether it is in a line: made of a server, with messages, and chosen."""
+    return backup.is_of_a_server and not backup.selection.config_only and counts(backup, tags, origins)
+
+
+def _newest_manifests(repository: Repository, lines: Sequence[BackupSeries]) -> dict[str, Manifest | None]:
+    """Those of the two newest backups of each line, and of its newest complete one; None for what cannot be read."""
+    wanted: list[str] = []
+    for line in lines:
+        wanted += [backup.id for backup in line.backups[-2:]]
+        wanted += [] if line.newest_complete is None else [line.newest_complete.id]
+    ids = list(dict.fromkeys(wanted))
+    read = in_order([partial(_manifest, repository, backup) for backup in ids], _THREADS)
+    return dict(zip(ids, read, strict=True))
+
+
+def _manifest(repository: Repository, backup: str) -> Manifest | None:
+    try:
+        return repository.manifest(backup)
+    except UsageError:  # forgotten since it was listed
+        return None
+    except (IntegrityError, UnsupportedError, KeyUnavailable) as error:
+        _log.warning("backup %s: %s", backup, error.message)
+        return None
+
+
+def _told(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> BackupSeries:
+    newest = manifests[line.newest.id]
+    if newest is None:
+        return line
+    names = {stream.name for stream in newest.streams}
+    before = manifests[line.backups[-2].id] if len(line.backups) > 1 else None
+    known = names if before is None else {stream.name for stream in before.streams}
+    skipped = {one.name for one in newest.skipped}
+    # What was skipped before is not new, and what is skipped now is not gone.
+    skipped_before = set() if before is None else {one.name for one in before.skipped}
+    complete = newest if line.newest_complete is None else manifests[line.newest_complete.id]
+    return replace(
+        line,
+        streams=tuple(_size_of(stream) for stream in newest.streams),
+        skipped=newest.skipped,
+        warned=tuple(s.name for s in newest.streams if s.warnings) if newest.result is Result.PARTIAL else (),
+        new=tuple(sorted(names - known - skipped_before)),
+        gone=tuple(sorted(known - names - skipped)),
+        complete_streams=() if complete is None else tuple(stream.name for stream in complete.streams),
+    )
+
+
+def _size_of(stream: StreamBackup) -> StreamSize:
+    stored = sum(ref.size for ref in stream.segments) + sum(ref.size for ref in stream.opaque)
+    held = stream.captured if stream.archive_format is not ArchiveFormat.OPAQUE else stream.state
+    return StreamSize(stream.name, held.messages, held.bytes, stored)
+
+
+def _covering(lines: Sequence[BackupSeries]) -> tuple[BackupSeries, ...]:
+    return tuple(
+        replace(line, covered=any(_covers(other, line) for other in lines if other is not line)) for line in lines
+    )
+
+
+def _covers(other: BackupSeries, line: BackupSeries) -> bool:
+    ours, theirs = line.newest_complete or line.newest, other.newest_complete
+    if theirs is None or theirs.id <= ours.id or other.origin != line.origin or not line.complete_streams:
+        return False
+    if (other.selection.streams and not line.selection.streams) or (
+        line.selection.consumers and not other.selection.consumers
+    ):
+        return False
+    return set(line.complete_streams) <= set(other.complete_streams)
+
+
+# --- the rest ---
+
+
+def _objects_of(manifest: Manifest) -> dict[str, int]:
+    """The keys of what it names, with the sizes."""
+    return {
+        ref.key: ref.size
+        for stream in manifest.streams
+        for ref in (*stream.segments, *stream.opaque, *(one.pending for one in stream.consumers))
+        if ref is not None
+    }
+
+
+def _lost(repository: Repository, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """How many objects were not found, of backups that were not forgotten meanwhile."""
+    lost = {backup: len(objects) for backup, objects in wanted.items() if objects}
+    return {backup: count for backup, count in lost.items() if _manifest(repository, backup) is not None}
+
+
+def _stored(repository: Repository, live_runs: Collection[str], wanted: Mapping[str, dict[str, int]]) -> StoredTotals:
+    """Also takes out of `wanted`, by backup, what is there in its size."""
+    marks = _marks(repository)
+    objects = size = unused = unused_size = 0
+    for info in repository.store.list(layout.SEGMENTS):
+        objects, size = objects + 1, size + info.size
+        for expected in wanted.values():
+            if expected.get(info.key) == info.size:
+                del expected[info.key]
+        if info.key in marks.seen_ns:
+            unused, unused_size = unused + 1, unused_size + info.size
+    receipts = (layout.parse_receipt_key(info.key) for info in repository.documents.list(layout.RECEIPTS))
+    runs = {key.run for key in receipts if key is not None} - set(live_runs)
+    return StoredTotals(objects, size, unused, unused_size, len(runs))
+
+
+def _marks(repository: Repository) -> Marks:
+    try:
+        return read_marks(repository.store)
+    except UnsupportedError as error:
+        _log.warning("unused objects are not known: %s", error.message)
+        return Marks((), {})
+
+
+def _work(repository: Repository, lease: SeenLease, now_ns: int) -> SeenWork:
+    text: LeaseText | None = None
+    try:
+        text = read_lease(repository.store, lease)
+    except StoreError:
+        pass
+    except JsBackupError as error:
+        _log.info("%s", error.message)
+    return SeenWork(text, lease.key.exclusive, lease.is_live(now_ns / 1e9), round(lease.expires_seconds * 1e9))

@@ -1,0 +1,109 @@
+"""Streams with sources of a living server, before they are cloned: where each ends, and how far it had copied then.
+
+A clone brings origins first, so that copies find them; but what is read of a copy after its origin would be ahead of
+it. So it is noted where copies end before any origin is read, downstream first, and they are cloned up to there. What
+they had beyond, they copy again from the origin that was cloned. Those that are published to as well are left whole
+(`growing_copies.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.read.consume import Row, rows_as_batch
+from jsbackup.engine.read.copy_reach import reach_of
+from jsbackup.engine.read.downstream import order_of
+from jsbackup.errors import FormatError, NatsError
+from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
+from jsbackup.planning.copies.creation_order import origins_of
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.transforms.batches import SEQUENCE
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, last_positions, source_key
+
+__all__ = ["note_ends"]
+
+_AT_ONCE = 64
+_MOST = 8192  # sequences that are looked at from the end of a stream back
+
+
+async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[StreamInfo], CopyFacts]:
+    """The same streams, those that copy from each other as they are now, with what is known of the copies.
+
+    Raises NatsError if one of them does not answer.
+    """
+    names = {info.name for info in streams}
+    copies = {info.name for info in streams if origins_of(info.config) & names - {info.name}}
+    origins = {name for info in streams if info.name in copies for name in origins_of(info.config) & names}
+    now = {info.name: info for info in streams}
+    sources: dict[str, Mapping[SourceKey, SourceFacts]] = {}
+    ends: dict[str, int] = {}
+    growing = set()
+    for name in (name for stage in order_of(streams).stages for name in stage if name in copies | origins):
+        found = await js.find_stream(name)
+        if found is None:
+            continue
+        now[name] = found
+        if name not in copies:
+            continue
+        facts = await _facts_of(js, found, now) if sources_of(found.config) else None
+        if found.config.get("subjects"):
+            growing.add(name)
+            facts = facts and {key: _at_least(one) for key, one in facts.items()}
+        elif found.state.last_seq:
+            ends[name] = found.state.last_seq
+        if facts is not None:
+            sources[name] = facts
+    return [now[info.name] for info in streams], CopyFacts(sources, ends, frozenset(growing))
+
+
+def _at_least(facts: SourceFacts) -> SourceFacts:
+    """What is known of a source that goes on meanwhile."""
+    return replace(facts, reached=facts.left.sequence if facts.left else 0, exact=False)
+
+
+async def _facts_of(
+    js: JetStream, info: StreamInfo, origins: dict[str, StreamInfo]
+) -> dict[SourceKey, SourceFacts] | None:
+    """None where that cannot be read."""
+    keys = [source_key(source) for source in sources_of(info.config)]
+    try:
+        left = await _last_marks(js, info, keys)
+    except (NatsError, FormatError):
+        return None
+    if left is None:
+        return None
+    said = {one.key: one.sequence for one in reach_of(info, origins)}
+    state = info.state
+    facts = {}
+    for key in keys:
+        position = left.get(key)
+        at = position.sequence if position else 0
+        reached = max(at, said.get(key, 0))
+        gone = state.last_seq - (position.at + position.later if position else state.messages)
+        most = reached - at if key in said else gone
+        facts[key] = SourceFacts(position, reached, key in said or not gone, (), most)
+    return facts
+
+
+async def _last_marks(
+    js: JetStream, info: StreamInfo, keys: Sequence[SourceKey]
+) -> dict[SourceKey, CopyPosition] | None:
+    """The last marks of sources; None where they are not among the last messages, and might be before."""
+    first, last = max(info.state.first_seq, 1), info.state.last_seq
+    least = max(first, last - _MOST + 1)
+    found: dict[SourceKey, CopyPosition] = {}
+    seen = 0
+    while last >= least and len(found) < len(keys) and info.state.messages:
+        sequences = range(max(least, last - _AT_ONCE + 1), last + 1)
+        got = await asyncio.gather(*(js.message(info.name, sequence) for sequence in sequences))
+        rows = [Row(m.sequence, m.timestamp_ns, m.subject.encode(), m.headers, m.data) for m in got if m is not None]
+        if rows:
+            batch = rows_as_batch(rows)
+            for key, one in last_positions(batch, keys).items():
+                found.setdefault(key, CopyPosition(one.sequence, one.identity, one.at, one.later + seen))
+            seen += len(batch.column(SEQUENCE))
+        last = sequences[0] - 1
+    return found if len(found) == len(keys) or last < first else None

@@ -1,0 +1,69 @@
+"""Clones of streams that copy from others and are published to as well.
+
+They cannot end where they stood before their origins were read (`copy_positions.py`): what was overwritten in them
+meanwhile would be lost. So all of such a stream goes, and its marks say no more than where its origins have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from jsbackup.engine.clone.live import LiveSupply
+from jsbackup.engine.clone.live_source import Replan
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.stream_sources import Delivery, Sent
+from jsbackup.planning.copies.copy_facts import sources_of
+from jsbackup.planning.model import Action
+from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.transforms.copied_from import Mend
+from jsbackup.transforms.copy_positions import is_external, source_key
+
+__all__ = ["Ends", "OrderedSupply"]
+
+
+class Ends:
+    """Where the streams of one clone ended, by their names at the source; `growing` are the copies that this is for."""
+
+    def __init__(self, growing: Collection[str]) -> None:
+        self._growing = growing
+        self._last: dict[str, int] = {}
+
+    def note(self, sent: Sent) -> None:
+        self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
+
+    def bound(self, action: Action) -> Action:
+        """The action, with marks within what has been sent of its origins."""
+        entry = action.entry
+        if entry.name not in self._growing:
+            return action
+        sources = sources_of(entry.config)
+        known = [mark.mend for mark in action.reshape.marks] or [Mend()] * len(sources)
+        mends = {
+            source_key(source): replace(mend, most=self._last[source["name"]])
+            for source, mend in zip(sources, known, strict=True)
+            if not is_external(source) and source["name"] in self._last
+        }
+        return replace(action, reshape=action.reshape.of_copy(entry.config, mends)) if mends else action
+
+
+class OrderedSupply(LiveSupply):
+    """Streams of a server whose ends are noted, for those that copy from them and come later."""
+
+    def __init__(
+        self, ends: Ends, js: JetStream, replan: Replan, limits: CaptureLimits, *, secret: bytes = b""
+    ) -> None:
+        super().__init__(js, replan, limits, secret)
+        self.ends = ends
+
+    async def send(self, delivery: Delivery) -> Sent:
+        sent = await super().send(replace(delivery, action=self.ends.bound(delivery.action)))
+        self.ends.note(sent)
+        return sent
+
+    async def prove(
+        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
+    ) -> tuple[Proof | None, str]:
+        return await super().prove(js, self.ends.bound(action), sent, now_ns, advance=advance)

@@ -1,0 +1,152 @@
+"""A supply that reads another server while it sends (`stream_clone.py`), again where the source breaks off.
+
+To replace a stream, a copy is made and proved beside it first; what then takes its place comes from that copy, not from
+the source once more, where other messages may be by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from jsbackup.config import Connection
+from jsbackup.engine.clone.live_source import CloneSource, Replan
+from jsbackup.engine.clone.proof import prove_copy
+from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read, not_yet
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
+from jsbackup.engine.restore.attempts import PAUSE_SECONDS, did_not_begin
+from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
+from jsbackup.errors import (
+    FormatError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    PlanRefused,
+    SnapshotBusy,
+    TargetConflict,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.planning.model import Action, SendAs
+from jsbackup.repository.manifest import ArchiveFormat
+from jsbackup.repository.read.archiving import state_to_restore
+
+__all__ = ["LiveSupply"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
+_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_PAUSE_SECONDS = 1.0
+
+
+class LiveSupply:
+    """Streams of the server behind `js`; or one only, `staged`, a proved copy at the target, reshaped already.
+
+    `secret` is what values are hashed with.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        replan: Replan,
+        limits: CaptureLimits,
+        secret: bytes = b"",
+        *,
+        staged: CloneSource | None = None,
+    ) -> None:
+        self._js = js
+        self._replan = replan
+        self._limits = limits
+        self._secret = secret
+        self._staged = staged
+
+    @property
+    def connected(self) -> bool:
+        return self._js.link.connected
+
+    def on_the_way(self, config: JsonObject) -> JsonObject:
+        return not_yet(config)
+
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        try:
+            last = await self._js.message(action.entry.name, state.last_seq)
+        except NatsPermissionDenied:
+            last = None
+        return not state.messages or (last is not None and last.timestamp_ns == state.last_ns)
+
+    def _source(self, action: Action) -> CloneSource:
+        if self._staged is not None:
+            return self._staged
+        return CloneSource(self._js, action.entry.name, self._replan, reshape=action.reshape, secret=self._secret)
+
+    async def send(self, delivery: Delivery) -> Sent:
+        """Send the stream; again from its start where the source broke off."""
+        limits, attempt = self._limits, 1
+        busy_until = time.monotonic() + _BUSY_SECONDS
+        by_messages = delivery.action.entry.archive_format is ArchiveFormat.MESSAGES and self._staged is None
+        read: Read = Passage.read_messages if by_messages else Passage.read_snapshot
+        while True:
+            passage = Passage(self._source(delivery.action), delivery, limits)
+            try:
+                return await passage.run(read)
+            except SnapshotBusy as error:
+                if time.monotonic() > busy_until:
+                    raise
+                _log.info("%s; waiting", error.message)
+                await asyncio.sleep(_BUSY_PAUSE_SECONDS)
+            except UnsupportedError as error:
+                if not passage.source_failed or read is not Passage.read_snapshot:
+                    raise
+                if delivery.action.entry.config.get("storage") == "memory":
+                    read = Passage.read_messages
+                else:
+                    read = Passage.read_as_it_comes
+                    delivery = replace(delivery, action=self._as_it_comes(delivery.action, error))
+            except (TransferError, NatsTimeout, FormatError, TargetConflict) as error:
+                if passage.source_failed:
+                    if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
+                        raise
+                    limits = limits.reduced()
+                    pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
+                elif passage.sender is not None and did_not_begin(error, passage.sender, attempt):
+                    pause = PAUSE_SECONDS
+                else:
+                    raise
+                attempt += 1
+                _log.warning("stream %s: %s; attempt %d in %.1f s", delivery.action.name, error.message, attempt, pause)
+                await asyncio.sleep(pause)
+
+    def _as_it_comes(self, action: Action, unsupported: UnsupportedError) -> Action:
+        """The action for a snapshot that cannot be decoded. PlanRefused where it cannot be passed on."""
+        plan = self._replan(replace(action.entry, archive_format=ArchiveFormat.OPAQUE), SendAs.AUTO)
+        reason, hint = "cannot be proved as it comes, so it replaces nothing", ""
+        if plan.refusals:
+            reason, hint = plan.refusals[0].reason, plan.refusals[0].hint
+        elif [one.name for one in plan.actions] == [action.name]:
+            return replace(action, wire=SendAs.OPAQUE)
+        raise PlanRefused(f"stream {action.entry.name}: {unsupported.message}: {reason}", hint=hint or None)
+
+    async def prove(
+        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
+    ) -> tuple[Proof | None, str]:
+        assert isinstance(sent, LiveSent)
+        runs = sent.ledger.until(state_to_restore(sent.entry).last_seq)
+        return await prove_copy(
+            js, self._source(action), action, runs, consumers=sent.consumers, now_ns=now_ns, advance=advance
+        )
+
+    @asynccontextmanager
+    async def after_staging(self, connection: Connection, staged: str, sent: Sent) -> AsyncIterator[Supply]:
+        assert isinstance(sent, LiveSent)
+        # Not the connection that it is restored over: what comes there waits while the target is slow.
+        async with connect_jetstream(connection) as js:
+            copy = CloneSource(js, staged, self._replan, sent.known)
+            yield LiveSupply(js, self._replan, self._limits, staged=copy)

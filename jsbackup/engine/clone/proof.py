@@ -1,0 +1,140 @@
+"""The proof at the end of a clone: what the target holds has the digests of what was sent, run by run.
+
+Runs that differ are read again, message by message, from the target and from the source, which goes on living. What
+was sent in a run is the target's messages and those that only the source has, where the digest of both together says
+so. Else messages have gone from both since they were sent; then each message that both have has to be the same, and one
+that only the target has cannot be compared any more. What the target lacks has to be excused by its own rules
+(`restore/proof.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from jsbackup.engine.clone.live_source import CloneSource
+from jsbackup.engine.clone.run_digests import Run, RunDigests
+from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.engine.read.compare import Missing
+from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
+from jsbackup.engine.read.snapshot_transfer import Advance, Sink
+from jsbackup.engine.restore.proof import Proof, excuses, read_back
+from jsbackup.errors import DigestMismatch
+from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
+from jsbackup.planning.model import Action, PlannedConsumer
+from jsbackup.protocol.info import StreamInfo
+
+__all__ = ["CopyVerdict", "judge", "prove_copy"]
+
+_SHOWN = 5
+
+Rows = dict[int, Row]
+
+
+@dataclass(slots=True)
+class CopyVerdict:
+    """What comes of the runs that differ: messages that are `wrong`, `gone` by rule, or not to be compared."""
+
+    wrong: list[str] = field(default_factory=list)
+    gone: int = 0
+    unsure: int = 0
+
+
+async def prove_copy(
+    js: JetStream,
+    source: CloneSource,
+    action: Action,
+    runs: Sequence[Run],
+    *,
+    consumers: Sequence[PlannedConsumer],
+    now_ns: Callable[[], int],
+    advance: Advance,
+) -> tuple[Proof | None, str]:
+    """Read the stream back and compare it; or why that is not possible. Raises DigestMismatch and NatsError."""
+    name = action.name
+    sink = RunDigests(runs)
+
+    def fresh() -> Sink:
+        nonlocal sink
+        sink = RunDigests(runs)
+        return sink
+
+    info = await read_back(js, name, fresh, advance)
+    if info.state.last_seq < runs[-1].last_seq:
+        raise DigestMismatch(f"stream {name} ends at sequence {info.state.last_seq}, not at {runs[-1].last_seq}")
+    verdict = CopyVerdict()
+    differing = list(sink.differing())
+    if differing:
+        excused = await excuses(js, name, action.config, [planned.consumer for planned in consumers], now_ns=now_ns)
+        target = CloneSource(js, name, source.replan)
+        there, here = await _looked_at(source), await _looked_at(target)
+        for run in differing:
+            # The source first: what both remove by age, it then still has if the target has it.
+            theirs = await _rows(source, there, run)
+            judge(run, await _rows(target, here, run), theirs, excused, verdict=verdict)
+    if verdict.wrong:
+        shown = ", ".join(verdict.wrong[:_SHOWN]) + (", …" if len(verdict.wrong) > _SHOWN else "")
+        raise DigestMismatch(
+            f"stream {name} does not hold what was sent, in {len(verdict.wrong)} messages: {shown}",
+            hint="Something else may be writing to it, or its limits remove messages; look at 'nats stream info'.",
+        )
+    if verdict.unsure:
+        return None, f"{verdict.unsure} messages are gone from the source since, and cannot be compared"
+    return Proof(info, sink.digest, sink.messages, verdict.gone), ""
+
+
+def judge(run: Run, ours: Rows, theirs: Rows, excused: Callable[[Missing], bool], *, verdict: CopyVerdict) -> None:
+    """Add to `verdict` what comes of one run, of which the target has `ours` and the source `theirs`."""
+    lacking = {sequence: row for sequence, row in theirs.items() if sequence not in ours}
+    whole = ours | lacking
+    as_sent = len(whole) == run.messages and _digest(whole) == run.digest
+    if not as_sent:
+        shared = ours.keys() & theirs.keys()
+        verdict.wrong += [f"{s} changed" for s in sorted(shared) if _plain(ours[s]) != _plain(theirs[s])]
+        if len(whole) > run.messages:
+            verdict.wrong += [f"{s} added" for s in sorted(ours.keys() - theirs.keys())]
+        else:
+            verdict.unsure += len(ours) - len(shared)
+            verdict.gone += run.messages - len(whole)
+    for sequence, row in sorted(lacking.items()):
+        if excused(Missing(sequence, row.timestamp_ns, row.subject, row.headers or b"")):
+            verdict.gone += 1
+        else:
+            verdict.wrong.append(f"{sequence} missing")
+
+
+def _plain(row: Row) -> tuple[int, bytes, bytes, bytes]:
+    # No header block and an empty one are the same to a server.
+    return row.timestamp_ns, row.subject, row.headers or b"", row.data
+
+
+def _digest(rows: Rows) -> StreamDigest:
+    if not rows:
+        return StreamDigest()
+    return digest_rows(encode_rows(rows_as_batch([rows[sequence] for sequence in sorted(rows)])))
+
+
+async def _looked_at(source: CloneSource) -> StreamInfo:
+    info = await source.js.stream(source.name)
+    if 0 < info.state.deleted <= MAX_DELETED:
+        return await source.js.stream(source.name, deleted_details=True)
+    return info
+
+
+async def _rows(source: CloneSource, info: StreamInfo, run: Run) -> Rows:
+    rows: Rows = {}
+    reading = read_messages(source.js, info, lambda _bytes, _messages: None, first=run.first_seq, last=run.last_seq)
+    async for batch in reading:
+        for sent in source.reshaped([batch]):
+            rows.update(_rows_of(sent))
+    return rows
+
+
+def _rows_of(batch: pa.RecordBatch) -> Rows:
+    columns = (column.to_pylist() for column in batch.columns)
+    return {
+        sequence: Row(sequence, time, subject.encode() if isinstance(subject, str) else subject, headers, data)
+        for sequence, time, subject, headers, data in zip(*columns, strict=True)
+    }

@@ -1,0 +1,392 @@
+"""One stream on its way from server to server: nothing is stored, and nothing is kept but digests.
+
+A capture at the source, a restore at the target, and a relay of batches between their two worker threads, bounded, so
+that the slower side sets the pace of both. Where the target is slow the capture's credit trickles
+(`snapshot_transfer.py`), where the source is slow the restore is kept alive byte by byte (`restore_transfer.py`).
+
+What a repository would know beforehand is learnt on the way:
+
+- **How the stream ends.** The archive is begun as the source stood when its snapshot began, and ends where that ends.
+- **Consumers.** A snapshot v2 has them first, v1 last, and so does what is sent. So from v1 to v2 their states are
+  those that the API tells, unless all of a small stream has come before anything is sent.
+- **What is overwritten.** Where messages were overwritten before they were read, the source is read on
+  (`catch_up.py`). What is gone by then is known late.
+- **Late deletions.** A snapshot v1 tells at its end of messages that it should not have given (`late_deletions`). They
+  are at the target by then, and are deleted there before the stream counts as whole. Until then it has a configuration
+  that allows that (`not_yet`). Those in doubt stay: what newer messages of a subject explain, the target removes by the
+  same limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from jsbackup.engine.clone.late_messages import find_not_held, take_out
+from jsbackup.engine.clone.live_source import CloneSource
+from jsbackup.engine.clone.run_digests import Ledger
+from jsbackup.engine.link.bounded_queues import Relay
+from jsbackup.engine.link.jetstream import MAX_DELETED
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.catch_up import catch_up, is_overwritten
+from jsbackup.engine.read.consume import open_reader, read_messages
+from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
+from jsbackup.engine.read.increment import PresentSequences
+from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque, capture_snapshot
+from jsbackup.engine.restore.attempts import deliver_once
+from jsbackup.engine.restore.stored_archive import writer_for
+from jsbackup.engine.restore.stream_sources import Delivery, Sent
+from jsbackup.errors import IntegrityError, JsBackupError, NatsPermissionDenied, PlanRefused
+from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.s2 import S2Encoder
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.planning.interrupted.marker import about_mark
+from jsbackup.planning.model import PlannedConsumer, SendAs
+from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.restore import RestoreSender
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.read.archiving import archive_batches, state_to_restore
+from jsbackup.transforms.reshape import ReshapeTally
+
+__all__ = ["LiveSent", "Passage", "Read", "not_yet"]
+
+_RELAY_BYTES = 2 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
+_V2_SINCE = (2, 15)
+
+
+def _unheeded(_bytes: int, _messages: int) -> None:
+    """What is sent is counted, not what is read."""
+
+
+# What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
+_NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
+
+
+def not_yet(config: JsonObject) -> JsonObject:
+    """The configuration that the stream has until all of it is there."""
+    return {key: value for key, value in config.items() if key not in _NOT_YET}
+
+
+@dataclass(frozen=True, slots=True)
+class CloneOutcome:
+    """What the source told by the end of the reading; `amiss` says what it lacks.
+
+    `late` have to be taken out again, or all that the source does not hold any more, where it is known what it `held`.
+    """
+
+    state: StreamState
+    archive_format: ArchiveFormat
+    archived: tuple[ArchivedConsumer, ...] = ()
+    late: SequenceSet = field(default_factory=SequenceSet)
+    held: PresentSequences | None = None
+    amiss: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSent(Sent):
+    """With what proves it, and with all consumers as they were planned, also where the stream goes without."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    known: Mapping[str, PlannedConsumer] = field(default_factory=dict)
+
+
+class Passage:
+    """One attempt. `source_failed`: it was the source that broke off, not the target."""
+
+    def __init__(self, source: CloneSource, delivery: Delivery, limits: CaptureLimits) -> None:
+        self.source = source
+        self.delivery = delivery
+        self.limits = limits
+        self.sender: RestoreSender | None = None
+        self.source_failed = False
+        self._action = delivery.action
+        self._relay: Relay[pa.RecordBatch | bytes] = Relay(_RELAY_BYTES)
+        self._ledger = Ledger()
+        self._tally = ReshapeTally()
+        self._began: asyncio.Future[StreamState] = asyncio.get_running_loop().create_future()
+        self._capture: Capture | None = None
+        self._outcome: CloneOutcome | None = None
+        self._inventory: Listing[ConsumerInfo] = Listing({}, (), {})
+        self._consumers: dict[str, PlannedConsumer] = {}
+        self._about_mark: tuple[str, ...] = ()
+
+    async def run(self, read: Read) -> LiveSent:
+        """Send the stream. Raises what broke off first; nothing of it runs any more then, and nothing is left."""
+        reading = asyncio.create_task(self._read(read))
+        sending = asyncio.create_task(self._send(reading))
+        try:
+            # Not `sending` itself: it waits for its thread, which may wait for the source.
+            await asyncio.wait({sending})
+            await sending
+            outcome = await reading
+        except BaseException:
+            self._relay.abort(JsBackupError("the clone of the stream was given up"))
+            for task in (reading, sending):
+                task.cancel()
+            await asyncio.gather(reading, sending, return_exceptions=True)
+            raise
+        js, name = self.delivery.js, self._action.name
+        late = outcome.late if outcome.held is None else await find_not_held(js, name, outcome.held)
+        return self._sent(outcome, outcome.amiss or await take_out(js, name, late, self._ledger))
+
+    async def _send(self, reading: asyncio.Task[CloneOutcome]) -> None:
+        parts: set[asyncio.Future[Any]] = {reading, self._began}
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        if not self._began.done():
+            await reading
+        delivery, transfer = self.delivery, self.delivery.transfer
+        self.sender = delivery.sender(self._began.result())
+        archive = self._archive_as_it_comes if self._action.wire is SendAs.OPAQUE else self._archive
+        await deliver_once(delivery.js, transfer.connection, self.sender, archive, limits=transfer.limits)
+
+    async def _read(self, read: Read) -> CloneOutcome:
+        try:
+            outcome = await read(self)
+        except BaseException as error:
+            self.source_failed = self._relay.error is None and isinstance(error, JsBackupError)
+            self._relay.abort(error if isinstance(error, Exception) else JsBackupError("the clone was given up"))
+            raise
+        self._outcome = outcome
+        self._relay.close()
+        return outcome
+
+    # --- the source, on the loop
+
+    async def read_snapshot(self) -> CloneOutcome:
+        """The stream from its server's snapshot."""
+        js, name = self.source.js, self.source.name
+        info = await self._look()
+        capture = await capture_snapshot(
+            js,
+            name,
+            self,
+            deleted=await self._deleted(info),
+            consumers=bool(self._action.consumers) or self.source.consumers is None,
+            limits=self.limits,
+            begun=self._begin,
+        )
+        end = capture.end
+        assert end is not None
+        archive_format, consumers = ArchiveFormat(end.format), tuple(capture.consumers)
+        if archive_format is ArchiveFormat.V2:
+            await self._check_count(capture.state, capture.messages)
+            outcome = await self._read_on(info, capture.state, capture.messages)
+            return replace(outcome, archive_format=archive_format, archived=consumers)
+        late = late_deletions(end).certain
+        await self._check_count(capture.state, end.messages - len(late))
+        state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
+        return CloneOutcome(state, archive_format, consumers, late)
+
+    async def read_messages(self) -> CloneOutcome:
+        """The stream message by message."""
+        info = await self._look()
+        self._began.set_result(info.state)
+        messages = 0
+        async for batch in read_messages(self.source.js, info, _unheeded):
+            messages += batch.num_rows
+            await in_thread(self.add, batch)
+        return await self._read_on(info, info.state, messages)
+
+    async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> CloneOutcome:
+        """Read what was overwritten, if any of the stream as it was `then` is missing from the `messages` that came."""
+        if messages == then.messages or not is_overwritten(info.config):
+            return CloneOutcome(then, ArchiveFormat.MESSAGES)
+        js = self.source.js
+        try:
+            async with open_reader(js, info, _unheeded, first=then.last_seq + 1) as reader:
+                caught = await catch_up(js, info, then.last_seq, reader, add=self.add)
+        except NatsPermissionDenied as error:
+            amiss = f"lacks messages that were overwritten while it was read: {error.message}"
+            return CloneOutcome(then, ArchiveFormat.MESSAGES, amiss=amiss)
+        amiss = f"lacks {caught.missing} messages that were overwritten too fast" if caught.missing else ""
+        now = caught.info
+        listed = now.deleted is not None or not now.state.deleted
+        held = PresentSequences(now.state, now.deleted or ()) if listed else None
+        return CloneOutcome(now.state, ArchiveFormat.MESSAGES, held=held, amiss=amiss)
+
+    async def read_as_it_comes(self) -> CloneOutcome:
+        """The stream's snapshot, undecoded."""
+        await self._look()
+        capture = await capture_opaque(
+            self.source.js,
+            self.source.name,
+            lambda chunk: self._relay.put(chunk, len(chunk)),
+            limits=self.limits,
+            begun=self._begin,
+        )
+        return CloneOutcome(capture.state, ArchiveFormat.OPAQUE)
+
+    async def _look(self) -> StreamInfo:
+        info = await self.source.js.stream(self.source.name)
+        self._about_mark = about_mark(info.config)
+        self.delivery.start(info.state.bytes, info.state.messages)
+        if self.source.consumers is None and info.state.consumers:
+            # Before the messages: what a consumer gets meanwhile comes again, instead of being left out.
+            self._inventory = await self.source.js.consumers(self.source.name)
+        return info
+
+    def _begin(self, capture: Capture) -> None:
+        self._capture = capture
+        self._began.set_result(capture.state)
+
+    async def _deleted(self, info: StreamInfo) -> SequenceSet:
+        """Those asked for beforehand; what goes from then on is told late."""
+        if self.source.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
+            return SequenceSet()
+        detailed = await self.source.js.stream(self.source.name, deleted_details=True)
+        return SequenceSet(detailed.deleted or ())
+
+    async def _check_count(self, then: StreamState, messages: int) -> None:
+        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        now = (await self.source.js.stream(self.source.name)).state
+        quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
+        if quiet and messages != then.messages:
+            raise IntegrityError(
+                f"the snapshot of {self.source.name} has {messages} messages, the server reports {then.messages}",
+                hint="The server's own store may be damaged; look at its log and at 'nats stream info'.",
+            )
+
+    # --- between two threads
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The capture's sink."""
+        self._relay.put(batch, batch.nbytes)
+
+    def _archive_as_it_comes(self, _hurried: Callable[[], bool]) -> Iterator[bytes]:
+        for chunk in self._relay:
+            assert isinstance(chunk, bytes)
+            yield chunk
+            self.delivery.advance(len(chunk), 0)
+
+    def _archive(self, hurried: Callable[[], bool]) -> Iterator[bytes]:
+        if self._action.wire is SendAs.V2:
+            self._relay.wait_filled()
+        batches = self._batches()
+        first = next(batches, None)
+        state = self._state_to_begin_with(first)
+        consumers = self._plan_consumers(state.last_seq) if self._action.wire is SendAs.V2 else ()
+        writer = writer_for(self._action, self.delivery.config, state, consumers)
+
+        def outgoing() -> Iterator[pa.RecordBatch]:
+            for batch in chain([] if first is None else [first], batches):
+                writer.extend(batch.column("sequence")[-1].as_py())
+                self._ledger.add(batch)
+                yield batch
+            if isinstance(writer, ArchiveV1Writer):
+                assert self._outcome is not None
+                last_seq = self._state(self._outcome).last_seq
+                writer.extend(last_seq)
+                writer.set_consumers(planned.consumer for planned in self._plan_consumers(last_seq))
+
+        yield from archive_batches(outgoing(), writer, self.delivery.advance, S2Encoder(hurried))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.source.reshaped(map(_as_batch, self._relay), self._tally):
+            if batch.num_rows:
+                yield batch
+        self._refuse_what_missed()
+
+    def _refuse_what_missed(self) -> None:
+        """Raise PlanRefused if all has come and a mask masked nothing, or nothing is left: before it is whole there."""
+        action, tally = self._action, self._tally
+        found = list(self._about_masks())
+        if tally.came.messages and not tally.kept.messages:
+            found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
+        for refusal in found:
+            if refusal.code:
+                raise PlanRefused(f"stream {self.source.name} {refusal.reason}", hint=refusal.hint)
+
+    def _about_masks(self) -> Iterator[Finding]:
+        masks = self.source.reshape.masks.masks
+        return about_masks(
+            self.source.name, self._action.entry.config, masks, self._tally.masked, may_miss=self._action.may_miss
+        )
+
+    def _state_to_begin_with(self, first: pa.RecordBatch | None) -> StreamState:
+        if first is None:
+            assert self._outcome is not None
+            return state_to_restore(self._entry(self._outcome))
+        state = self.source.state_before(self._began.result())
+        sequences = first.column("sequence")
+        first_seq, last_seq = sequences[0].as_py(), max(state.last_seq, sequences[-1].as_py())
+        # 2.15 takes no more messages than there are sequences; how many come, what falls out decides.
+        messages = min(state.messages, last_seq - first_seq + 1)
+        return replace(state, first_seq=first_seq, last_seq=last_seq, messages=messages)
+
+    def _state(self, outcome: CloneOutcome) -> StreamState:
+        """The state of what is sent, when all of it was."""
+        return self.source.state_after(outcome.state, self._tally, self._ledger.raw_bytes)
+
+    def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
+        """The planned consumers, with the best state that is known by now."""
+        if self.source.consumers is None:
+            outcome, capture = self._outcome, self._capture
+            archived = outcome.archived if outcome else tuple(capture.consumers) if capture else ()
+            known = map(as_backed_up, merge_consumers(archived, self._inventory, last_seq))
+            plan = self.source.replan(replace(self._action.entry, consumers=tuple(known)), self._action.wire)
+            planned = (one for action in plan.actions for one in action.consumers)
+            self._consumers = {one.consumer.name: self.source.placed(one, self._action.wire) for one in planned}
+        else:
+            self._consumers = dict(self.source.consumers)
+        return self._chosen()
+
+    def _chosen(self) -> list[PlannedConsumer]:
+        """Those that the action has, and that there still are."""
+        wanted = [planned.consumer.name for planned in self._action.consumers]
+        return [self._consumers[name] for name in wanted if name in self._consumers]
+
+    # --- when all of it is there
+
+    def _sent(self, outcome: CloneOutcome, amiss: str) -> LiveSent:
+        opaque = self._action.wire is SendAs.OPAQUE
+        notes = [*([amiss] if amiss else []), *self._about_mark]
+        notes += [found.reason for found in self._about_masks()]
+        if self._action.wire is SendAs.V2 and self._state(outcome).last_seq > self._ledger.last_seq:
+            notes.append("its last message was deleted; the time of it has no place in an archive v2")
+        return LiveSent(
+            entry=self._entry(outcome),
+            consumers=tuple(self._action.consumers if opaque else self._chosen()),
+            wire=self._action.wire,
+            undecoded="it was sent unchanged, not decoded" if opaque else "",
+            notes=tuple(notes),
+            incomplete=bool(amiss or self._about_mark),
+            ledger=self._ledger,
+            known=self._consumers,
+        )
+
+    def _entry(self, outcome: CloneOutcome) -> StreamBackup:
+        ledger, entry = self._ledger, self._action.entry
+        captured = replace(
+            entry.captured,
+            messages=outcome.state.messages if outcome.archive_format is ArchiveFormat.OPAQUE else ledger.messages,
+            bytes=ledger.raw_bytes,
+            first_seq=ledger.first_seq,
+            last_seq=ledger.last_seq,
+        )
+        return replace(
+            entry,
+            state=self._state(outcome),
+            captured=captured,
+            archive_format=outcome.archive_format,
+            digest=ledger.digest,
+            segments=(),
+        )
+
+
+def _as_batch(thing: pa.RecordBatch | bytes) -> pa.RecordBatch:
+    assert isinstance(thing, pa.RecordBatch)
+    return thing
+
+
+Read = Callable[[Passage], Coroutine[Any, Any, CloneOutcome]]
+"""How the source is read: one of the passage's own ways."""

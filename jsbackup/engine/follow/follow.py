@@ -1,0 +1,395 @@
+"""Follow streams: one backup after the other, every few seconds, each of all that was published by then.
+
+    look at every stream ──▶ has anything changed? ──▶ store what is new ──▶ commit a manifest ──▶ wait
+                                 └── no: nothing is written, but for a manifest every `at_least_every_seconds`
+
+Each is a backup as any other, made under a lease of its own that is given up in between: so `prune` finds its moment,
+and backups of others go on beside it. Before anything is built on the last manifest it is looked for: as long as it is
+there, all that it names is too.
+
+Whatever goes wrong with the server or the store after the first backup is told once and tried again, later and later.
+What has come meanwhile waits in memory, bounded, and the rest at the server. A stream that cannot be read for a while
+stays in the backups as it was last stored, with a warning, and they are partial. Nothing is kept anywhere but in the
+repository: whoever is killed goes on with its newest manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.backup.backup import TOOL, BegunBackup, Chosen, finish_backup
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.engine.follow.follow_report import FollowReport
+from jsbackup.engine.follow.followed_stream import Followed, Look
+from jsbackup.engine.follow.held_leases import HeldLease, HeldLeases
+from jsbackup.engine.follow.poll import Lookout, some_of
+from jsbackup.engine.follow.tail import Backlog
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.source import named_source
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.read.copy_reach import reach_of
+from jsbackup.engine.read.downstream import order_of
+from jsbackup.engine.read.increment import Incremental
+from jsbackup.errors import (
+    JsBackupError,
+    NatsError,
+    NatsPermissionDenied,
+    ObjectNotFound,
+    RepositoryLocked,
+    StoreError,
+    TransferError,
+)
+from jsbackup.planning.failure import Failure
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository import layout
+from jsbackup.repository.keep.groups import FOLLOW_TAG
+from jsbackup.repository.keep.leases import Lease
+from jsbackup.repository.manifest import Source
+from jsbackup.repository.write.previous import previous_streams
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.times import format_time
+
+__all__ = ["FollowOptions", "FollowReport", "follow_streams"]
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 0.5
+# How long a backup waits at least for a stream that takes long to read.
+_READ_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 5.0
+# After how much more than what it should take users are told of a backup that takes long.
+_LATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """How often: a backup is made `every_seconds`, or when `every_bytes` (raw) have come sooner; of streams in which
+    nothing happens one is made `at_least_every_seconds`."""
+
+    every_seconds: float = 2.0
+    every_bytes: int = 64 << 20
+    at_least_every_seconds: float = 300.0
+
+
+@with_own_threads
+async def follow_streams(
+    run: BackupRun,
+    options: FollowOptions,
+    *,
+    hold: Callable[[], AbstractContextManager[Lease]],
+    stopping: asyncio.Event,
+    report: FollowReport | None = None,
+) -> FollowReport:
+    """Follow until `stopping` is set, and make one last backup then. `hold` takes a shared lease.
+
+    A `report` is filled while it goes on, for whoever watches.
+
+    Raises:
+        UsageError: a named stream does not exist.
+        NatsError, StoreError, RepositoryLocked: the first backup cannot be made.
+        JsBackupError: it makes no sense to go on.
+    """
+    async with connect_jetstream(run.connection, name="jsbackup follow") as js:
+        await js.account()
+        source = replace(await named_source(js, run.connection), profile=run.options.profile or None)
+        following = _Following(js, run, options, source, hold=hold)
+        following.report = report or following.report
+        try:
+            return await following.run(stopping)
+        finally:
+            await following.close()
+
+
+class _Following:
+    def __init__(
+        self,
+        js: JetStream,
+        run: BackupRun,
+        options: FollowOptions,
+        source: Source,
+        *,
+        hold: Callable[[], AbstractContextManager[Lease]],
+    ) -> None:
+        tags = {FOLLOW_TAG: "true", **run.options.tags}
+        self._js = js
+        self._run = replace(run, options=replace(run.options, tags=tags, incremental=Incremental.ALWAYS))
+        self._repository = run.repository
+        self._options = options
+        self._source = source
+        self._leases = HeldLeases(hold)
+        # Twice as much as makes a backup due: what comes while that is made.
+        self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
+        self._lookout = Lookout(js, run.options, run.clock_ns)
+        self._followed: dict[str, Followed] = {}
+        self._reading: dict[str, asyncio.Task[StreamResult]] = {}
+        self._up_to_ns: int | None = None  # the newest backup has what was published until then
+        self._committed_at = 0.0
+        self._generation = js.link.generation
+        self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
+        self._circles: Mapping[str, frozenset[str]] = {}  # as they were said
+        self.report = FollowReport()
+
+    async def run(self, stopping: asyncio.Event) -> FollowReport:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        report = self.report
+        while True:
+            last = stopping.is_set()
+            began = loop.time()
+            self._backlog.due.clear()
+            late = loop.call_later(_LATE_SECONDS + self._options.every_seconds, self._say_late)
+            try:
+                await self._round()
+            except (NatsError, StoreError, RepositoryLocked) as error:
+                if report.newest is None or last or isinstance(error, NatsPermissionDenied):
+                    raise
+                self._up_to_ns = None  # what it takes longer now is the trouble's
+                if not report.trouble:
+                    report.troubles += 1
+                    _log.warning("%s; trying again until it works", error.message)
+                elif error.message != report.trouble:
+                    _log.info("%s", error.message)
+                report.trouble = error.message
+                await _first_of(pause, stopping)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            finally:
+                late.cancel()
+            if self._was_cut_off and not report.trouble:
+                report.troubles += 1
+                _log.warning("the connection to the server was lost, and made again")
+            self._generation = self._js.link.generation
+            if report.trouble:
+                _log.warning("it works again; backup %s has what was published meanwhile", self._newest_id)
+                report.trouble, pause = "", _FIRST_PAUSE_SECONDS
+            if last:
+                return report
+            await _first_of(began + self._options.every_seconds - loop.time(), stopping, self._backlog.due)
+
+    async def close(self) -> None:
+        await self._lookout.close()
+        await self._start_over()
+        await self._leases.give_up(self._reading.values())
+
+    async def _start_over(self) -> None:
+        """Forget what is followed: the next backup begins with what the repository has."""
+        for name in [*self._followed]:
+            await self._leave(name)
+
+    def _say_late(self) -> None:
+        """The store is asked again for minutes before that fails."""
+        if self.report.newest is not None:
+            _log.warning("no backup since %s: the server or the store is slow", self._newest_id)
+
+    @property
+    def _was_cut_off(self) -> bool:
+        """Whether the connection was lost in this round, and made again before anything failed."""
+        return self._js.link.generation != self._generation
+
+    @property
+    def _newest_id(self) -> str:
+        return self.report.newest.id if self.report.newest else "none"
+
+    async def _round(self) -> None:
+        """One backup, if there is something to back up."""
+        begun_ns = self._run.clock_ns()
+        looks, silent = await self._lookout.look()
+        failures = {failure.name: failure for failure in silent}
+        failing = frozenset(failures)
+        # A stream that is still being read counts with those that cannot be read, until it is done.
+        unread = failing | {name for name, task in self._reading.items() if not task.done()}
+        has_read = any(task.done() for task in self._reading.values())
+        due = asyncio.get_running_loop().time() - self._committed_at >= self._options.at_least_every_seconds
+        if not (due or has_read or self._has_changed(looks, unread)):
+            self._up_to_ns = self.report.up_to_ns = begun_ns
+            return
+        try:
+            held = await self._leases.take()
+            await in_thread(self._repository.objects.look_for_damage)
+            await self._find_earlier(looks, failing)
+            receipts = Receipts(self._repository.documents, held.lease.id, format_time(begun_ns), TOOL)
+            if self.report.newest is None:
+                await in_thread(receipts.read_earlier)
+            results, failed = await self._read(looks, receipts, held)
+            if failed and not self._js.link.connected:
+                raise next((one.error for one in failed if one.name not in self._reading), failed[0].error)
+            for failure in failed:
+                failures.setdefault(failure.name, failure)
+            self._leases.check()
+            await self._commit(begun_ns, held.lease, receipts, results, failures=failures)
+        finally:
+            await self._leases.give_up(self._reading.values())
+
+    def _has_changed(self, looks: Mapping[str, Look], unread: frozenset[str]) -> bool:
+        """Whether the newest backup is not what one would be that is made now."""
+        if (
+            self.report.newest is None
+            or unread != self._failing
+            or self._followed.keys() - unread != looks.keys() - unread
+        ):
+            return True
+        return any(self._followed[name].has_changed(look) for name, look in looks.items() if name not in unread)
+
+    async def _commit(
+        self,
+        begun_ns: int,
+        lease: Lease,
+        receipts: Receipts,
+        read: Mapping[str, StreamResult],
+        *,
+        failures: Mapping[str, Failure],
+    ) -> None:
+        # By name: what was read to its end just now may be of a stream that does not answer any more.
+        results = {**self._as_before(failures), **read}
+        missing = [failure for name, failure in failures.items() if name not in results]
+        for name in failures.keys() & results.keys():
+            results[name] = _unanswered(results[name], failures[name])
+        if not results and missing:
+            raise missing[0].error
+        begun = BegunBackup(begun_ns, Chosen(self._source, (), {}), (), receipts, None)
+        streams = [results[name] for name in sorted(results)]
+        report = await in_thread(finish_backup, self._run, begun, streams, missing, lease=lease)
+        manifest = report.manifest
+        assert manifest is not None
+        before = {name: self._last_seq(name) for name in read}
+        for name, result in read.items():
+            await self._followed[name].committed(result)
+        new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
+        stored_bytes = sum(result.stored_bytes for result in read.values())
+        now_ns = self._run.clock_ns()
+        behind = 0.0 if self._up_to_ns is None or self._was_cut_off else (now_ns - self._up_to_ns) / 1e9
+        for name, failure in failures.items():
+            if name not in self._failing:
+                _log.warning("stream %s: %s", name, failure.error.message)
+        self._failing = frozenset(failures)
+        self._up_to_ns = self.report.up_to_ns = begun_ns
+        self.report.committed_ns, self._committed_at = now_ns, asyncio.get_running_loop().time()
+        self.report.add(
+            manifest, tuple(failures[name] for name in sorted(failures)), new, stored_bytes, behind_seconds=behind
+        )
+
+    def _last_seq(self, name: str) -> int:
+        entry = self._followed[name].entry
+        return entry.state.last_seq if entry else 0
+
+    def _as_before(self, names: Iterable[str]) -> dict[str, StreamResult]:
+        """Streams as they were last stored, those that were."""
+        entries = {name: self._followed[name].entry for name in names if name in self._followed}
+        return {
+            name: StreamResult(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
+        }
+
+    async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
+        """Streams that were not followed yet, or are others now, with their last backups."""
+        newest = self.report.newest
+        if newest is not None:
+            key = self._repository.documents.stored_key(layout.manifest_key(newest.id))
+            try:
+                await in_thread(self._repository.store.head, key)
+            except ObjectNotFound:
+                _log.warning("backup %s was removed; the next one builds on what there is", newest.id)
+                await self._start_over()
+        for name in [*self._followed]:
+            if name not in looks and name not in failing:
+                await self._leave(name)
+        new: dict[str, StreamInfo] = {}
+        for name, look in looks.items():
+            followed = self._followed.get(name)
+            if followed is not None and followed.created != look.info.created:
+                await self._leave(name)
+                followed = None
+            if followed is None:
+                new[name] = look.info
+        if not new:
+            return
+        source = self._source
+        incarnations = {
+            name: layout.incarnation(source.cluster, source.account, name, info.created) for name, info in new.items()
+        }
+        earlier = await in_thread(previous_streams, self._repository, incarnations)
+        for name, info in new.items():
+            entry = earlier.get(name)
+            self._followed[name] = Followed(self._js, self._run, source, self._backlog, info=info, entry=entry)
+
+    async def _read(
+        self, looks: Mapping[str, Look], receipts: Receipts, held: HeldLease
+    ) -> tuple[dict[str, StreamResult], list[Failure]]:
+        """Read all that are looked at. One that takes long is read on, and is in a later backup.
+
+        What copies from a stream is read before that is looked at (`downstream.py`).
+        """
+        gate = asyncio.Semaphore(self._run.options.jobs)
+        order = order_of([look.info for look in looks.values()])
+        if order.broken != self._circles:
+            self._circles = order.broken
+            for origin, copies in order.broken.items():
+                _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
+
+        async def read(followed: Followed, look: Look) -> StreamResult:
+            if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
+                await asyncio.wait(copies)
+                look = await self._lookout.again(followed.name) or look
+            async with gate:
+                result = await followed.read_on(look, receipts)
+            infos = {name: other.info for name, other in looks.items()}
+            return result.with_copied(reach_of(look.info, infos))
+
+        new = []
+        # In this order, so that what a stream waits for is among those that are read.
+        for name in [name for stage in order.stages for name in stage]:
+            look = looks[name]
+            if name not in self._reading:
+                task = asyncio.create_task(read(self._followed[name], look))
+                self._reading[name] = task
+                held.readings.add(task)
+                new.append(task)
+        if new:
+            timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
+            await some_of(new, timeout)
+        results: dict[str, StreamResult] = {}
+        failures: list[Failure] = []
+        for_all: list[JsBackupError] = []
+        for name, task in [*self._reading.items()]:
+            if not task.done():
+                failures.append(Failure(name, TransferError("it takes long to read, and is still being read")))
+                continue
+            del self._reading[name]
+            try:
+                results[name] = task.result()
+            except (StoreError, NatsPermissionDenied) as error:
+                for_all.append(error)
+            except JsBackupError as error:
+                failures.append(Failure(name, error))
+        if for_all:
+            raise for_all[0]
+        return results, sorted(failures, key=lambda failure: failure.name)
+
+    async def _leave(self, name: str) -> None:
+        """Follow it no more."""
+        task = self._reading.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        await self._followed.pop(name).close()
+
+
+def _unanswered(result: StreamResult, failure: Failure) -> StreamResult:
+    """What is stored of a stream that cannot be read now."""
+    begun = result.stream.captured.begun
+    note = f"as it was at {begun}, because it could not be read: {failure.error.message}"
+    return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, note)), incomplete=True)
+
+
+async def _first_of(seconds: float, *events: asyncio.Event) -> None:
+    """Wait for so long, or until one of the events is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

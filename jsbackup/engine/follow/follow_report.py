@@ -1,0 +1,66 @@
+"""What following streams has come to, and its line in the log for each backup."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from jsbackup.planning.failure import Failure
+from jsbackup.repository.manifest import Manifest
+
+__all__ = ["FollowReport"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FollowReport:
+    """What came of it so far.
+
+    `behind_seconds` is the longest that what was published was not in a backup while server and store answered;
+    `troubles` is how often they did not, and `trouble` what is wrong now. `failures` are the streams that the newest
+    backup lacks, or has as they were. It was committed at `committed_ns`, and has what was published until `up_to_ns`.
+    """
+
+    backups: int = 0
+    newest: Manifest | None = None
+    messages: int = 0
+    stored_bytes: int = 0
+    behind_seconds: float = 0.0
+    troubles: int = 0
+    trouble: str = ""
+    failures: tuple[Failure, ...] = ()
+    committed_ns: int = 0
+    up_to_ns: int = 0
+
+    def add(
+        self,
+        manifest: Manifest,
+        failures: tuple[Failure, ...],
+        messages: int,
+        stored_bytes: int,
+        *,
+        behind_seconds: float,
+    ) -> None:
+        """A backup was made, of so many new messages, which have waited for it for so long."""
+        self.backups += 1
+        self.newest = manifest
+        self.failures = failures
+        self.messages += messages
+        self.stored_bytes += stored_bytes
+        self.behind_seconds = max(self.behind_seconds, behind_seconds)
+        fields = {
+            "backup": manifest.id,
+            "result": str(manifest.result),
+            "messages": messages,
+            "stored_bytes": stored_bytes,
+            "behind_seconds": round(behind_seconds, 3),
+        }
+        _log.info(
+            "backup %s: %d new messages, %d bytes stored, at most %.1f s behind",
+            manifest.id,
+            messages,
+            stored_bytes,
+            behind_seconds,
+            extra={"fields": fields},
+        )

@@ -1,0 +1,391 @@
+"""One stream that is followed: what it holds now, from what its last backup holds and what has come since.
+
+    entry (as the last backup has it) + tail (`tail.py`) + what the server reports now  ──read_on──▶  the next entry
+
+As for every increment the server says which sequences it has, and what the backup will name is exactly that
+(`join.py`). Where many are deleted their list is not asked for each time: as long as the tail lives, the counts say
+whether anything went. A stream that was restored in place has lost the tail's consumer, and is compared as a whole.
+Wherever something does not fit, or a consumer of ours would disturb (work queues, interest), the
+stream is backed up as `backup --incremental always` does it, which proves everything anew.
+
+A stream that is behind its last backup may have a new leader that has not come to itself yet: that is believed when it
+lasts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.follow.consumers_since import consumers_since
+from jsbackup.engine.follow.left_readers import remove_left_readers
+from jsbackup.engine.follow.tail import Backlog, Tail
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.catch_up import StreamReader, describe_stream
+from jsbackup.engine.read.increment import Increment, PresentSequences, is_intact, plan_increment
+from jsbackup.engine.read.join import carry_out
+from jsbackup.errors import (
+    ApiError,
+    IntegrityError,
+    KeyUnavailable,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.model import StreamState
+from jsbackup.planning.interrupted.staged import about_leftover
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo, stored_config
+from jsbackup.protocol.paging import Listing
+from jsbackup.protocol.responses import is_temporary
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    ConsumerBackup,
+    ReadAs,
+    Reading,
+    SegmentRef,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.segments import SEGMENT_BYTES, SegmentWriter
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
+from jsbackup.times import format_time
+
+__all__ = ["Followed", "Look"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 5
+_FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
+# How long a stream has to be behind its last backup until that is believed.
+_BELIEVED_SECONDS = 10.0
+# How often the list of deleted sequences is asked for where it is long and seems to be the same.
+_ASK_SECONDS = 60.0
+# A tail that nothing came into for so many looks is given up.
+_IDLE_LOOKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A stream as its server describes it. `consumers` is None where they are left out, or if they are `silent`."""
+
+    info: StreamInfo
+    consumers: Listing[ConsumerInfo] | None
+    at_ns: int
+    silent: bool = False
+
+
+class Followed:
+    """A stream with its last backup (`entry`), if there is one, and its tail."""
+
+    def __init__(
+        self,
+        js: JetStream,
+        run: BackupRun,
+        source: Source,
+        backlog: Backlog,
+        *,
+        info: StreamInfo,
+        entry: StreamBackup | None,
+    ) -> None:
+        self.name = info.name
+        self.created = info.created
+        self.entry = entry
+        self._js = js
+        self._run = run
+        self._repository = run.repository
+        self._source = source
+        self._backlog = backlog
+        incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
+        self._incarnation = incarnation
+        self._folder = run.repository.objects.sealing.folder(info.name, incarnation)
+        self._tail: Tail | None = None
+        self._proved = False  # whether the segments of the entry are known to be in the store
+        self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
+        self._asked_ns = 0  # when the server was asked last for all that is deleted, or might have been
+        self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
+        self._next: tuple[StreamState, tuple[int, ...]] | None = None
+        self._behind_since_ns: int | None = None
+        self._no_tail = info.config.get("retention", "limits") != "limits"
+        self._read_anew = False
+        self._idle_looks = 0
+        self._tidy = False  # whether what a killed predecessor left was looked for
+
+    def has_changed(self, look: Look) -> bool:
+        """Whether the last backup does not have all of it."""
+        if self.entry is None or not self._proved or self._has_lost_tail(look) or not self._is_as_stored(look.info):
+            return True
+        if self.entry.config != stored_config(look.info.config):
+            return True
+        entry = self.entry
+        return (
+            look.consumers is not None
+            and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers
+        )
+
+    async def read_on(self, look: Look, receipts: Receipts) -> StreamResult:
+        """The stream as it is now, its messages stored. `committed` is to be told when a manifest names it.
+
+        Raises:
+            NatsError: it cannot be read now; another try may succeed.
+            IntegrityError, StoreError
+        """
+        if not self._tidy:
+            self._tidy = True
+            consumers = None if look.consumers is None else look.consumers.entries.values()
+            await remove_left_readers(self._js, self.name, self._repository.descriptor.id, consumers)
+        if self.entry is not None and any(map(self._repository.objects.is_damaged, self.entry.segments)):
+            self._proved = False
+        if self.entry is not None and not self._proved:
+            stored = await in_thread(stored_segments, self._repository.objects, self._folder, self.entry.segments)
+            self._proved = len(stored) == len(self.entry.segments)
+        if self.entry is None or not self._proved:
+            return await self._anew(look, receipts)
+        if self._has_lost_tail(look):
+            await self.close()
+            self._known = None
+        if self._is_as_stored(look.info) and not self._is_due(look):
+            await self._rest()
+            return self._unread(self.entry, look)
+        self._asked_ns = look.at_ns
+        self._idle_looks = 0
+        self._refuse_behind(look)
+        result = await self._join(self.entry, look, receipts)
+        return await self._anew(look, receipts) if result is None else result
+
+    async def committed(self, result: StreamResult) -> None:
+        """A manifest names it."""
+        self.entry, self._proved = result.stream, True
+        self._compared = ()
+        self._known, self._next = self._next or self._known, None
+        if self._tail is not None:
+            self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
+        elif self._read_anew and not self._no_tail and result.stream.segments:
+            # At once: the message that it begins with may be gone when the next ones have come.
+            self._begin_tail(result.stream)
+        self._read_anew = False
+
+    async def close(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            await tail.close()
+
+    def _refuse_behind(self, look: Look) -> None:
+        assert self.entry is not None
+        if look.info.state.last_seq >= self.entry.state.last_seq:
+            self._behind_since_ns = None
+            return
+        if self._behind_since_ns is None:
+            self._behind_since_ns = look.at_ns
+        if look.at_ns - self._behind_since_ns < _BELIEVED_SECONDS * 1e9:
+            raise TransferError(
+                f"it ends at sequence {look.info.state.last_seq} and ended at {self.entry.state.last_seq} before"
+            )
+
+    def _is_as_stored(self, info: StreamInfo) -> bool:
+        assert self.entry is not None
+        if info.created != self.entry.created or _ends(info.state) != _ends(self.entry.state):
+            return False
+        if not info.deleted or info.deleted == self._compared:  # none, as before, or too many to be told each time
+            return True
+        present = PresentSequences(info.state, info.deleted)
+        if not all(is_intact(ref, present) for ref in self.entry.segments):
+            return False
+        self._compared = info.deleted
+        return True
+
+    def _is_due(self, look: Look) -> bool:
+        """Whether it is time to ask for the list of what is deleted, where that is long."""
+        return look.info.deleted is None and look.at_ns - self._asked_ns >= _ASK_SECONDS * 1e9
+
+    def _has_lost_tail(self, look: Look) -> bool:
+        """Whether the server does not have the tail's consumer any more."""
+        if self._tail is None or not self._tail.consumer or look.consumers is None:
+            return False
+        inventory = look.consumers
+        return self._tail.consumer not in {*inventory.entries, *inventory.missing, *inventory.offline}
+
+    async def _rest(self) -> None:
+        self._idle_looks += 1
+        if self._idle_looks > _IDLE_LOOKS:
+            await self.close()
+
+    def _unread(self, entry: StreamBackup, look: Look) -> StreamResult:
+        """No message has come or gone."""
+        described = self._described(entry.segments, look, look.info, reused=len(entry.segments), stored_bytes=0)
+        now = described.stream.captured
+        stream = replace(
+            entry,
+            config=described.stream.config,
+            state=described.stream.state,
+            consumers=described.stream.consumers,
+            warnings=described.stream.warnings,
+            captured=replace(entry.captured, begun=now.begun, ended=now.ended),
+        )
+        return replace(described, stream=stream)
+
+    # --- by its tail ---
+
+    async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StreamResult | None:
+        """What the tail makes of it; None if it has to be read in another way."""
+        if self._no_tail:
+            return None
+        info = look.info
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                info = await self._with_deleted(info)
+                writer = SegmentWriter(self._repository.objects, self._folder, entry.segments, note=receipts.note)
+                with closing(writer):
+                    segments = entry.segments
+                    writer.cuts.losing_front = bool(segments) and info.state.first_seq > segments[0].first_seq
+                    plan = await in_thread(plan_increment, entry, entry.segments, info, writer.cuts, anchors=0)
+                    if not isinstance(plan, Increment) or not await self._has_tail(entry, info):
+                        return None
+                    assert self._tail is not None
+                    joined = await carry_out(
+                        self._js,
+                        info,
+                        plan,
+                        None,
+                        writer=writer,
+                        read=self._tail.read,
+                        read_on=partial(_reading_on, self._tail),
+                    )
+                    now = joined.info
+                    if now.deleted is not None or not now.state.deleted:
+                        self._next = (now.state, now.deleted or ())
+                    return self._described(
+                        joined.segments, look, now, reused=joined.reused, stored_bytes=joined.stored_bytes
+                    )
+            except (TransferError, NatsTimeout) as error:
+                if attempt == _ATTEMPTS or not self._js.link.connected:
+                    raise
+                _log.info("stream %s: %s; once more", self.name, error.message)
+                info = await self._js.stream(self.name)
+            except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
+                _log.info("stream %s: %s", self.name, error.message)
+                await self.close()
+                return None
+        raise AssertionError
+
+    async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
+        """Whether there is a tail that goes on where the entry ends."""
+        if self._tail is None:
+            if entry.segments[-1].last_seq not in PresentSequences(info.state, info.deleted or ()):
+                return False
+            self._begin_tail(entry)
+        assert self._tail is not None
+        try:
+            await self._tail.begun()
+        except ApiError as error:
+            if is_temporary(error):
+                raise TransferError(error.message) from error
+            # Limits on consumers. (That the user may make none is for the user to mend.)
+            _log.warning("stream %s cannot be followed by a consumer, and is read again and again", self.name)
+            _log.info("stream %s: %s", self.name, error.message)
+            await self.close()
+            self._no_tail = True
+            return False
+        return True
+
+    def _begin_tail(self, entry: StreamBackup) -> None:
+        last, state = entry.segments[-1], entry.state
+        # The latest time is that of the last message, unless a clock has stepped: then the tail does not begin.
+        at_ns = state.last_ns if (last.last_seq, entry.read) == (state.last_seq, _FOLLOWED) else last.max_ns
+        owner = self._repository.descriptor.id
+        self._tail = Tail(self._js, self.name, last.last_seq, at_ns, backlog=self._backlog, owner=owner)
+
+    async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
+        """With its deleted sequences: by the counts, where nothing has gone since they were last asked for."""
+        state = info.state
+        if not state.deleted:
+            return replace(info, deleted=())
+        if info.deleted is not None:
+            return info
+        if self._known is not None and self._tail is not None:
+            then, deleted = self._known
+            present = PresentSequences(then, deleted)
+            gone = present.count(then.first_seq, state.first_seq - 1)
+            if then.first_seq <= state.first_seq <= then.last_seq and (
+                then.messages - gone + state.last_seq - then.last_seq == state.messages
+            ):
+                return replace(info, deleted=tuple(s for s in deleted if s >= state.first_seq))
+        return await describe_stream(self._js, self.name)
+
+    # --- otherwise ---
+
+    async def _anew(self, look: Look, receipts: Receipts) -> StreamResult:
+        """As a backup does it."""
+        await self.close()
+        self._next = None
+        self._known = None
+        result = await back_up_stream(
+            self._run, self._js, look.info, source=self._source, previous=self.entry, receipts=receipts
+        )
+        self._behind_since_ns = None
+        self._read_anew = True
+        return result
+
+    def _described(
+        self,
+        segments: tuple[SegmentRef, ...],
+        look: Look,
+        info: StreamInfo,
+        *,
+        reused: int,
+        stored_bytes: int,
+    ) -> StreamResult:
+        consumers: tuple[ConsumerBackup, ...] = ()
+        warnings: tuple[str, ...] = ()
+        if look.silent:
+            consumers = self.entry.consumers if self.entry else ()
+            warnings = ("its consumers did not answer in time, and are as they were before",)
+        elif look.consumers is not None:
+            lost = sorted({*look.consumers.missing, *look.consumers.offline})
+            consumers = consumers_since(self.entry.consumers if self.entry else (), look.consumers, info)
+            warnings = tuple(f"consumer {name} did not answer; its positions are not known" for name in lost)
+        warnings = (*about_leftover(info.config), *warnings)
+        totals = total_of(segments)
+        stream = StreamBackup(
+            name=self.name,
+            incarnation=self._incarnation,
+            config=stored_config(info.config),
+            created=info.created,
+            state=info.state,
+            captured=totals.captured(format_time(look.at_ns), format_time(self._run.clock_ns())),
+            archive_format=ArchiveFormat.MESSAGES,
+            digest=totals.digest,
+            segments=segments,
+            consumers=consumers,
+            warnings=warnings,
+            read=_FOLLOWED,
+        )
+        return StreamResult(stream, reused, stored_bytes, incomplete=bool(warnings))
+
+
+@asynccontextmanager
+async def _reading_on(tail: Tail, _info: StreamInfo, _first: int) -> AsyncIterator[StreamReader]:
+    yield tail
+
+
+def _ends(state: StreamState) -> tuple[int, ...]:
+    return state.messages, state.bytes, state.first_seq, state.first_ns, state.last_seq, state.last_ns
+
+
+def _joinable_from(segments: tuple[SegmentRef, ...]) -> int:
+    """The first sequence of the short segments at the end, which the next backup may join with what is new."""
+    cuts = Cuts(0, SEGMENT_BYTES)
+    first = segments[-1].last_seq + 1 if segments else 0
+    for ref in reversed(segments):
+        if not cuts.joinable(extent_of(ref)):
+            break
+        first = ref.first_seq
+    return first

@@ -1,0 +1,160 @@
+"""A look at all streams that are followed, every few seconds: what each of them is now, by its server.
+
+What does not answer in time keeps nobody waiting: the answer is waited for in the background. So one stream without a
+leader, or consumers on a node that is down, hold up no backup of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+from jsbackup.engine.backup.backup import choose_streams
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.follow.followed_stream import Look
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
+from jsbackup.planning.failure import Failure
+from jsbackup.protocol.info import ConsumerInfo
+from jsbackup.protocol.paging import Listing
+
+__all__ = ["Lookout", "some_of"]
+
+_log = logging.getLogger(__name__)
+
+# Streams that come and go are looked for so often.
+_LIST_SECONDS = 5.0
+# Requests about streams that are under way at once.
+_LOOKS_AT_ONCE = 64
+# A stream with no more deleted sequences than that says with each look which they are.
+_FEW_DELETED = 1000
+# How long a stream has to answer.
+_ANSWER_SECONDS = 1.5
+
+
+async def some_of(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> None:
+    """Wait for all of them; after `timeout` seconds for no more than the first one."""
+    done, _ = await asyncio.wait(tasks, timeout=timeout)
+    if not done:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+class Lookout:
+    """Looks at the streams that are chosen by `options`. The first look waits for all of them."""
+
+    def __init__(self, js: JetStream, options: BackupOptions, clock_ns: Callable[[], int]) -> None:
+        self._js = js
+        self._options = options
+        self._clock_ns = clock_ns
+        self._chosen: list[str] | None = None
+        self._silent: tuple[Failure, ...] = ()
+        self._noted: frozenset[str] = frozenset()
+        self._listed_at = asyncio.get_running_loop().time()
+        self._listing: asyncio.Task[None] | None = None
+        self._asking: dict[str, asyncio.Task[Look | None]] = {}
+        self._few_deleted: set[str] = set()
+        self._answered = False
+
+    async def close(self) -> None:
+        await self._forget_asked()
+        if self._listing is not None:
+            self._listing.cancel()
+            await asyncio.gather(self._listing, return_exceptions=True)
+
+    async def look(self) -> tuple[dict[str, Look], list[Failure]]:
+        """Every stream that is followed, as it is now, and those that did not answer."""
+        chosen = await self._list_now_and_then()
+        gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        looks: dict[str, Look] = {}
+        failures = list(self._silent)
+        # What did not answer in time is left to answer later, and nobody waits for it meanwhile.
+        for name in [name for name, task in self._asking.items() if task.done()]:
+            self._asking.pop(name).exception()
+        asked = [name for name in chosen if name not in self._asking]
+        self._asking.update({name: asyncio.create_task(self._describe(name, gate)) for name in asked})
+        if asked:
+            timeout = _ANSWER_SECONDS if self._answered else None
+            await some_of([self._asking[name] for name in asked], timeout)
+        for name in chosen:
+            if not self._asking[name].done():
+                failures.append(Failure(name, NatsTimeout(f"no answer within {_ANSWER_SECONDS:g} s")))
+                continue
+            task = self._asking.pop(name)
+            try:
+                if (found := task.result()) is not None:
+                    looks[name] = found
+            except NatsError as error:
+                failures.append(Failure(name, error))
+            except FormatError as error:  # an answer that makes no sense: the next one may
+                failures.append(Failure(name, TransferError(error.message)))
+        if failures and not looks:
+            await self._forget_asked()
+            raise failures[0].error
+        self._answered = True
+        return looks, sorted(failures, key=lambda failure: failure.name)
+
+    async def again(self, name: str) -> Look | None:
+        """One of the streams as it is now, later than it was looked at; None if it is gone. Raises NatsError."""
+        return await self._describe(name, asyncio.Semaphore())
+
+    async def _forget_asked(self) -> None:
+        for task in self._asking.values():
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        self._asking.clear()
+
+    async def _list_now_and_then(self) -> list[str]:
+        """The streams to follow. A cluster without one of its nodes takes its time for a list: only the first one is
+        waited for."""
+        now = asyncio.get_running_loop().time()
+        if self._listing is not None and self._listing.done():
+            listing, self._listing = self._listing, None
+            if isinstance(error := listing.exception(), NatsError | FormatError):
+                _log.info("the streams cannot be listed now: %s", error.message)
+            else:
+                listing.result()
+        if self._chosen is None:
+            await self._list()
+        elif self._listing is None and now - self._listed_at >= _LIST_SECONDS:
+            self._listed_at = now
+            self._listing = asyncio.create_task(self._list())
+        assert self._chosen is not None
+        return self._chosen
+
+    async def _list(self) -> None:
+        options = self._options
+        try:
+            infos, silent, notes = await choose_streams(self._js, options.streams, options.exclude)
+        except UsageError as error:
+            if self._chosen is None:
+                raise
+            # What was there when it began may go, and come back.
+            _log.warning("%s any more", error.message)
+            infos, silent, notes = await choose_streams(self._js, (), options.exclude)
+            infos = [info for info in infos if any(glob.matches(info.name) for glob in options.streams)]
+            silent = [one for one in silent if any(glob.matches(one.name) for glob in options.streams)]
+        for note in notes:
+            if note not in self._noted:
+                _log.warning("%s", note)
+        self._noted = frozenset(notes)
+        self._chosen = [info.name for info in infos]
+        self._silent = tuple(silent)
+
+    async def _describe(self, name: str, gate: asyncio.Semaphore) -> Look | None:
+        """None if it is gone."""
+        async with gate:
+            at_ns = self._clock_ns()
+            info = await self._js.find_stream(name, deleted_details=name in self._few_deleted)
+            if info is None:
+                return None
+            (self._few_deleted.add if info.state.deleted <= _FEW_DELETED else self._few_deleted.discard)(name)
+            consumers: Listing[ConsumerInfo] | None = None
+            if self._options.consumers:
+                try:
+                    async with asyncio.timeout(None if not self._answered else _ANSWER_SECONDS / 2):
+                        consumers = await self._js.consumers(name)
+                except TimeoutError:
+                    return Look(info, None, at_ns, silent=True)
+            return Look(info, consumers, at_ns)

@@ -1,0 +1,365 @@
+"""The end of a stream as it grows: its new messages, held in memory until a backup has taken them.
+
+A push consumer lives as long as the tail, so what is published is here a moment later. It begins with the last message
+that the last backup knows, by its sequence and its time to the nanosecond: if another one is there, the stream has lost
+its end and gone on under the same sequences (`increment.py` says how that comes about), and the tail fails. Deliveries
+are counted from 1 without a gap, so a consumer that was made anew behind our back (a node that restarted) is noticed,
+and so is one that left something out. What is in the tail is then what the stream has had from there on; which of it
+is still there the server tells, as for every increment.
+
+Memory is bounded for all tails together (`Backlog`). A tail that finds no room stops reading, which stops the server by
+its flow control: it keeps what is to come. Messages that a backup has taken stay as long as there is room, because the
+next one may join them with what is new.
+
+A tail whose connection is lost keeps what it has, and goes on from there when it is resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.read.consume import is_control, position_of, read_messages, reader_config
+from jsbackup.errors import DigestMismatch, FormatError, JsBackupError, NatsError, NatsTimeout, TransferError
+from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA, columns_from_batch
+from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.protocol.events import Message
+from jsbackup.protocol.info import StreamInfo
+
+__all__ = ["Backlog", "Tail"]
+
+# A piece is packed when it has so many messages, or so many raw bytes: what every stream may hold beyond the backlog.
+_PIECE_MESSAGES = 8192
+_PIECE_BYTES = 1 << 20
+_ENTRY_BYTES = 16  # of a message beside its contents
+# Heartbeats come twice in the time after which a consumer counts as gone.
+_IDLE_SECONDS = 2.5
+_SILENT_SECONDS = 6.0
+# How long a tail waits for the message that proves its beginning, and for one that the server told of before it asks.
+_BEGIN_SECONDS = 10.0
+_ASK_SECONDS = 0.2
+
+
+class Backlog:
+    """What all tails hold together: at most `limit_bytes` packed, and one piece of each stream besides.
+
+    `due` is set when `due_bytes` (raw) have come that no backup has taken.
+    """
+
+    def __init__(self, limit_bytes: int, due_bytes: int) -> None:
+        self.due = asyncio.Event()
+        self._limit_bytes = limit_bytes
+        self._due_bytes = due_bytes
+        self._tails: set[Tail] = set()
+        self._changed = asyncio.Event()
+
+    def enter(self, tail: Tail) -> None:
+        self._tails.add(tail)
+
+    def leave(self, tail: Tail) -> None:
+        self._tails.discard(tail)
+        self.changed()
+
+    def changed(self) -> None:
+        """Something was read or let go of."""
+        self._changed.set()
+
+    def added(self) -> None:
+        """A piece has come."""
+        if sum(tail.new_bytes for tail in self._tails) >= self._due_bytes:
+            self.due.set()
+
+    async def room_for(self, tail: Tail) -> None:
+        """Wait until there is room for more, or nothing of `tail` waits to be read."""
+        while tail.unread and self._held() > self._limit_bytes:
+            for other in self._tails:
+                while self._held() > self._limit_bytes and other.forget_one():
+                    pass
+            if self._held() <= self._limit_bytes:
+                return
+            self.due.set()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _held(self) -> int:
+        return sum(tail.held_bytes for tail in self._tails)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    first: int
+    last: int
+    raw_bytes: int
+    packed: PackedBatch
+
+
+class _Rows:
+    """Messages that are not packed yet, by columns."""
+
+    def __init__(self) -> None:
+        self.sequences: list[int] = []
+        self.times: list[int] = []
+        self.subjects: list[str] = []
+        self.headers: list[bytes | None] = []
+        self.data: list[bytes] = []
+        self.raw_bytes = 0
+
+    def add(self, sequence: int, timestamp_ns: int, message: Message) -> None:
+        self.sequences.append(sequence)
+        self.times.append(timestamp_ns)
+        self.subjects.append(message.subject)
+        self.headers.append(message.headers or None)
+        self.data.append(message.data)
+        self.raw_bytes += len(message.subject) + len(message.headers) + len(message.data) + _ENTRY_BYTES
+
+    @property
+    def full(self) -> bool:
+        return self.raw_bytes >= _PIECE_BYTES or len(self.sequences) >= _PIECE_MESSAGES
+
+    def packed(self) -> _Piece:
+        """FormatError if a sequence or a time is none."""
+        schema = BATCH_SCHEMA
+        subjects: list[str] | list[bytes] = self.subjects
+        try:
+            try:
+                array = pa.array(subjects, pa.string())
+            except UnicodeEncodeError:
+                schema = BINARY_SUBJECT_SCHEMA
+                array = pa.array([subject.encode("utf-8", "surrogateescape") for subject in self.subjects], pa.binary())
+            columns = [
+                pa.array(self.sequences, pa.int64()),
+                pa.array(self.times, pa.int64()),
+                array,
+                pa.array(self.headers, pa.binary()),
+                pa.array(self.data, pa.binary()),
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        except (OverflowError, pa.ArrowInvalid) as error:
+            raise FormatError("a message has no valid sequence or time") from error
+        return _Piece(self.sequences[0], self.sequences[-1], self.raw_bytes, PackedBatch(batch))
+
+
+class Tail:
+    """The end of `stream` after sequence `at`, where the message has the time `at_ns`. Reads from when it is made.
+
+    `owner` is the repository that it is for (`left_readers.py`).
+    """
+
+    def __init__(self, js: JetStream, stream: str, at: int, at_ns: int, *, backlog: Backlog, owner: str = "") -> None:
+        self.stream = stream
+        self.at, self.at_ns = at, at_ns  # the last message that came
+        self._js = js
+        self._owner = owner
+        self._base = at  # everything after it is here
+        self._needed_from = at + 1  # what has to stay; what is before may go
+        self._taken_to = at  # what a backup has
+        self._pieces: deque[_Piece] = deque()
+        self._rows = _Rows()
+        self._changed = asyncio.Event()
+        self._failure: JsBackupError | None = None
+        self._begun = False
+        self.consumer = ""  # its name, once it has one
+        self._wanted = False  # somebody waits for what comes
+        self._backlog = backlog
+        backlog.enter(self)
+        self._task = asyncio.create_task(self._run())
+
+    # --- what the backlog asks ---
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory, packed."""
+        return sum(piece.packed.size for piece in self._pieces)
+
+    @property
+    def new_bytes(self) -> int:
+        """Raw bytes that no backup has."""
+        return sum(piece.raw_bytes for piece in self._pieces if piece.last > self._taken_to)
+
+    @property
+    def unread(self) -> bool:
+        return bool(self._pieces) and self._pieces[-1].last >= self._needed_from
+
+    def forget_one(self) -> bool:
+        """Let go of the oldest piece, if it can be spared."""
+        if not self._pieces or self._pieces[0].last >= self._needed_from:
+            return False
+        self._base = self._pieces.popleft().last
+        return True
+
+    # --- what a backup asks ---
+
+    async def begun(self) -> None:
+        """Wait until it has proved to go on where the stream was. Resumes it after a failure.
+
+        Raises:
+            DigestMismatch: the stream has lost its end, or it cannot be told whether it has; this tail is of no use.
+            NatsError: it cannot be read now, or not by a consumer.
+        """
+        if isinstance(self._failure, TransferError | NatsTimeout):
+            await asyncio.wait({self._task})
+            self._failure, self._begun = None, False
+            self._task = asyncio.create_task(self._run())
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                while not self._begun:
+                    await self._change()
+        except TimeoutError:
+            raise DigestMismatch(f"sequence {self.at} of {self.stream} was not delivered") from None
+
+    async def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The messages from `first` to `last`, as they come. `last` is one that `info` told of. Raises NatsError."""
+        self._needed_from = first
+        if first <= self._base:
+            base = min(last, self._base)
+            async with aclosing(read_messages(self._js, info, _nobody, first=first, last=base)) as batches:
+                async for batch in batches:
+                    yield batch
+            first = base + 1
+        while first <= last:
+            self._needed_from = first
+            self._backlog.changed()
+            piece = next((piece for piece in self._pieces if piece.last >= first), None)
+            if piece is None:
+                if self.at < first and not await self._more(last):
+                    break
+                self._pack()
+                continue
+            first = piece.last + 1
+            batch = _within(piece.packed.unpack(), self._needed_from, last)
+            if batch.num_rows:
+                yield batch
+        self._needed_from = last + 1
+        self._backlog.changed()
+
+    def passed(self, last: int) -> int:
+        """Up to where, and at most to `last`, whatever was there has come."""
+        return min(self.at, last)
+
+    def settle(self, taken_to: int, keep_from: int) -> None:
+        """A backup has everything up to `taken_to`, of which what is from `keep_from` on may be needed once more."""
+        self._taken_to = taken_to
+        self._needed_from = taken_to + 1
+        while self._pieces and self._pieces[0].last < min(keep_from, self._needed_from) and self.forget_one():
+            pass
+        self._backlog.changed()
+
+    async def close(self) -> None:
+        self._backlog.leave(self)
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _change(self) -> None:
+        """Wait for something to happen. Raises what it failed with."""
+        if self._failure is not None:
+            raise self._failure
+        self._changed.clear()
+        await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _more(self, last: int) -> bool:
+        """Wait for what comes next; False if nothing more comes up to `last`: it has gone meanwhile."""
+        packed = self._packed_to
+        waited = 0.0
+        at = self.at
+        self._wanted = True
+        try:
+            while self.at < last and self._packed_to == packed:
+                try:
+                    async with asyncio.timeout(_ASK_SECONDS):
+                        await self._change()
+                except TimeoutError:
+                    told = await self._js.consumer(self.stream, self.consumer)
+                    if told.num_pending == 0 and told.delivered.stream <= self.at:
+                        return bool(self._rows.sequences)
+                    waited = waited + _ASK_SECONDS if self.at == at else 0.0
+                    at = self.at
+                    if waited > _SILENT_SECONDS:
+                        raise TransferError(f"following {self.stream}: its consumer has stopped") from None
+            return True
+        finally:
+            self._wanted = False
+
+    @property
+    def _packed_to(self) -> int:
+        return self._pieces[-1].last if self._pieces else self._base
+
+    # --- what comes ---
+
+    async def _run(self) -> None:
+        try:
+            async with self._js.link.subscribe(self._js.link.new_inbox()) as subscription:
+                if self.consumer:  # of the connection that was lost
+                    with suppress(NatsError):
+                        await self._js.delete_consumer(self.stream, self.consumer)
+                config = reader_config(subscription.subject, self.at, _IDLE_SECONDS, self._owner)
+                self.consumer = (await self._js.create_consumer(self.stream, config)).name
+                try:
+                    await self._receive(subscription)
+                finally:
+                    if self._js.link.connected:  # else it goes by itself
+                        with suppress(NatsError):
+                            await self._js.delete_consumer(self.stream, self.consumer)
+        except JsBackupError as error:
+            self._failure = error
+        finally:
+            self._changed.set()
+
+    async def _receive(self, subscription: Subscription) -> None:
+        deliveries = 0
+        while True:
+            message = subscription.next_nowait()
+            if message is None:
+                if self._wanted:
+                    self._changed.set()
+                try:
+                    message = await subscription.next(_SILENT_SECONDS)
+                except NatsTimeout as error:
+                    raise TransferError(f"following {self.stream}: its consumer went silent") from error
+            if is_control(message):
+                if message.reply:
+                    await subscription.publish(message.reply)
+                continue
+            at = position_of(self.stream, message.reply or "")
+            deliveries += 1
+            if at.delivery != deliveries:
+                raise TransferError(f"following {self.stream}: delivery {at.delivery} came as number {deliveries}")
+            if not self._begun:
+                if (at.sequence, at.timestamp_ns) != (self.at, self.at_ns):
+                    raise DigestMismatch(f"sequence {self.at} of {self.stream} is not there, or not what it was")
+                self._begun = True
+                self._changed.set()
+                continue
+            if at.sequence <= self.at:
+                raise TransferError(f"following {self.stream}: sequence {at.sequence} came after {self.at}")
+            self.at, self.at_ns = at.sequence, at.timestamp_ns
+            self._rows.add(at.sequence, at.timestamp_ns, message)
+            if self._rows.full:
+                self._pack()
+                self._changed.set()
+                await self._backlog.room_for(self)
+
+    def _pack(self) -> None:
+        if self._rows.sequences:
+            rows, self._rows = self._rows, _Rows()
+            self._pieces.append(rows.packed())
+            self._backlog.added()
+
+
+def _nobody(_byte_count: int, _messages: int) -> None:
+    """Wants to know how far it is."""
+
+
+def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    sequences: memoryview[int] = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
+    start = bisect_left(sequences, first)
+    return batch.slice(start, bisect_right(sequences, last) - start)

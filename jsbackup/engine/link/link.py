@@ -1,0 +1,468 @@
+"""The link to a NATS server: the one place that knows nats-py. Plain values in and out, errors from jsbackup.errors.
+
+- Headers are handed over byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
+  spaces; so `_Client` takes each message where the parser has cut it, before that.
+- A connection is never revived by nats-py (`peer.py` says why and who does it). When it is lost, whatever the way, the
+  conversation ends, and with it everything that waits.
+- Nothing of nats-py reaches stderr: its errors arrive through callbacks and are kept, its logger is silent.
+- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches a denial with what
+  it is about, which then fails at once instead of waiting for its timeout.
+
+nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
+`_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
+`_flusher_task`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of them changes its meaning. Long
+because none of this may be known anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, Final, Self
+
+import nats.errors
+import nats.protocol.parser
+from nats.aio.client import Client, RawCredentials
+from nats.aio.transport import TcpTransport, Transport
+from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
+
+from jsbackup.config import Connection, Nkey, Secret, UserJwt, UserPassword
+from jsbackup.engine.link.diagnosis import NoTls, connect_error, plain_reason
+from jsbackup.engine.link.peer import Candidate, NatsConnection, Peer
+from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
+from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.link.tls import tls_context
+from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError
+from jsbackup.model import JsonObject
+from jsbackup.names import BLANKS
+from jsbackup.protocol.events import Message
+from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
+
+__all__ = ["Link", "Subscription"]
+
+# A peer that answers no PING for three intervals is gone. Generous: a server writing a restore to a slow disk does not
+# read the restore's connection meanwhile, and transfers have tighter watchdogs of their own.
+_PING_INTERVAL_SECONDS: Final = 20
+# An orderly end writes what is still to be written. After a failed TLS handshake nats-py would wait for ever.
+_CLOSE_SECONDS: Final = 2.0
+_ABANDON_SECONDS: Final = 0.1
+# Published bytes that may wait in this process before `publish` waits for the socket: enough to keep it busy.
+_PENDING_LIMIT_BYTES: Final = 2 << 20
+# The server's own bounds: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
+_MESSAGE_LIMIT_BYTES: Final = 65 << 20
+_CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
+
+_VIOLATION = re.compile(rf'permissions violation for ({PUBLISH}|{REPLY}|{SUBSCRIBE}) ("(?:[^"\\]|\\.)*")')
+_NOT_A_SUBJECT = re.compile(rf"[{BLANKS}\0]|\A\.|\.\.|\.\Z|\A\Z")
+
+
+# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects that
+# hold a vertical tab or a form feed.
+_ARGUMENTS = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
+_PATTERNS: Final = {
+    "MSG_RE": re.compile(rb"\AMSG" + _ARGUMENTS + rb"(\d+)\r\n"),
+    "HMSG_RE": re.compile(rb"\AHMSG" + _ARGUMENTS + rb"(\d+)[ \t]+(\d+)\r\n"),
+}
+# The same code with these patterns, so that nats-py stays as it is for others in this process.
+_parse: Final = FunctionType(Parser.parse.__code__, {**nats.protocol.parser.__dict__, **_PATTERNS}, "parse", (b"",))
+
+
+class _BoundedParser(Parser):
+    """nats-py's parser, which would gather a message of any announced size, or a control line without end."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        await _parse(self, data)
+        if self.state == AWAITING_MSG_PAYLOAD:
+            if self.needed > _MESSAGE_LIMIT_BYTES:
+                raise nats.errors.ProtocolError
+        elif len(self.buf) > _CONTROL_LINE_LIMIT_BYTES:
+            raise nats.errors.ProtocolError
+
+
+class _Client(Client):
+    """nats-py's client, with what arrives and what greets taken out where it is still whole."""
+
+    def __init__(self, wire: _Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self._ps = _BoundedParser(self)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        # No call of super: it would parse the headers and queue the message, with limits that drop.
+        if headers and len(headers) + len(data) != self._ps.needed:
+            raise nats.errors.ProtocolError  # the parser believes headers that are longer than their message
+        text = subject.decode("utf-8", "surrogateescape")
+        answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
+        self._wire.conversation.deliver(sid, Message(text, answer_to, headers or b"", data))
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        self._wire.take_info(info, initial_connection)
+        await super()._process_info(info, initial_connection)
+
+    def _connect_command(self) -> bytes:
+        # nats-py leaves the token out where there is a user and a password; an auth callout may want both.
+        command: bytes = super()._connect_command()
+        if self._wire.token_on_top is None:
+            return command
+        options = json.loads(command.removeprefix(b"CONNECT "))
+        options["auth_token"] = self._wire.token_on_top
+        return b"CONNECT " + json.dumps(options).encode() + b"\r\n"
+
+
+class _Wire:
+    """One connection, from the attempt until it is lost or closed. Never reconnects."""
+
+    def __init__(self, candidate: Candidate, connection: Connection, generation: int) -> None:
+        self.server = candidate.server
+        self.generation = generation
+        self.conversation = Conversation(str(self.server))
+        self.client = _Client(self)
+        self.info: JsonObject = {}
+        self.account: str | None = None
+        self.quickest_seconds: float | None = None
+        self.token_on_top: str | None = None
+        self._tls_hostname = candidate.tls_hostname
+        self._connection = connection
+        self._open = False
+        self._last_error: BaseException | None = None
+        self._pings: set[asyncio.Task[None]] = set()
+
+    # ---------------------------------------------------------------------------------------------- connecting
+
+    async def open(self, name: str) -> None:
+        """Connects, logs in, subscribes to the inbox. Raises NatsError or UsageError, and leaves nothing open then."""
+        try:
+            async with asyncio.timeout(self._connection.timeout_seconds):
+                await self._log_in(name)
+                self._open = True
+                inbox = self.client.new_inbox()
+                self.conversation.use_inbox(inbox, self.client._sid + 1)
+                await self.client.subscribe(f"{inbox}.*")
+                # Behind its answer there is nothing left to come of denials, or of the second INFO (from 2.12 on).
+                await self.flush(self._connection.timeout_seconds)
+        except (OSError, TimeoutError, nats.errors.Error, NatsError, NoTls) as error:
+            # nats-py tells what is wrong with an address by callback, and then only that no server is left.
+            unclear = isinstance(error, (nats.errors.NoServersError, TransferError))
+            told = self._last_error if unclear else None
+            await self._end(_ABANDON_SECONDS)
+            raise connect_error(self.server, self._connection, self.info, told or error) from None
+        except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
+            await self._end(_ABANDON_SECONDS)
+            raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error
+        except asyncio.CancelledError:
+            await self._end(_ABANDON_SECONDS)
+            raise
+
+    async def _log_in(self, name: str) -> None:
+        connection = self._connection
+        own = self.server.login is not None or self.server.token is not None
+        login = self.server.login if own else connection.login
+        token = self.server.token if own else connection.token
+        user = password = seed = bearer = None
+        credentials: RawCredentials | None = None
+        match login:
+            case UserPassword():
+                user, password = login.user, login.password.reveal()
+                self.token_on_top = token.reveal() if token is not None else None
+            case Nkey():
+                seed = login.seed.reveal()
+            case UserJwt(seed=None):
+                bearer = login.jwt.reveal().encode()
+            case UserJwt(seed=Secret() as signer):
+                credentials = _decorated(login.jwt.reveal(), signer.reveal())
+        await self.client.connect(
+            servers=[str(self.server)],
+            name=name,
+            error_cb=self._on_error,
+            allow_reconnect=False,
+            # nats-py tries the address twice then, without a pause; the timeout around bounds both.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=connection.timeout_seconds,  # type: ignore[arg-type]  # annotated int, used as float
+            ping_interval=_PING_INTERVAL_SECONDS,
+            tls=tls_context(connection.tls),
+            tls_hostname=self._tls_hostname,
+            tls_handshake_first=connection.tls.first,
+            user=user,
+            password=password,
+            token=token.reveal() if token is not None else None,
+            nkeys_seed_str=seed,
+            user_credentials=credentials,
+            user_jwt_cb=None if bearer is None else lambda: bearer,
+            signature_cb=None if bearer is None else lambda nonce: b"",
+            inbox_prefix=connection.inbox_prefix,
+            # No limit there: beyond it nats-py waits in `publish`, for ever if the connection goes meanwhile.
+            pending_size=0,
+        )
+        # A server that hangs up instead of answering CONNECT leaves nats-py neither connected nor complaining.
+        if not self.client.is_connected:
+            raise self._last_error or nats.errors.UnexpectedEOF()
+        _join_writes(self.client._transport)
+        for task in (self.client._reading_task, self.client._flusher_task):
+            if task is not None:
+                task.add_done_callback(self._task_ended)
+
+    def take_info(self, info: JsonObject, initial: bool) -> None:
+        """The server's INFO. The first comes before TLS and credentials: this is where plain text is refused."""
+        payload_limit = info.get("max_payload")
+        if not isinstance(payload_limit, int) or payload_limit <= 0:
+            raise nats.errors.ProtocolError
+        tls = self._connection.tls
+        if initial and tls.required and not tls.first:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise NoTls
+            info["tls_required"] = True  # nats-py looks at nothing else
+        self.info = {**self.info, **info}
+        if isinstance(account := info.get("remote_account"), str):
+            self.account = account
+
+    # ------------------------------------------------------------------------------------------------- talking
+
+    async def publish(
+        self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.conversation.check()
+        limit = self.info["max_payload"]
+        if len(payload) > limit:
+            raise NatsError(
+                f"a message of {len(payload)} bytes for {subject} is more than the {limit} that {self.server} allows",
+                hint="Raise max_payload on the server, or send smaller messages.",
+            )
+        if _NOT_A_SUBJECT.search(subject) or (reply is not None and _NOT_A_SUBJECT.search(reply)):
+            raise NatsError(f"not a subject to publish to: {subject!r} with reply {reply!r}")
+        try:
+            await self.client.publish(subject, payload, reply or "", dict(headers) if headers else None)
+        except (nats.errors.Error, UnicodeEncodeError) as error:
+            self.conversation.check()
+            raise NatsError(f"cannot publish to {subject!r}: {plain_reason(error)}") from error
+        if self.client.pending_data_size > _PENDING_LIMIT_BYTES:
+            await self._written(_PENDING_LIMIT_BYTES)
+
+    async def _written(self, limit_bytes: int) -> None:
+        """Waits until at most `limit_bytes` wait for the socket. (nats-py's own wait can outlive the connection.)"""
+        while self.client.pending_data_size > limit_bytes:
+            self.conversation.check()
+            await asyncio.sleep(0)  # a turn for nats-py's task that writes
+            transport = self.client._transport
+            if transport is None:
+                raise RuntimeError("nats-py has no transport")
+            try:
+                await transport.drain()  # type: ignore[no-untyped-call]
+            except OSError as error:
+                self.lose(error)
+
+    async def request(
+        self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> Message:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with self.conversation.expecting(subject) as (reply, answer):
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.publish(subject, payload, reply, headers)
+                    message = await answer
+            except TimeoutError:
+                raise NatsTimeout(f"no answer to {subject} within {timeout:g} s") from None
+        seconds = loop.time() - began
+        self.quickest_seconds = seconds if self.quickest_seconds is None else min(seconds, self.quickest_seconds)
+        status = parse_status(message.headers) if not message.data else None
+        if status is not None and status.code == NO_RESPONDERS:
+            raise NatsNoResponders(
+                f"nothing answers on {subject}",
+                hint="JetStream may be off for this server and account, or be reached with --js-domain only.",
+            )
+        return message
+
+    async def flush(self, timeout: float) -> float:
+        """Waits until the server has taken all that was sent; seconds of the round trip at the end of that."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._written(0)  # nats-py sends a PING past what still waits to be written
+        except TimeoutError:
+            raise NatsTimeout(f"{self.server} accepts no data: nothing was sent within {timeout:g} s") from None
+        self.conversation.check()
+        start = loop.time()
+        # A task that is not cancelled when time is up: a late PONG for a cancelled ping would end nats-py's read loop.
+        ping = loop.create_task(self._ping())
+        self._pings.add(ping)
+        ping.add_done_callback(self._pings.discard)
+        await asyncio.wait(
+            {ping, self.conversation.gone}, timeout=deadline - start, return_when=asyncio.FIRST_COMPLETED
+        )
+        self.conversation.check()
+        if not ping.done():
+            raise NatsTimeout(f"no answer to a ping of {self.server} within {timeout:g} s")
+        self.conversation.take_denial()
+        return loop.time() - start
+
+    async def _ping(self) -> None:
+        try:
+            await self.client.flush(timeout=24 * 3600)
+        except nats.errors.Error as error:
+            self.lose(error)
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, subject: str, limit_bytes: int) -> AsyncIterator[Subscription]:
+        self.conversation.check()
+        if _NOT_A_SUBJECT.search(subject):
+            raise NatsError(f"not a subject to subscribe to: {subject!r}")
+        subscription = Subscription(subject, self.generation, self, limit_bytes)
+        sid = self.client._sid + 1  # known to the conversation before the server can answer
+        self.conversation.add(sid, subscription)
+        made = None
+        try:
+            made = await self.client.subscribe(subject)
+            if made._id != sid:
+                raise RuntimeError("nats-py numbers its subscriptions in an unknown way")
+            yield subscription
+        except nats.errors.Error as error:
+            self.conversation.check()
+            raise NatsError(f"cannot subscribe to {subject!r}: {plain_reason(error)}") from error
+        finally:
+            self.conversation.remove(sid)
+            if made is not None and not self.conversation.ended:
+                try:
+                    await made.unsubscribe()
+                except nats.errors.Error as error:
+                    self.lose(error)
+
+    def new_inbox(self) -> str:
+        return self.client.new_inbox()
+
+    def discovered(self) -> list[Candidate]:
+        """The other servers of the cluster, as this one told. Its login and TLS serve for them too."""
+        found = []
+        for address in self.client.discovered_servers:
+            try:
+                host, port = address.hostname, address.port
+            except ValueError:
+                continue
+            if host and port:
+                found.append(Candidate(replace(self.server, host=host, port=port), tls_hostname=self.server.host))
+        return found
+
+    # -------------------------------------------------------------------------------------------------- ending
+
+    async def _on_error(self, error: Exception) -> None:
+        if (violation := _VIOLATION.search(str(error))) is not None:
+            self.conversation.refuse(violation[1], violation[2])
+            return
+        if self._open:
+            self.lose(error)
+        else:
+            self._last_error = error
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A task of nats-py that lives as long as its connection is over, whatever the reason."""
+        cause = None if task.cancelled() else task.exception()
+        self.lose(cause or self._last_error)
+
+    def lose(self, cause: BaseException | None) -> None:
+        """The connection is gone: everything that waits on it fails now."""
+        if self.conversation.ended:
+            return
+        # What the server said before it hung up tells more than that it did.
+        said = self.client.last_error
+        if said is not None and not _VIOLATION.search(str(said)):
+            cause = said
+        self._last_error = cause
+        reason = "no reason was given" if cause is None else plain_reason(cause)
+        self.conversation.end(lambda: TransferError(f"the connection to {self.server} was lost: {reason}"))
+
+    async def close(self) -> None:
+        """Ends it, bounded in time. What still waits fails with NatsError."""
+        await self._end(_CLOSE_SECONDS)
+
+    async def _end(self, seconds: float) -> None:
+        self.conversation.end(lambda: NatsError(f"the connection to {self.server} was closed"))
+        for ping in self._pings:
+            ping.cancel()
+        transport = self.client._transport
+        if not isinstance(transport, TcpTransport):
+            return
+        try:
+            with contextlib.suppress(OSError, TimeoutError, nats.errors.Error):
+                async with asyncio.timeout(seconds):
+                    await self.client.close()
+        finally:
+            # A socket that still has to write would never close by itself if the server hangs.
+            if transport._bare_io_writer is not None:
+                transport._bare_io_writer.transport.abort()
+        await asyncio.sleep(0)  # asyncio closes the socket in its next turn
+
+
+class Link(Peer):
+    """A `Peer` over nats-py."""
+
+    @classmethod
+    async def connect(cls, connection: Connection, *, name: str) -> Self:
+        """Connects to the first of the servers that accepts. `name` shows in the server's monitoring.
+
+        Raises NatsError (NatsTimeout, NatsPermissionDenied), and UsageError for a certificate file that is none.
+        """
+        link = cls(connection, name)
+        await link.open()
+        return link
+
+    @property
+    def login_text(self) -> str:
+        """Who is logged in: the account of a JWT, else the user. Never printed, and no secret is in it."""
+        server = self.server
+        if server.token is not None:
+            return "token"
+        match server.login or self.connection.login:
+            case UserPassword(user=user):
+                return f"user {user}"
+            case Nkey(seed=seed):
+                return f"nkey {_public_key(seed)}"
+            case UserJwt(jwt=jwt):
+                return f"account {_account_of(jwt)}"
+            case _:
+                return "token" if self.connection.token is not None else "nobody"
+
+    async def dial(self, candidate: Candidate, generation: int) -> NatsConnection:
+        wire = _Wire(candidate, self.connection, generation)
+        await wire.open(self.name)
+        return wire
+
+
+def _public_key(seed: Secret) -> str:
+    import nkeys
+
+    return str(nkeys.from_seed(bytearray(seed.reveal().encode())).public_key.decode())
+
+
+def _account_of(jwt: Secret) -> str:
+    """The account whose user it makes, as the JWT itself says: by its own key, or by one that signs for it."""
+    try:
+        body = jwt.reveal().split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return str(claims["nats"].get("issuer_account") or claims["iss"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+
+
+def _join_writes(transport: Transport | None) -> None:
+    """Has many parts written as one.
+
+    In Python 3.12 and early 3.13 `writelines` on a socket that is lost watches its number on, which may be that of the
+    next connection by then: that one never gets through (https://github.com/python/cpython/issues/136234).
+    """
+    if transport is not None:
+        transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
+
+
+def _decorated(jwt: str, seed: str) -> RawCredentials:
+    """JWT and seed as the text of a credentials file, the one form in which nats-py takes both from memory."""
+    return RawCredentials(
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
+        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+    )

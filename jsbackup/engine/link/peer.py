@@ -1,0 +1,265 @@
+"""A NATS server to talk to, over one connection at a time.
+
+A connection is never revived under a transfer: a snapshot whose client reconnects can end with status 204 and a hole,
+and a restore would miss a chunk. So when the connection is lost, every waiting request and every subscription on it
+fails at once with a TransferError. The next `request` or `subscribe` makes a new connection, in a bounded number of
+attempts, and `generation` rises. `publish` never does: what it belongs to is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from jsbackup.config import Connection, Server
+from jsbackup.engine.link.pending_replies import Conversation
+from jsbackup.engine.link.server_facts import ServerFacts
+from jsbackup.engine.link.subscription import DEFAULT_LIMIT_BYTES, Subscription
+from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
+from jsbackup.model import JsonObject
+from jsbackup.protocol.api import Request
+from jsbackup.protocol.events import Message
+from jsbackup.protocol.responses import decode_response
+
+__all__ = ["Candidate", "NatsConnection", "Peer"]
+
+# Attempts to replace a lost connection, with the pause before each. A cluster elects a new leader in that time; a
+# server that restarts with much data takes longer, and that is a matter for the retries of whole transfers.
+RECONNECT_PAUSES_SECONDS: Final = (0.0, 0.2, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A server to try, and the name to check its certificate by if that is not its host."""
+
+    server: Server
+    tls_hostname: str | None = None
+
+
+class NatsConnection(Protocol):
+    """One connection that was made, until it is lost or closed. Methods raise NatsError; see `Peer` for each."""
+
+    server: Server
+    generation: int
+    conversation: Conversation
+    info: JsonObject
+    account: str | None
+    quickest_seconds: float | None  # of the answers so far
+
+    async def publish(
+        self, subject: str, payload: bytes, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None: ...
+
+    async def request(
+        self, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
+    ) -> Message: ...
+
+    def subscribe(self, subject: str, limit_bytes: int) -> AbstractAsyncContextManager[Subscription]: ...
+
+    async def flush(self, timeout: float) -> float:
+        """Waits until the server has taken all that was sent; seconds of the round trip at the end of that."""
+        ...
+
+    def new_inbox(self) -> str: ...
+
+    def discovered(self) -> list[Candidate]:
+        """Other servers that this one told of."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Peer(ServerFacts):
+    """An async context manager that closes the connection."""
+
+    _wire: NatsConnection
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+        self._connecting = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._failed: tuple[float, TransferError] | None = None
+
+    @abstractmethod
+    async def dial(self, candidate: Candidate, generation: int) -> NatsConnection:
+        """Makes one connection. Raises NatsError or UsageError, and leaves nothing open then."""
+
+    async def open(self) -> None:
+        """Makes the first connection, in one attempt on each server."""
+        self._wire = await self._dial_first(self._configured(), generation=1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection. What waits on it, and every later call, raises NatsError."""
+        self._closed.set()
+        await self._wire.close()
+
+    async def _connected(self) -> NatsConnection:
+        """The connection, made anew if it was lost."""
+        asked = asyncio.get_running_loop().time()
+        async with self._connecting:
+            if self._closed.is_set() or not self._wire.conversation.ended:
+                return self._wire
+            if self._failed is not None and self._failed[0] >= asked:
+                # All who waited for the same attempts share their outcome.
+                raise TransferError(self._failed[1].message, hint=self._failed[1].hint)
+            await self._replace(self._wire)
+            return self._wire
+
+    async def _replace(self, lost: NatsConnection) -> None:
+        """Puts a new connection in place of the lost one. Raises TransferError when all attempts have failed."""
+        await lost.close()
+        known = {(c.server.host, c.server.port) for c in self._configured()}
+        others = [c for c in lost.discovered() if (c.server.host, c.server.port) not in known]
+        reason: NatsError | None = None
+        for pause in RECONNECT_PAUSES_SECONDS:
+            await asyncio.sleep(pause)
+            if self._closed.is_set():
+                return
+            try:
+                self._wire = await self._dial_first([*self._configured(), *others], lost.generation + 1)
+            except NatsError as error:
+                reason = error
+                continue
+            if self._closed.is_set():
+                await self._wire.close()
+            return
+        assert reason is not None
+        text = f"the connection was lost and cannot be made again: {reason.message}"
+        failure = TransferError(text, hint=reason.hint)
+        self._failed = asyncio.get_running_loop().time(), failure
+        raise failure from reason
+
+    def _configured(self) -> list[Candidate]:
+        return [Candidate(server) for server in self.connection.servers]
+
+    async def _dial_first(self, candidates: Sequence[Candidate], generation: int) -> NatsConnection:
+        """A connection to the first candidate that accepts. NatsError with the reason of each if none does."""
+        errors: list[NatsError] = []
+        for candidate in candidates:
+            try:
+                return await self.dial(candidate, generation)
+            except NatsError as error:
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        raise NatsError("; ".join(error.message for error in errors), hint=errors[0].hint)
+
+    async def request(
+        self, subject: str, payload: bytes = b"", timeout: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> Message:
+        """Publishes and waits for the answer, by default for the connection's timeout.
+
+        Raises NatsTimeout; NatsPermissionDenied as soon as the server says so; TransferError at once when the
+        connection is lost, or if a lost one cannot be replaced; NatsNoResponders if nobody listens.
+        """
+        wire = await self._connected()
+        return await wire.request(subject, payload, self._seconds(timeout), headers)
+
+    async def api(self, request: Request, timeout: float | None = None) -> JsonObject:
+        """A request to JetStream, its answer checked. Raises as `request`, ApiError, or FormatError."""
+        message = await self.request(request.subject, request.payload, timeout)
+        return decode_response(message.data, request.response_type, request.subject)
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Sends one message on the connection as it is: raises TransferError if that is lost. `flush` tells denials.
+
+        Waits while the socket is behind. What belongs to a transfer is sent with `Subscription.publish` instead.
+        """
+        await self._wire.publish(subject, payload, reply, headers)
+
+    async def denial(self, subject: str, payload: bytes) -> NatsPermissionDenied | None:
+        """Sends a request that nobody's answer is waited for; what the server says if it is not allowed.
+
+        Raises as `publish`, on the connection as it is, and as `flush`.
+        """
+        wire = self._wire
+        with wire.conversation.expecting(subject) as (reply, answer):
+            await wire.publish(subject, payload, reply)
+            await wire.flush(self._seconds(None))  # denials come before its answer
+            error = answer.exception() if answer.done() else None
+        return error if isinstance(error, NatsPermissionDenied) else None
+
+    @asynccontextmanager
+    async def subscribe(self, subject: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> AsyncIterator[Subscription]:
+        """`async with link.subscribe(inbox) as subscription`. It fails once `limit_bytes` wait in it unread."""
+        async with (await self._connected()).subscribe(subject, limit_bytes) as subscription:
+            yield subscription
+
+    def new_inbox(self) -> str:
+        """A subject that nobody else uses, below the inbox prefix."""
+        return self._wire.new_inbox()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until the server has taken all that was published. Raises NatsPermissionDenied if it refused some."""
+        await self._wire.flush(self._seconds(timeout))
+
+    async def rtt(self, timeout: float | None = None) -> float:
+        """Seconds that a ping takes."""
+        return await self._wire.flush(self._seconds(timeout))
+
+    async def round_trip(self) -> float:
+        """Seconds of the quickest answer on this connection, which a round trip is no longer than; else of a ping."""
+        quickest = self._wire.quickest_seconds
+        return await self.rtt() if quickest is None else quickest
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self.connection.timeout_seconds if timeout is None else timeout
+
+    @property
+    def generation(self) -> int:
+        """1 for the first connection, one more for each that replaced a lost one."""
+        return self._wire.generation
+
+    @property
+    def connected(self) -> bool:
+        return not self._wire.conversation.ended
+
+    @property
+    def server(self) -> Server:
+        """The server it is connected to, or was last."""
+        return self._wire.server
+
+    @property
+    def server_info(self) -> JsonObject:
+        return self._wire.info
+
+    async def account(self) -> str | None:
+        """The account of this connection; None if it cannot be learnt.
+
+        Servers from 2.12 on say it when one connects, older ones when asked, if the user may ask.
+        """
+        wire = await self._connected()
+        if wire.account is None:
+            wire.account = await self._ask_about_user(wire, "account")
+        return wire.account
+
+    async def account_name(self) -> str | None:
+        """What the operator of the account calls it; None if it cannot be learnt (servers before 2.12)."""
+        return await self._ask_about_user(await self._connected(), "account_name")
+
+    async def _ask_about_user(self, wire: NatsConnection, what: str) -> str | None:
+        try:
+            answer = await wire.request("$SYS.REQ.USER.INFO", b"", self._seconds(None))
+            found = json.loads(answer.data)["data"][what]
+        except TransferError:
+            raise
+        except (NatsError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return found if isinstance(found, str) and found else None

@@ -1,0 +1,109 @@
+"""Which JetStream a connection leads to, as backups have it (`repository/origin.py`)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.errors import NatsError
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository.manifest import Manifest, Source
+from jsbackup.repository.origin import named_cluster
+from jsbackup.repository.read.lives import Connected, Life
+
+if TYPE_CHECKING:
+    from jsbackup.planning.same_jetstream import JetStreamPlace
+
+__all__ = ["FindBackup", "describe_source", "found_for", "lives_of", "named_source", "place_of", "read_source"]
+
+FindBackup = Callable[[Source], Manifest]
+"""Finds the backup that is meant for the source that is connected to. It reads the store: for a worker thread."""
+
+_log = logging.getLogger(__name__)
+
+_PUBLIC_KEY = re.compile(r"A[A-Z2-7]{55}")
+
+
+async def describe_source(js: JetStream, connection: Connection) -> Source:
+    """Where streams come from, by what the server said. Raises NatsError if the connection breaks."""
+    link = js.link
+    account = await link.account()
+    return Source(
+        server_version=".".join(map(str, link.server_version)),
+        cluster=link.cluster_name or link.server_name or "",
+        account=account or "",
+        domain=connection.js_domain or link.domain,
+        context=connection.context,
+        api_prefix=connection.js_api_prefix,
+        login=None if account else _mark(link.login_text),
+    )
+
+
+async def named_source(js: JetStream, connection: Connection) -> Source:
+    """The same, with the name that an operator gave the account, where it has one and the user may ask for it."""
+    source = await describe_source(js, connection)
+    if not _PUBLIC_KEY.fullmatch(source.account):
+        return source
+    return replace(source, account_name=await js.link.account_name())
+
+
+@with_own_threads
+async def place_of(js: JetStream) -> JetStreamPlace:
+    """The place behind a connection. Raises NatsError."""
+    from jsbackup.planning.same_jetstream import JetStreamPlace  # a backup needs none
+
+    told = js.link.server_info
+    addresses = told.get("connect_urls")
+    return JetStreamPlace(
+        account=await js.link.account(),
+        api_prefix=js.prefix.text,
+        server_id=told.get("server_id"),
+        cluster=js.link.cluster_name,
+        domain=js.link.domain,
+        addresses=frozenset(map(str, addresses) if isinstance(addresses, list) else ()),
+    )
+
+
+@with_own_threads
+async def read_source(connection: Connection) -> Source:
+    """Connect, and describe what is there. Raises NatsError."""
+    async with connect_jetstream(connection) as js:
+        return await _connected(js, connection)
+
+
+def lives_of(streams: Iterable[StreamInfo]) -> dict[str, Life]:
+    """What tells these streams from others of their names."""
+    return {one.name: Life(one.created, one.state.first_ns if one.state.messages else 0) for one in streams}
+
+
+async def _connected(js: JetStream, connection: Connection) -> Source:
+    """With its streams, where nothing else tells the server from others."""
+    source = await describe_source(js, connection)
+    if named_cluster(source.cluster):
+        return source
+    try:
+        listing = await js.streams()
+    except NatsError as error:
+        _log.info("the server's streams cannot be listed: %s", error.message)
+        return source
+    told = {one.name: getattr(source, one.name) for one in fields(source)}
+    return Connected(**told, lives=lives_of(listing.entries.values()))
+
+
+async def found_for(js: JetStream, connection: Connection, backup: Manifest | FindBackup) -> Manifest:
+    """The backup, looked for if it is not known yet. Raises NatsError, and what the search does."""
+    if isinstance(backup, Manifest):
+        return backup
+    return await in_thread(backup, await _connected(js, connection))
+
+
+def _mark(login: str) -> str:
+    """What tells one login from another, and nobody who it is."""
+    return hashlib.sha256(f"jsbackup login\0{login}".encode()).hexdigest()[:8]

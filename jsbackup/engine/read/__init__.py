@@ -1,0 +1,1 @@
+"""Streams read from a server: by snapshot, message by message, or only what is new."""

@@ -1,0 +1,359 @@
+"""Read a stream message by message: what is new in it, or all of it where no snapshot can be had.
+
+Two ways:
+
+- a push consumer without acknowledgements, with the server's flow control, gives everything exactly as it is stored;
+- for work-queue and interest streams, where a consumer of ours would change what is kept, one STREAM.MSG.GET for each
+  sequence, many on the way at once. It gives everything exactly but a subject that is not UTF-8, which comes with
+  U+FFFD in place of the bad bytes.
+
+Direct gets are of no use here although they come in batches: what they add to the headers cannot be taken off again (a
+message without headers and one whose header block is empty come out the same), and a replica that lags may answer.
+
+The end is where the stream ended when reading began. Messages that go meanwhile are simply not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.read.snapshot_transfer import Advance
+from jsbackup.errors import (
+    ApiError,
+    FormatError,
+    NatsError,
+    NatsPermissionDenied,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import JsonObject
+from jsbackup.protocol.events import Message
+from jsbackup.protocol.headers import parse_status
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+
+__all__ = [
+    "IDLE_SECONDS",
+    "MessagePosition",
+    "Row",
+    "is_control",
+    "is_reader",
+    "open_reader",
+    "owner_of",
+    "position_of",
+    "read_messages",
+    "reader_config",
+    "rows_as_batch",
+]
+
+BATCH_BYTES = 4 * 1024 * 1024
+IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
+_ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have nothing left is asked
+_GETS_AT_ONCE = 128
+_FLOW_CONTROL = 100
+_DESCRIPTION = "jsbackup reads this stream"
+_OWNER = "jsbackup.repository"  # metadata key
+# How long a reader stays to which nobody listens: as long as one waits for a reader that is silent.
+_LEFT_SECONDS = 15.0
+_ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One message, as a batch has it."""
+
+    sequence: int
+    timestamp_ns: int
+    subject: bytes
+    headers: bytes | None
+    data: bytes
+
+
+async def read_messages(
+    js: JetStream, info: StreamInfo, advance: Advance, *, first: int = 0, last: int | None = None
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Message batches of the stream, in order: from `first` to `last`, or as far as `info.state` reaches.
+
+    Sequences that `info` knows to be deleted need not be asked for. Raises NatsError, FormatError, UnsupportedError.
+    """
+    if not info.state.messages:
+        return
+    first = max(first, info.state.first_seq)
+    last = info.state.last_seq if last is None else min(last, info.state.last_seq)
+    async with (
+        open_reader(js, info, advance, first=first) as reader,
+        aclosing(reader.read(info, first, last)) as batches,
+    ):
+        async for batch in batches:
+            yield batch
+
+
+@asynccontextmanager
+async def open_reader(
+    js: JetStream, info: StreamInfo, advance: Advance, *, first: int
+) -> AsyncIterator[_ConsumerReader | _GetReader]:
+    """A reader (`catch_up.py`) of the stream that begins at the sequence `first`. Raises NatsError."""
+    inbox = js.link.new_inbox()
+    consumer = await _try_consumer(js, info, inbox, first)
+    if consumer is None:
+        yield _GetReader(js, info.name, advance)
+        return
+    async with js.link.subscribe(inbox) as subscription:
+        try:
+            yield _ConsumerReader(js, info, advance, subscription, consumer=consumer, first=first)
+        finally:
+            with suppress(NatsError):  # then it goes by itself
+                await js.delete_consumer(info.name, consumer.name)
+
+
+async def _batched(rows: AsyncGenerator[Row, None], advance: Advance) -> AsyncGenerator[pa.RecordBatch, None]:
+    batch: list[Row] = []
+    size = 0
+    async with aclosing(rows):
+        async for row in rows:
+            batch.append(row)
+            size += len(row.subject) + len(row.headers or b"") + len(row.data) + 16
+            if size >= BATCH_BYTES:
+                advance(size, len(batch))
+                yield rows_as_batch(batch)
+                batch, size = [], 0
+    if batch:
+        advance(size, len(batch))
+        yield rows_as_batch(batch)
+
+
+def rows_as_batch(rows: list[Row]) -> pa.RecordBatch:
+    """A message batch. FormatError if a sequence or a time is none."""
+    schema = BATCH_SCHEMA
+    subjects: list[bytes] | list[str] = [row.subject for row in rows]
+    try:
+        subjects = [row.subject.decode() for row in rows]
+    except UnicodeDecodeError:
+        schema = BINARY_SUBJECT_SCHEMA
+    try:
+        return pa.RecordBatch.from_arrays(_columns(rows, subjects, schema), schema=schema)
+    except (OverflowError, pa.ArrowInvalid) as error:
+        raise FormatError("a message has no valid sequence or time") from error
+
+
+def _columns(rows: list[Row], subjects: list[bytes] | list[str], schema: pa.Schema) -> list[pa.Array]:
+    return [
+        pa.array([row.sequence for row in rows], pa.int64()),
+        pa.array([row.timestamp_ns for row in rows], pa.int64()),
+        pa.array(subjects, schema.field("subject").type),
+        pa.array([row.headers for row in rows], pa.binary()),
+        pa.array([row.data for row in rows], pa.binary()),
+    ]
+
+
+class _GetReader:
+    """Asks for each message."""
+
+    def __init__(self, js: JetStream, stream: str, advance: Advance) -> None:
+        self._js = js
+        self._stream = stream
+        self._advance = advance
+
+    def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        return _batched(self._rows(info, first, last), self._advance)
+
+    def passed(self, last: int) -> int:
+        return last
+
+    async def _rows(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[Row, None]:
+        deleted = SequenceSet(info.deleted or ())
+        first = max(first, info.state.first_seq)
+        sequences = (sequence for sequence in range(first, last + 1) if sequence not in deleted)
+        while wanted := list(islice(sequences, _GETS_AT_ONCE)):
+            for message in await asyncio.gather(*(self._js.message(self._stream, sequence) for sequence in wanted)):
+                if message is None:
+                    continue
+                if "\ufffd" in message.subject:
+                    raise UnsupportedError(
+                        f"the subject of message {message.sequence} is not UTF-8, and cannot be read exactly on its own"
+                    )
+                yield Row(
+                    message.sequence, message.timestamp_ns, message.subject.encode(), message.headers, message.data
+                )
+
+
+async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int) -> ConsumerInfo | None:
+    """A consumer of ours, which delivers as soon as somebody listens; None where it would disturb or is not allowed."""
+    if info.config.get("retention", "limits") != "limits":
+        return None
+    try:
+        return await js.create_consumer(info.name, reader_config(inbox, first, IDLE_SECONDS))
+    except (ApiError, NatsPermissionDenied):  # limits on consumers, such as max_consumers or consumer_limits
+        return None
+
+
+class _ConsumerReader:
+    """Takes what a consumer of ours delivers.
+
+    The server says with each message how many are to come. That is right for those that were there when the consumer
+    was made. Of later ones the consumer hears a moment after they are stored, so it is asked when it has been quiet.
+    """
+
+    def __init__(
+        self,
+        js: JetStream,
+        info: StreamInfo,
+        advance: Advance,
+        subscription: Subscription,
+        *,
+        consumer: ConsumerInfo,
+        first: int,
+    ) -> None:
+        self._js = js
+        self._stream = info.name
+        self._advance = advance
+        self._subscription = subscription
+        self._consumer = consumer.name
+        self._known_to = info.state.last_seq  # what was there when the consumer was made
+        self._left = consumer.num_pending
+        self._at = first - 1
+        self._ahead: Row | None = None  # came, and lies beyond what was asked for
+
+    def read(self, _info: StreamInfo, _first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+        """What comes next, to `last`: each message comes once."""
+        return _batched(self._rows(last), self._advance)
+
+    def passed(self, last: int) -> int:
+        return last if self._ahead is not None or (not self._left and last <= self._known_to) else self._at
+
+    async def _rows(self, last: int) -> AsyncGenerator[Row, None]:
+        while self._at < last:
+            if self._ahead is None:
+                if not self._left and last <= self._known_to:
+                    return
+                self._ahead = await self._receive()
+                if self._ahead is None:
+                    return
+            if self._ahead.sequence > last:
+                return
+            row, self._ahead = self._ahead, None
+            self._at = row.sequence
+            yield row
+
+    async def _receive(self) -> Row | None:
+        """The next message, None if there is none by now."""
+        silent = 0.0
+        while True:
+            try:
+                message = await self._subscription.next(_ASK_SECONDS if not self._left else IDLE_SECONDS)
+            except NatsTimeout as error:
+                if self._left:
+                    silent += IDLE_SECONDS
+                elif await self._is_done():
+                    return None
+                else:
+                    silent += _ASK_SECONDS
+                if silent >= 3 * IDLE_SECONDS:
+                    raise TransferError(f"reading {self._stream}: its consumer went silent") from error
+                continue
+            if is_control(message):
+                silent = 0.0
+                if message.reply:
+                    await self._subscription.publish(message.reply)
+                elif await self._is_done():  # idle: what was still to come has been deleted
+                    return None
+                continue
+            row, self._left = _row_of(self._stream, message, self._at)
+            return row
+
+    async def _is_done(self) -> bool:
+        """Whether everything has been delivered, and has come. Who may not ask has to believe that it has."""
+        try:
+            consumer = await self._js.consumer(self._stream, self._consumer)
+        except NatsPermissionDenied:
+            return True
+        return consumer.num_pending == 0 and consumer.delivered.stream <= self._at
+
+
+def is_control(message: Message) -> bool:
+    """Whether it is the server's flow control or heartbeat. A stored message may look like one, but has a position."""
+    if message.data or not message.headers or (message.reply or "").count(".") >= _ACK_TOKENS - 1:
+        return False
+    status = parse_status(message.headers)
+    return status is not None and status.code == _FLOW_CONTROL
+
+
+def is_reader(config: JsonObject) -> bool:
+    """Whether a consumer of this configuration is one of ours: a run that was killed leaves it behind for a while."""
+    return config.get("description") == _DESCRIPTION and not config.get("durable_name")
+
+
+def owner_of(config: JsonObject) -> str | None:
+    """The repository for which a reader of ours was made, where it says so."""
+    if not is_reader(config):
+        return None
+    owner = (config.get("metadata") or {}).get(_OWNER)
+    return owner if isinstance(owner, str) else None
+
+
+def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") -> JsonObject:
+    """A consumer of ours that delivers to `inbox` what is stored from `first` on, and a heartbeat when it is idle.
+
+    `owner` is the id of the repository that it is made for: by that it is known when it was left behind.
+    """
+    config = {
+        "name": inbox.replace(".", "-"),
+        "description": _DESCRIPTION,
+        "deliver_subject": inbox,
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": first,
+        "replay_policy": "instant",
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "flow_control": True,
+        "idle_heartbeat": int(idle_seconds * 1e9),
+        "inactive_threshold": int(_LEFT_SECONDS * 1e9),
+    }
+    return {**config, "metadata": {_OWNER: owner}} if owner else config
+
+
+class MessagePosition(NamedTuple):
+    """Where a delivered message stands: in its stream, when it was stored, and among the deliveries of its consumer,
+    from 1; and how many are to come after it."""
+
+    sequence: int
+    delivery: int
+    timestamp_ns: int
+    pending: int
+
+
+def position_of(stream: str, reply: str) -> MessagePosition:
+    """What the ack subject of a delivered message tells. FormatError if it is none."""
+    tokens = reply.split(".")
+    if len(tokens) >= _LONG_ACK_TOKENS - 1:
+        tokens = tokens[4:]
+    elif len(tokens) == _ACK_TOKENS:
+        tokens = tokens[2:]
+    else:
+        raise FormatError(f"reading {stream}: a message without its position")
+    try:
+        return MessagePosition(int(tokens[3]), int(tokens[4]), int(tokens[5]), int(tokens[6]))
+    except ValueError as error:
+        raise FormatError(f"reading {stream}: a message without a valid position") from error
+
+
+def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
+    """A delivered message, and how many are to come after it."""
+    at = position_of(stream, message.reply or "")
+    if at.sequence <= last:
+        raise TransferError(f"reading {stream}: sequence {at.sequence} came after {last}")
+    subject = message.subject.encode("utf-8", "surrogateescape")
+    return Row(at.sequence, at.timestamp_ns, subject, message.headers or None, message.data), at.pending

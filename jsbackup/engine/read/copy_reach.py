@@ -1,0 +1,61 @@
+"""How far the streams of a server have copied from each of their origins, as the server can say it.
+
+What is stored of a stream says it by its marks (`transforms/copy_positions.py`), but for messages that have been
+deleted or acknowledged since. From 2.15 on STREAM.INFO has the sequence. Before, it is known where origin and copy
+stand still: then a copy without a lag has looked at everything that the origin has.
+"""
+
+from __future__ import annotations
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.errors import NatsError
+from jsbackup.planning.copies.copy_facts import key_of_info, sources_of
+from jsbackup.protocol.info import SourceInfo, StreamInfo
+from jsbackup.repository.manifest import CopiedFrom
+from jsbackup.transforms.copy_positions import is_external, source_key
+
+__all__ = ["ask_copied", "reach_of"]
+
+# Heartbeats come every second, so a copy that stands still with its origin has heard of it since.
+_QUIET_NS = 3_000_000_000
+_HEARD_NS = 30_000_000_000
+
+
+def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFrom, ...]:
+    """How far it had come when it was asked, of each source that this is known of.
+
+    `origins` were asked before it, those of them that are in the same account.
+    """
+    said = {key_of_info(source): source for source in info.sources}
+    found = []
+    for source in sources_of(info.config):
+        key = source_key(source)
+        status = said.get(key)
+        if status is None:
+            continue
+        sequence = status.seq
+        origin = None if is_external(source) else origins.get(source["name"])
+        if not sequence and origin is not None and _stands_still(status, origin):
+            sequence = origin.state.last_seq
+        if sequence:
+            found.append(CopiedFrom(*key, sequence))
+    return tuple(found)
+
+
+def _stands_still(status: SourceInfo, origin: StreamInfo) -> bool:
+    quiet = origin.now_ns - origin.state.last_ns > _QUIET_NS
+    return quiet and not status.lag and status.error is None and 0 <= status.active_ns < _HEARD_NS
+
+
+async def ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
+    """The same of a stream as it is now. Nothing, where the server does not say."""
+    sources = sources_of(info.config)
+    if not sources:
+        return ()
+    try:
+        names = {source["name"] for source in sources if not is_external(source)}
+        asked = {name: await js.find_stream(name) for name in names}
+        now = await js.find_stream(info.name)
+    except NatsError:
+        return ()
+    return () if now is None else reach_of(now, {name: one for name, one in asked.items() if one is not None})

@@ -1,0 +1,120 @@
+"""The order in which streams are read: what copies from a stream is read before it.
+
+A copy is captured whole before the capture of its origin begins, so that an origin in a backup always has what its
+copies have. The other way round a copy that is read last would be ahead: after a restore its server waits for messages
+that the origin lost (`transforms/copy_positions.py`). Streams that have nothing to do with each other are read side by
+side, the largest first; a copy counts for as much as the origins that wait for it.
+
+Where streams copy in a circle, one of them is read although what copies from it has not been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from jsbackup.planning.copies.creation_order import origins_of
+from jsbackup.protocol.info import StreamInfo
+
+__all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingOrder:
+    """`after` names for each stream those that are read before it. `stages` are the streams in an order that does so:
+    those of a stage do not wait for each other. `weights` are the bytes of a stream and of those that wait for it, one
+    after the other. `broken` are origins that are read before some of their copies."""
+
+    after: Mapping[str, frozenset[str]]
+    stages: tuple[tuple[str, ...], ...]
+    weights: Mapping[str, int]
+    broken: Mapping[str, frozenset[str]]
+
+
+def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
+    """The order for these streams. A copy in another account or domain is not among them and counts for nothing."""
+    names = {info.name for info in streams}
+    origins = {info.name: (origins_of(info.config) & names) - {info.name} for info in streams}
+    after: dict[str, set[str]] = {name: set() for name in names}
+    for copy, its in origins.items():
+        for origin in its:
+            after[origin].add(copy)
+    sizes = {info.name: info.state.bytes for info in streams}
+    broken: dict[str, frozenset[str]] = {}
+    left = {name: set(copies) for name, copies in after.items()}
+    stages: list[tuple[str, ...]] = []
+    while left:
+        ready = [name for name, copies in left.items() if not copies & left.keys()]
+        if not ready:
+            # In a circle, or behind one. Of those in it the one with the least to come while the others are read.
+            at = min(_in_circles(left), key=lambda name: (sizes[name], name))
+            broken[at] = frozenset(left[at] & left.keys())
+            after[at] -= broken[at]
+            ready = [at]
+        stages.append(tuple(sorted(ready)))
+        for name in ready:
+            del left[name]
+    weights: dict[str, int] = {}
+    for stage in reversed(stages):
+        for name in stage:
+            behind = [weights[origin] for origin in origins[name] if name in after[origin]]
+            weights[name] = sizes[name] + max(behind, default=0)
+    ranked = tuple(tuple(sorted(stage, key=lambda name: (-weights[name], name))) for stage in stages)
+    return ReadingOrder({name: frozenset(copies) for name, copies in after.items()}, ranked, weights, broken)
+
+
+def _in_circles(left: Mapping[str, set[str]]) -> Collection[str]:
+    """Streams that copy from themselves over others."""
+
+    def reaches(start: str) -> bool:
+        waiting, visited = [*left[start] & left.keys()], set()
+        while waiting:
+            at = waiting.pop()
+            if at == start:
+                return True
+            if at not in visited:
+                visited.add(at)
+                waiting += left[at] & left.keys()
+        return False
+
+    return [name for name in left if reaches(name)]
+
+
+def copies_first(streams: Sequence[StreamInfo]) -> list[list[StreamInfo]]:
+    """The streams in stages: all copies of a stream are in earlier ones."""
+    infos = {info.name: info for info in streams}
+    return [[infos[name] for name in stage] for stage in order_of(streams).stages]
+
+
+class CaptureOrder:
+    """Hands streams out to several workers of one event loop, each when its copies are done."""
+
+    def __init__(self, streams: Sequence[StreamInfo]) -> None:
+        reading = order_of(streams)
+        self._waiting = sorted(streams, key=lambda info: (-reading.weights[info.name], info.name))
+        self._after = {name: set(copies) for name, copies in reading.after.items()}
+        self._changed = asyncio.Condition()
+
+    @property
+    def waiting(self) -> Sequence[StreamInfo]:
+        """Streams that nobody has taken."""
+        return self._waiting
+
+    async def take(self) -> StreamInfo | None:
+        """The next stream; waits until one may be read. None if none is left."""
+        async with self._changed:
+            while self._waiting:
+                for info in self._waiting:
+                    if not self._after[info.name]:
+                        self._waiting.remove(info)
+                        return info
+                await self._changed.wait()
+            return None
+
+    async def done(self, name: str) -> None:
+        """The stream has been read, or will not be."""
+        async with self._changed:
+            for copies in self._after.values():
+                copies.discard(name)
+            self._changed.notify_all()

@@ -1,0 +1,266 @@
+"""An increment carried out: what is new read from the server, joined to what is stored, and the join proved.
+
+What was read has to be exactly what the server reported when reading began: every sequence that it had then, up to the
+last one then. A sequence that did not come must have been removed meanwhile, which the server is asked about at the
+end; a replica that lags behind and does not have it yet is thereby found out. And the anchor (`increment.py`) has to
+have the digest that was stored. Any doubt is an error, after which the caller reads the stream whole.
+
+A message that went meanwhile is not in the backup, as if it had been made a moment later. That would be wrong where a
+newer message took its place (a key's next revision, a roll-up): the newer one came after the end, and the key would be
+in the backup with neither. Such a stream is read on until nothing is missing (`catch_up.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.catch_up import CaughtUp, StreamReader, catch_up, cut_down, describe_stream, is_overwritten
+from jsbackup.engine.read.consume import open_reader, read_messages
+from jsbackup.engine.read.increment import (
+    Increment,
+    Incremental,
+    PresentSequences,
+    SequenceSpan,
+    Whole,
+    choose,
+    plan_increment,
+)
+from jsbackup.engine.read.snapshot_transfer import Advance
+from jsbackup.errors import (
+    DigestMismatch,
+    FormatError,
+    IntegrityError,
+    KeyUnavailable,
+    NatsError,
+    NatsTimeout,
+    TransferError,
+    UnsupportedError,
+)
+from jsbackup.formats.digest import Digester
+from jsbackup.formats.segment import drop_sequences
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
+from jsbackup.protocol.paging import Listing
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+
+__all__ = ["Joined", "ReadOn", "carry_out", "take_increment"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+# Sequences that went while they were read; beyond, the stream is not read but emptied.
+_MAX_MISSING = 1_000_000
+
+ReadOn = Callable[[StreamInfo, int], AbstractAsyncContextManager[StreamReader]]
+"""Gives a reader of the stream, known to be as described, that begins at a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An increment in the store: all segments in order, `reused` of them as they were.
+
+    `info` is the stream as it was reported when reading began, `consumers` those it had then (None if not asked for).
+    """
+
+    segments: tuple[SegmentRef, ...]
+    info: StreamInfo
+    consumers: Listing[ConsumerInfo] | None
+    reused: int
+    stored_bytes: int
+    why: str
+
+
+async def take_increment(
+    js: JetStream,
+    mode: Incremental,
+    previous: StreamBackup,
+    stored: Sequence[SegmentRef],
+    *,
+    new_writer: Callable[[], SegmentWriter],
+    start: Callable[[int, int], None],
+    advance: Advance,
+    consumers: bool,
+) -> Joined | Whole:
+    """Store what is new since `previous` (`plan_increment` says what that has to be), or say why not.
+
+    `stored` are the segments of `previous` that are in the store, in order, `new_writer` makes a writer that knows of
+    them; `start` is told of bytes and messages to come. Raises StoreError; whatever the server does wrong is a reason
+    to read the stream whole.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            inventory = await js.consumers(previous.name) if consumers else None
+            info = await describe_stream(js, previous.name)
+            writer = new_writer()
+            writer.cuts.losing_front = bool(stored) and info.state.first_seq > stored[0].first_seq
+            plan = await in_thread(plan_increment, previous, stored, info, writer.cuts)
+            if isinstance(plan, Increment):
+                entries = inventory.entries.values() if inventory else ()
+                plan = choose(mode, plan, info, entries, version=js.link.server_version)
+            if isinstance(plan, Whole):
+                return plan
+            start(plan.read_bytes, plan.read_messages)
+
+            def read(info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
+                return read_messages(js, info, advance, first=first, last=last)
+
+            def read_on(info: StreamInfo, first: int) -> AbstractAsyncContextManager[StreamReader]:
+                return open_reader(js, info, advance, first=first)
+
+            return await carry_out(js, info, plan, inventory, writer=writer, read=read, read_on=read_on)
+        except (TransferError, NatsTimeout) as error:
+            if attempt == _ATTEMPTS:
+                return Whole(error.message)
+            _log.info("stream %s: %s; once more", previous.name, error.message)
+        except DigestMismatch as error:
+            return Whole(error.message, lost=True)
+        except (NatsError, IntegrityError, KeyUnavailable, UnsupportedError) as error:
+            return Whole(error.message)
+    raise AssertionError
+
+
+async def carry_out(
+    js: JetStream,
+    info: StreamInfo,
+    plan: Increment,
+    consumers: Listing[ConsumerInfo] | None,
+    *,
+    writer: SegmentWriter,
+    read: Callable[[StreamInfo, int, int], AsyncGenerator[pa.RecordBatch, None]],
+    read_on: ReadOn,
+) -> Joined:
+    """Keep and read what the plan says, and prove that it is all that `info` told of.
+
+    Where messages are overwritten meanwhile, what `read_on` gives reads on, and the stream is as it was later.
+
+    Raises:
+        TransferError: reading failed, or messages went that must not go unnoticed; it may be tried again.
+        IntegrityError, UnsupportedError: it cannot be had like this.
+        NatsError, StoreError
+    """
+    present = PresentSequences(info.state, info.deleted or ())
+    missing: list[int] = []
+    parts: list[SegmentRef | SequenceSpan] = [*plan.kept, *plan.spans]
+    for part in sorted(parts, key=_first):
+        if isinstance(part, SegmentRef):
+            await in_thread(writer.keep, part)
+            continue
+        sink = _SpanSink(writer, present, part, plan.anchor if part == plan.spans[-1] else None)
+        async with aclosing(read(info, part.first, part.last)) as batches:
+            async for batch in batches:
+                await in_thread(sink.add, batch)
+        sink.finish()
+        missing += sink.missing
+    caught = CaughtUp(info)
+    if missing:
+        await _excuse(js, info, missing)
+        if is_overwritten(info.config):
+            caught = await _catch_up(js, info, read_on, writer)
+    segments = await in_thread(writer.finish)
+    if caught.info is not info:
+        segments = await cut_down(writer, segments, caught, SegmentReader(writer.objects), after=info.state.last_seq)
+    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+
+
+async def _catch_up(js: JetStream, info: StreamInfo, read_on: ReadOn, writer: SegmentWriter) -> CaughtUp:
+    at = info.state.last_seq
+    async with read_on(info, at + 1) as reader:
+        caught = await catch_up(js, info, at, reader, add=writer.add)
+    if caught.missing:
+        raise TransferError(f"messages of {info.name} are overwritten faster than they can be read")
+    return caught
+
+
+def _first(part: SegmentRef | SequenceSpan) -> int:
+    return part.first_seq if isinstance(part, SegmentRef) else part.first
+
+
+def _told(plan: Increment) -> str:
+    if not plan.spans:
+        return "nothing has changed since the last backup"
+    return f"{plan.read_messages} of {plan.whole_messages} messages had to be read"
+
+
+async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
+    """What did not come must be gone by now."""
+    now = await describe_stream(js, info.name)
+    if now.created != info.created or (now.state.deleted and now.deleted is None):
+        raise IntegrityError(f"it is not known which messages of {info.name} were deleted while it was read")
+    present = PresentSequences(now.state, now.deleted or ())
+    for sequence in missing:
+        if sequence in present:
+            raise IntegrityError(f"sequence {sequence} of {info.name} exists and was not delivered")
+
+
+class _SpanSink:
+    """Takes the messages of one span into a writer and keeps account of them."""
+
+    def __init__(
+        self, writer: SegmentWriter, present: PresentSequences, span: SequenceSpan, anchor: SegmentRef | None
+    ) -> None:
+        self._writer = writer
+        self._present = present
+        self._span = span
+        self._anchor = anchor
+        self._digester = Digester()
+        self._at = span.first  # the first sequence that has not been accounted for
+        self.missing: list[int] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        sequences = batch.column("sequence").to_pylist()
+        unwanted = self._present.deleted.within(sequences[0], sequences[-1])
+        if unwanted:  # a replica that lags has them still
+            batch = drop_sequences(batch, unwanted)
+            sequences = batch.column("sequence").to_pylist()
+        if not sequences:
+            return
+        self._account(sequences, sequences[-1])
+        self._prove(batch, sequences)
+        self._writer.add(batch)
+
+    def finish(self) -> None:
+        """All that is there has come."""
+        self._account([], self._span.last)
+        if self._anchor is not None:
+            self._compare(self._anchor)
+
+    def _account(self, sequences: list[int], last: int) -> None:
+        """Note what is missing from where the last batch ended up to `last`."""
+        missing = self._present.count(self._at, last) - len(sequences)
+        if missing < 0 or (sequences and sequences[0] < self._at):
+            raise FormatError("more messages came than the server said there are")
+        if len(self.missing) + missing > _MAX_MISSING:
+            raise UnsupportedError("messages are deleted faster than they can be read")
+        if missing:
+            came = set(sequences)
+            self.missing += [s for s in self._present.within(self._at, last) if s not in came]
+        self._at = last + 1
+
+    def _prove(self, batch: pa.RecordBatch, sequences: list[int]) -> None:
+        if self._anchor is None:
+            return
+        first = bisect_left(sequences, self._anchor.first_seq)
+        end = bisect_right(sequences, self._anchor.last_seq)
+        if first < end:
+            self._digester.update(batch.slice(first, end - first))
+        if sequences[-1] >= self._anchor.last_seq:
+            self._compare(self._anchor)
+            self._anchor = None
+
+    def _compare(self, anchor: SegmentRef) -> None:
+        if self._digester.segment_digest == anchor.digest:
+            return
+        if self._digester.messages < anchor.messages:
+            raise TransferError("messages next to the join were deleted while they were read")
+        raise DigestMismatch(
+            f"sequences {anchor.first_seq} to {anchor.last_seq} are not those of the last backup: the stream has lost "
+            "its end, and others came in their place"
+        )

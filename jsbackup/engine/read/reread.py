@@ -1,0 +1,91 @@
+"""Stored objects once more, from the messages of a living server: for `repository/write/repair.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.source import describe_source
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.read.consume import read_messages
+from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, UnsupportedError
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import SegmentRef, Source
+from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, sha256_of
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.repair import Broken, RepairOutcome, put_back
+from jsbackup.stores.memory import MemoryStore
+
+__all__ = ["repair_from_server"]
+
+
+@with_own_threads
+async def repair_from_server(
+    connection: Connection, repository: Repository, broken: Sequence[Broken], progress: Progress, *, dry_run: bool
+) -> list[RepairOutcome | JsBackupError]:
+    """What became of each object, or why nothing did. With `dry_run` none is put, and those that could be are `MENDED`.
+
+    Raises:
+        NatsError: the server cannot be asked.
+        StoreError: the store does not answer.
+    """
+    outcomes: list[RepairOutcome | JsBackupError] = []
+    async with connect_jetstream(connection) as js:
+        source = await describe_source(js, connection)
+        for one in broken:
+            try:
+                data = await _read_object(js, source, repository, one, progress=progress)
+            except (IntegrityError, UnsupportedError, ApiError) as error:
+                outcomes.append(error)
+                continue
+            outcomes.append(
+                RepairOutcome.MENDED if dry_run else await in_thread(put_back, repository.store, one.ref, data)
+            )
+    return outcomes
+
+
+async def _read_object(
+    js: JetStream, source: Source, repository: Repository, broken: Broken, *, progress: Progress
+) -> bytes:
+    """The bytes of an object, made of what the server has. Raises IntegrityError if they do not come out the same."""
+    ref, stream = broken.ref, broken.stream
+    if not isinstance(ref, SegmentRef):
+        raise IntegrityError("a server has no messages for it")
+    if repository.objects.sealing.suffix:
+        raise IntegrityError("encryption gives other bytes each time; the next backup stores these messages again")
+    info = await js.stream(stream.name)
+    if layout.incarnation(source.cluster, source.account, stream.name, info.created) != stream.incarnation:
+        raise IntegrityError(f"the stream {stream.name} of this server is another one")
+    if not info.state.first_seq <= ref.first_seq <= ref.last_seq <= info.state.last_seq:
+        raise IntegrityError("the server does not have all of these messages any more")
+    made = Objects(MemoryStore())
+    folder = layout.parse_segment_key(ref.key).folder
+    progress.start(stream.name, ref.bytes, ref.messages)
+    try:
+        with closing(SegmentWriter(made, folder, segment_bytes=MAX_OBJECT_BYTES)) as writer:
+            messages = read_messages(
+                js,
+                info,
+                lambda size, count: progress.advance(stream.name, size, count),
+                first=ref.first_seq,
+                last=ref.last_seq,
+            )
+            async for batch in messages:
+                await in_thread(writer.add, batch)
+            found = await in_thread(writer.finish)
+    except FormatError as error:
+        raise IntegrityError(error.message) from error
+    finally:
+        progress.finish(stream.name)
+    if len(found) != 1 or found[0].digest != ref.digest:
+        raise IntegrityError("the server does not have all of these messages any more")
+    data = made.store.get(found[0].key)
+    if sha256_of(data) != ref.sha256:
+        raise IntegrityError(
+            "the server has the messages, but storing them gives other bytes; the next backup stores them again"
+        )
+    return data

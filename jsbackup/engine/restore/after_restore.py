@@ -1,0 +1,194 @@
+"""After the transfer: what a server still does when it has answered, waited for and looked at.
+
+In a cluster the answer comes before consumers exist and replicas are current (measured). A user who may not list
+consumers can still count them, by the stream's own info.
+
+Measured, 2.12 and 2.15: a replica of an interest stream that knows only some of its consumers yet removes what those
+have acknowledged; consumers that come after it skip such messages, and the replicas differ for good. So such a stream
+keeps everything (`letting_go_of_nothing`) until all its consumers are everywhere.
+
+Measured, 2.15: a replica's catching up with the stream can stall for five seconds, while it counts as current. What it
+leads has nothing to deliver meanwhile, so a consumer that should have something is waited for (`_has_nothing_yet`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.errors import ApiError, JsBackupError, NatsPermissionDenied, NatsTimeout
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.planning.model import PlannedConsumer
+from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, StreamInfo
+from jsbackup.protocol.responses import ErrCode
+
+__all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_of_nothing", "settle"]
+
+_SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
+_PAUSE_SECONDS = 0.25
+_CATCH_UP_SECONDS = (
+    15.0  # for a replica that stalled; not longer, for what is to come may be gone by the stream's rules
+)
+_KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
+_ANEW = "the server did not restore it: it was created again, without its state"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredConsumer:
+    """A consumer at the target. `note` says what is not as it was ("" if nothing).
+
+    `may_come_again` is how many messages, at most, it gets that it had before; None if nobody knows. What awaited its
+    acknowledgement counts.
+    """
+
+    name: str
+    fidelity: Fidelity
+    note: str = ""
+    may_come_again: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How the stream stands. `incomplete` if something of it is missing; `notes` say what."""
+
+    info: StreamInfo | None
+    consumers: tuple[RestoredConsumer, ...]
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+
+async def settle(
+    js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, last_message: int, clustered: bool
+) -> Settled:
+    """Wait for consumers and replicas, and make consumers that the restore left out.
+
+    `last_message` is the sequence of the last one that was restored.
+    """
+    wanted = {one.consumer.name: one for one in planned}
+    began = time.monotonic()
+    while True:
+        info, found = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
+        if found is None:  # not allowed to look: all of them, or who knows
+            missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
+            behind = False
+        else:
+            missing = wanted.keys() - found.keys()
+            behind = not all(_has_leader(one.cluster) for one in found.values())
+        behind = behind or info is None or (info.cluster is not None and not info.cluster.ready)
+        waited = time.monotonic() - began
+        empty = waited < _CATCH_UP_SECONDS and any(
+            _has_nothing_yet(one, last_message) for one in (found or {}).values()
+        )
+        if not clustered or waited > _SECONDS or not (missing or behind or empty):
+            break
+        await asyncio.sleep(_PAUSE_SECONDS)
+    notes = [_about_replicas(info, waited)] if behind else []
+    lost = 0
+    anew: dict[str, PlannedConsumer] = {}
+    for consumer in sorted(missing):
+        try:
+            await js.create_consumer(name, creatable(wanted[consumer].consumer))
+            anew[consumer] = replace(wanted[consumer], fidelity=Fidelity.CONFIG_ONLY, note=_ANEW)
+            notes.append(f"consumer {consumer} was not restored by the server and was created again, without its state")
+        except JsBackupError as error:
+            lost += 1
+            notes.append(f"consumer {consumer} is missing: {error.message}")
+    there = {**wanted, **anew}
+    restored = [_compare(there[consumer], (found or {}).get(consumer)) for consumer in wanted]
+    return Settled(info, tuple(restored), tuple(notes), behind or lost > 0)
+
+
+def _about_replicas(info: StreamInfo | None, waited_seconds: float) -> str:
+    cluster = None if info is None else info.cluster
+    late = [] if cluster is None else [one.name for one in cluster.replicas if not one.is_current]
+    which = f" on {', '.join(late)}" if late else ""
+    return (
+        f"not all replicas are current{which} after {waited_seconds:.0f} s; 'nats stream info' shows how far they are"
+    )
+
+
+async def _find_consumers(js: JetStream, name: str, wanted: Collection[str]) -> Mapping[str, ConsumerInfo] | None:
+    """The stream's consumers, if any are wanted; None if the user may not see them."""
+    if not wanted:
+        return {}
+    try:
+        listing = await js.consumers(name)
+    except NatsPermissionDenied:
+        return None
+    silent = {*listing.missing, *listing.offline}
+    return {consumer: info for consumer, info in listing.entries.items() if consumer not in silent}
+
+
+def _has_leader(cluster: ClusterInfo | None) -> bool:
+    return cluster is None or (bool(cluster.leader) and all(one.current for one in cluster.replicas))
+
+
+def _has_nothing_yet(consumer: ConsumerInfo, last_message: int) -> bool:
+    """Whether there are messages for it, but not where it is led."""
+    filtered = consumer.config.get("filter_subject") or consumer.config.get("filter_subjects")
+    return not filtered and not consumer.num_pending and consumer.delivered.stream < last_message
+
+
+def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredConsumer:
+    """Fidelity as planned, unless what the server now holds is less than that."""
+    wanted, fidelity, note = planned.consumer.state, planned.fidelity, planned.note
+    above = planned.above_floor
+    if wanted is None or now is None or fidelity is Fidelity.CONFIG_ONLY:
+        pass
+    elif now.ack_floor.stream < wanted.ack_floor.stream:
+        fidelity, above = Fidelity.CONFIG_ONLY, None
+        note = f"the server did not restore its state: it is at {now.delivered.stream:,}"
+    elif fidelity is Fidelity.EXACT:
+        unmoved = now.ack_floor.consumer == wanted.ack_floor.consumer
+        if now.delivered.consumer < wanted.delivered.consumer or (
+            wanted.pending and not now.num_ack_pending and unmoved
+        ):
+            fidelity, note = Fidelity.FLOOR, "the server restored only its ack floor"
+            above = wanted.delivered.consumer - wanted.ack_floor.consumer
+    return RestoredConsumer(planned.consumer.name, fidelity, note, _again(planned, now, fidelity, above))
+
+
+def _again(planned: PlannedConsumer, now: ConsumerInfo | None, fidelity: Fidelity, above: int | None) -> int | None:
+    """What comes again at most; `above` are the deliveries above its ack floor, None where nobody knows."""
+    state = planned.consumer.state
+    if fidelity is Fidelity.EXACT:
+        counted = None if planned.pending is not None or state is None else len(state.pending)
+        return counted if now is None else now.num_ack_pending
+    if fidelity is Fidelity.CONFIG_ONLY and planned.consumer.config.get("deliver_policy", "all") != "all":
+        return 0 if planned.consumer.config["deliver_policy"] == "new" else None
+    # What clients of the target have taken already has come to them again, too.
+    begun = 0 if state is None or fidelity is Fidelity.CONFIG_ONLY else state.delivered.consumer
+    left = None if now is None else now.num_pending + max(0, now.delivered.consumer - begun)
+    known = [count for count in (above, left) if count is not None]
+    return min(known, default=None)
+
+
+def letting_go_of_nothing(config: JsonObject) -> JsonObject:
+    """The configuration until all consumers are there; the same one where nothing can go too early."""
+    if config.get("retention") == "interest" and (config.get("num_replicas") or 1) > 1:
+        return {**config, "retention": "limits"}
+    return config
+
+
+async def configure(js: JetStream, config: JsonObject) -> str:
+    """Give the restored stream this configuration. What stands against it ("" if nothing)."""
+    deadline = time.monotonic() + _KNOWN_SECONDS
+    while True:
+        try:
+            await js.update_stream(config)
+            return ""
+        except (ApiError, NatsPermissionDenied, NatsTimeout) as error:
+            early = isinstance(error, NatsTimeout) or getattr(error, "err_code", 0) == ErrCode.STREAM_NOT_FOUND
+            if not early or time.monotonic() > deadline:
+                return error.message
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def creatable(consumer: ArchivedConsumer) -> JsonObject:
+    """The config by which the API makes the consumer."""
+    config = dict(consumer.config)
+    config.setdefault("name", consumer.name)
+    return config

@@ -1,0 +1,170 @@
+"""A plan carried out, stage by stage and side by side: the same for a restore and a clone.
+
+Origins come before their mirrors. A stream that fails does not stop the others.
+
+What a failure leaves. A failed transfer may leave a partial, active stream: what this run created is deleted, and only
+that. If the process dies, nobody can: so streams that a server could leave half-made carry the metadata key
+`jsbackup.restoring` until the transfer has ended, and the next run takes one that carries it for a leftover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.restore.at_work import at_work, refuse_others
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, make_way
+from jsbackup.engine.restore.stream_sources import Origin, Supply
+from jsbackup.errors import JsBackupError, NoLeader, TargetConflict
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.interrupted.marker import is_marked
+from jsbackup.planning.interrupted.staged import StagedCopy
+from jsbackup.planning.model import Action, RestorePlan, SendAs
+
+__all__ = ["Execution", "bytes_to_move"]
+
+_log = logging.getLogger(__name__)
+
+
+class Execution:
+    """One restore or clone, by as many workers as `run.settings.jobs` says.
+
+    `idle` is a connection to the target that has nothing else to do: one less has to be made.
+    """
+
+    def __init__(self, run: RestoreRun, origin: Origin, start: StartingPoint, idle: JetStream | None = None) -> None:
+        self._run = run
+        self._origin = origin
+        self._streams = StreamRestore(run, start)
+        self._idle = [] if idle is None else [idle]
+
+    async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+        """Stage by stage; a failed stream does not stop the others."""
+        async with AsyncExitStack() as stack:
+            if any(action.replaces for stage in plan.stages for action in stage):
+                self._streams.at_work = await stack.enter_async_context(at_work(self._run.connection))
+            return await self._all(plan)
+
+    async def _all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
+        results: list[RestoredStream] = []
+        failures: list[Failure] = []
+
+        async def one(js: JetStream, supply: Supply, action: Action, waiting: list[Action]) -> bool:
+            began = time.monotonic()
+            try:
+                restored = await self._one(js, supply, action)
+                results.append(replace(restored, seconds=time.monotonic() - began))
+            except NoLeader as error:
+                self._streams.placed[action.name] += 1
+                if self._streams.placed[action.name] < PLACEMENTS:
+                    _log.info("stream %s: %s; trying again after the others", action.name, error.message)
+                    waiting.insert(0, action)
+                    return True
+                _log.warning("stream %s failed: %s", action.name, error.message)
+                failures.append(Failure(action.name, error))
+                return False
+            except JsBackupError as error:
+                _log.warning("stream %s failed: %s", action.name, error.message)
+                failures.append(Failure(action.name, error))
+                return False
+            finally:
+                self._run.progress.finish(action.name)
+            return True
+
+        for stage in plan.stages:
+            waiting = list(reversed(stage))
+            unreachable: list[JsBackupError] = []
+
+            async def work(waiting: list[Action] = waiting, unreachable: list[JsBackupError] = unreachable) -> None:
+                """Until nothing waits, or no connection can be had: then the others do what is left, or nobody can."""
+                try:
+                    while waiting:
+                        async with self._connected() as js, self._origin() as supply:
+                            while waiting:
+                                if await one(js, supply, waiting.pop(), waiting):
+                                    continue
+                                if not (js.link.connected and supply.connected):
+                                    break
+                except JsBackupError as error:
+                    unreachable.append(error)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._run.settings.jobs, len(stage))):
+                    group.create_task(work())
+            failures += [Failure(action.name, unreachable[-1]) for action in waiting]
+        return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[JetStream]:
+        """A connection for one worker: the one that is there, or one of its own."""
+        if self._idle and self._idle[0].link.connected:
+            js = self._idle.pop()
+            try:
+                yield js
+            finally:
+                self._idle.append(js)
+            return
+        async with connect_jetstream(self._run.connection) as js:
+            yield js
+
+    async def _one(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        await refuse_others(js, action.name, action.copies)
+        removed = await self._remove_leftover(js, supply, action) if action.leftover else ()
+        removed += await self._remove_copies(js, [copy for copy in action.copies if not copy.needed])
+        restored = await (self._streams.replace_stream if action.replaces else self._streams.restore)(
+            js, supply, action
+        )
+        spare = [copy for copy in action.copies if copy.needed and copy.messages <= restored.messages]
+        removed += await self._remove_copies(js, [] if restored.incomplete else spare)
+        kept = [copy for copy in action.copies if copy.needed and (restored.incomplete or copy not in spare)]
+        staying = [f"the copy {copy.name}, which an interrupted replace left, stays: it may have more" for copy in kept]
+        return replace(restored, notes=(*removed, *staying, *restored.notes))
+
+    async def _remove_copies(self, js: JetStream, copies: Sequence[StagedCopy]) -> tuple[str, ...]:
+        """Remove what interrupted replaces left beside the stream, and say so."""
+        notes = []
+        for copy in copies:
+            try:
+                await js.delete_stream(copy.name)
+                notes.append(f"removed the copy {copy.name}, which an interrupted replace had left")
+            except JsBackupError as error:
+                notes.append(f"the copy {copy.name}, left by an interrupted replace, is not removed: {error.message}")
+        return tuple(notes)
+
+    async def _remove_leftover(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, ...]:
+        """Remove it, and say so. Raises TargetConflict if it is more than that by now."""
+        there = await js.find_stream(action.name)
+        if there is None:  # a name that a restore in a cluster has taken
+            await js.delete_stream(action.name)
+            return ()
+        if not is_marked(there.config):
+            raise TargetConflict(
+                f"stream {action.name} at the target was created after the plan was made",
+                hint="Check it; --if-exists says what to do with it.",
+            )
+        if not (action.forced or await supply.has_last(action, there.state)):
+            raise TargetConflict(
+                f"stream {action.name} is left over from an interrupted restore, and has newer messages",
+                hint="Check it. --if-exists replace deletes it with all its messages.",
+            )
+        await make_way(js, there)
+        count = there.state.messages
+        note = f"removed a leftover of {count:,} {'message' if count == 1 else 'messages'} of an interrupted restore"
+        _log.info("stream %s: %s", action.name, note)
+        return (note,)
+
+
+def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
+    """There, and back again to be compared."""
+    if action.wire is SendAs.API:
+        return 0
+    if action.wire is SendAs.OPAQUE:
+        return sum(piece.bytes for piece in action.entry.opaque)
+    return action.entry.captured.bytes * (2 if settings.verify else 1)

@@ -1,0 +1,77 @@
+"""What a restore would do, without doing it: the same look at the target, the same plan, and what would stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.source import FindBackup, found_for
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.restore.replacing import count_left_out
+from jsbackup.engine.restore.sampling import sample_stored
+from jsbackup.engine.restore.target import look_at, not_allowed
+from jsbackup.planning.model import RestoreOptions, RestorePlan, Target
+from jsbackup.planning.preflight import missing_objects
+from jsbackup.planning.readable_keys import locked_away
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.stored_plan import Planning
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+
+__all__ = ["Preview", "preview_plan", "preview_restore"]
+
+_LOST = "Restore what is left with --partial, or the stream from another backup."
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A plan, refused or not, and the target that it was made for."""
+
+    plan: RestorePlan
+    target: Target
+
+
+@with_own_threads
+async def preview_restore(
+    connection: Connection,
+    repository: Repository,
+    backup: Manifest | FindBackup,
+    options: RestoreOptions,
+    *,
+    now_ns: Callable[[], int],
+) -> Preview:
+    """Plan a restore. What stands against it is among the refusals, missing permissions and lost objects too.
+
+    Objects are looked up, and not read but where a cut goes through, or masks and filters are tried. Raises UsageError,
+    NatsError and StoreError.
+    """
+    async with connect_jetstream(connection) as js:
+        manifest = await found_for(js, connection, backup)
+
+        def make(target: Target) -> RestorePlan:
+            plan = Planning(repository, target, options).plan(manifest)
+            return sample_stored(repository.objects, manifest, plan, options)
+
+        preview = await preview_plan(js, make, now_ns)
+        counted = await count_left_out(js, manifest, preview.plan, preview.target, options=options)
+        preview = replace(preview, plan=counted)
+    plan = preview.plan
+    lost = [
+        Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
+        for problem in await in_thread(missing_objects, repository.objects, manifest, plan)
+    ]
+    locked = await in_thread(locked_away, repository.objects, plan)
+    return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *locked, *lost)))
+
+
+async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:
+    """The plan that `make` makes for the target as it is now, with what the user may not do there. Raises NatsError."""
+    target = await look_at(js, now_ns())
+    target = replace(target, round_trip_seconds=await js.link.rtt())
+    plan = await in_thread(make, target)
+    permissions = await not_allowed(js, [action for action in plan.actions if action.name not in target.silent])
+    refusals = [*plan.refusals, *(found for found in permissions if found.rule.code)]
+    warnings = [*plan.warnings, *(found for found in permissions if not found.rule.code)]
+    return Preview(replace(plan, refusals=tuple(refusals), warnings=tuple(warnings)), target)

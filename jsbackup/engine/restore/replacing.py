@@ -1,0 +1,188 @@
+"""Streams that a part is to replace: what is at the target, is left out by the cut or the filter, and would be gone.
+
+An older backup that is restored whole takes a stream back to what it was, and that is what replacing is for. A part
+does not: whoever wants one key back does not mean all others to go. So what a selection leaves out of the stream that
+is there is counted at the target, in its own subjects and sequences, and refuses the plan unless it is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
+from jsbackup.errors import NatsPermissionDenied, PlanRefused
+from jsbackup.planning.model import Action, LeftOut, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.subset import share_of
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository.checks.verify import Problem
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
+from jsbackup.transforms.follow import subjects_of
+from jsbackup.transforms.reshape import Reshape
+
+__all__ = ["count_left_out", "refuse_remains", "with_left_out"]
+
+_HINT = (
+    "Restore it under another name with --rename, or whole without the cut or filter; "
+    "--replace-with-part replaces it nevertheless."
+)
+_REMAINS = "Restore it under another name with --rename; --replace-with-part replaces it anyway."
+
+
+async def count_left_out(
+    js: JetStream, manifest: Manifest, plan: RestorePlan, target: Target, *, options: RestoreOptions
+) -> RestorePlan:
+    """The plan, knowing what the selection leaves out of each stream that it replaces.
+
+    That is a refusal, or a warning if it is meant. Nothing is changed. Raises NatsError.
+    """
+    reshape = options.reshape
+    if not (reshape.cut or reshape.subjects):
+        return plan
+    entries = {entry.name: entry for entry in manifest.streams}
+    counted: dict[str, LeftOut] = {}
+    for action in plan.actions:
+        there = target.streams.get(action.name)
+        if action.replaces and there is not None and there.state.messages:
+            left_out = await _left_out(js, entries[action.entry.name], action, there, reshape=reshape)
+            if left_out.messages:
+                counted[action.name] = left_out
+    return _with(plan, counted, options)
+
+
+def refuse_remains(
+    plan: RestorePlan, target: Target, lost: Mapping[str, Collection[Problem]], options: RestoreOptions
+) -> RestorePlan:
+    """The plan, refused where what is left of a damaged backup would replace a stream that has more messages."""
+    refusals = []
+    for action in plan.actions:
+        there = target.streams.get(action.name)
+        if action.entry.name not in lost or not action.replaces or there is None or options.replace_with_part:
+            continue
+        left, held = action.entry.captured.messages, there.state.messages
+        if left < held:
+            gone = sum(problem.messages for problem in lost[action.entry.name])
+            reason = f"lacks {gone:,} messages that are lost, has {left:,}, and would replace a stream with {held:,}"
+            refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _REMAINS))
+    return replace(plan, refusals=(*plan.refusals, *refusals))
+
+
+def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOptions) -> RestorePlan:
+    """A plan made anew, knowing what was counted for the one `before`."""
+    counted = {action.name: action.left_out for action in before.actions if action.left_out is not None}
+    return _with(plan, counted, options)
+
+
+def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOptions) -> RestorePlan:
+    refusals = list(plan.refusals)
+
+    def told(action: Action) -> Action:
+        left_out = counted.get(action.name)
+        if left_out is None:
+            return action
+        action = replace(action, left_out=left_out)
+        if options.replace_with_part:
+            finding = Finding(action.entry.name, Rule.DESTROYS_LEFT_OUT, _reason(left_out, "are"))
+            return replace(action, warnings=(*action.warnings, finding))
+        reason = f"would be replaced by a part of it: {_reason(left_out, 'would be')}"
+        refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _HINT))
+        return action
+
+    stages = tuple(tuple(told(action) for action in stage) for stage in plan.stages)
+    return replace(plan, stages=stages, refusals=tuple(refusals))
+
+
+def _reason(left_out: LeftOut, verb: str) -> str:
+    least = "" if left_out.exact else "at least "
+    subjects = "" if left_out.subjects is None else f" ({left_out.subjects:,} of {left_out.of_subjects:,} subjects)"
+    return (
+        f"{least}{left_out.messages:,} of the {left_out.of:,} messages at the target{subjects} are left out by "
+        f"{left_out.by} and {verb} destroyed"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """So many messages are left out, or at least so many; of subjects nothing else may be known."""
+
+    messages: int
+    exact: bool
+    subjects: tuple[int, int] | None = None  # those left out, and all
+
+
+async def _left_out(
+    js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, reshape: Reshape
+) -> LeftOut:
+    held, counts, by = there.state.messages, [], []
+    if reshape.subjects is not None:
+        counts.append(await _by_subjects(js, entry, action, there, patterns=reshape.subjects.patterns))
+        by.append("--subject")
+    if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in entry.segments):
+        counts.append(await _by_cut(js, action, there, reshape.cut))
+        by += [f"--{name}" for name in reshape.cut.to_json()]
+    counts = [count for count in counts if count.messages] or [_Count(0, True)]
+    most = max(counts, key=lambda count: count.messages)
+    exact = most.exact and (len(counts) == 1 or most.messages >= held)  # both may leave out the same, or not
+    subjects = next((count.subjects for count in counts if count.subjects), None)
+    gone, of = (None, None) if subjects is None else subjects
+    return LeftOut(min(most.messages, held), held, exact, gone, of, " and ".join(by))
+
+
+async def _by_subjects(
+    js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, patterns: Sequence[str]
+) -> _Count:
+    """What the target has of subjects that are not selected."""
+    reshape = action.reshape
+    try:
+        for maps in (reshape.maps, reshape.renames.subjects):
+            if maps:
+                patterns = maps.select(patterns, subjects_of(entry.config))
+    except PlanRefused:  # nobody can say what of it would be selected: take it for nothing
+        patterns = ()
+    info = await js.stream(action.name)
+    selected: dict[str, int] = {}
+    for pattern in patterns:
+        selected |= await js.subjects(action.name, pattern)
+    subjects = info.subject_count - len(selected)
+    messages = max(info.state.messages - sum(selected.values()), 0)
+    return _Count(messages, True, (subjects, info.subject_count) if subjects > 0 else None)
+
+
+async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) -> _Count:
+    """What the target has before and behind the cut."""
+    state = there.state
+    try:
+        since = 1 if cut.since is None else await _first_at(js, there, cut.since, behind=False)
+        until = state.last_seq if cut.until is None else await _first_at(js, there, cut.until, behind=True) - 1
+    except NatsPermissionDenied:  # how many is not known, but that fewer come than there are
+        return _Count(max(state.messages - action.entry.captured.messages, 1), False)
+    before = range(state.first_seq, min(since, state.last_seq + 1))
+    after = range(max(until + 1, state.first_seq), state.last_seq + 1)
+    outside = len(before) + len(after)
+    if not state.deleted or not outside:
+        return _Count(outside, True)
+    if state.deleted <= MAX_DELETED:
+        info = await js.stream(action.name, deleted_details=True)
+        return _Count(outside - sum(one in before or one in after for one in info.deleted or ()), True)
+    return _Count(max(outside - state.deleted, state.messages - action.entry.captured.messages, 1), False)
+
+
+async def _first_at(js: JetStream, there: StreamInfo, edge: Edge, *, behind: bool) -> int:
+    """The sequence from which on messages lie at or behind an edge (`behind` it: not at it), of a stream at the target.
+
+    Times are taken to rise with sequences, as they do but for clocks that were set back. Raises NatsPermissionDenied.
+    """
+    if isinstance(edge, AtSequence):
+        return edge.sequence + behind
+    time_ns = edge.time_ns + behind
+    low, high = there.state.first_seq, there.state.last_seq + 1
+    while low < high:
+        middle = (low + high) // 2
+        message = await js.next_message(there.name, middle)
+        if message is None or message.timestamp_ns >= time_ns:
+            high = middle
+        else:
+            low = message.sequence + 1
+    return low

@@ -1,0 +1,198 @@
+"""Restore: a plan carried out against a server (`execution.py`) from what a repository holds.
+
+Everything the plan needs is read and checked before the first chunk (`preflight.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jsbackup.engine.link.advisories import advisories
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.source import FindBackup, found_for
+from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.restore.after_restore import RestoredConsumer
+from jsbackup.engine.restore.execution import Execution, bytes_to_move
+from jsbackup.engine.restore.replacing import count_left_out, refuse_remains, with_left_out
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.settled_copies import look_again
+from jsbackup.engine.restore.stream_restore import StartingPoint
+from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
+from jsbackup.engine.restore.target import check_allowed, look_at, may_update
+from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.interrupted.marker import MARKER
+from jsbackup.planning.model import RestorePlan, Target
+from jsbackup.planning.preflight import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
+from jsbackup.planning.readable_keys import refuse_if_locked
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.stored_plan import Planning
+from jsbackup.repository.checks.verify import Checker
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+
+if TYPE_CHECKING:
+    from jsbackup.planning.saved_plan import SavedPlan
+
+__all__ = [
+    "MARKER",
+    "Prepared",
+    "Prospect",
+    "RestoreReport",
+    "RestoredConsumer",
+    "begin_restore",
+    "carry_out",
+    "make_sure",
+    "prepare_restore",
+    "refuse_if_stale",
+    "run_restore",
+]
+
+_AGAIN = "Make the plan again, and check it."
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    plan: RestorePlan
+    streams: tuple[RestoredStream, ...]
+    failures: tuple[Failure, ...]
+
+    @property
+    def code(self) -> int:
+        """The exit code: 0 if all that was asked for is there, and proved as far as that was asked for."""
+        if self.failures and not self.streams:
+            codes = {failure.error.exit_code for failure in self.failures}
+            return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
+        half = any(one.rule in (Rule.LEFTOVER_KEPT, Rule.SILENT) for one in self.plan.skipped)
+        if self.failures or self.plan.missing or half or any(stream.incomplete for stream in self.streams):
+            return IncompleteError.exit_code
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A restore that nothing at the target stands against. Objects were not looked at."""
+
+    planning: Planning
+    plan: RestorePlan
+    marking: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A restore that may begin: all was checked, nothing was changed. `sound` is what the repository has of it."""
+
+    plan: RestorePlan
+    target: Target
+    sound: PartialPlan
+    marking: bool
+
+
+@with_own_threads
+async def run_restore(
+    run: RestoreRun, repository: Repository, backup: Manifest | FindBackup, saved: SavedPlan | None = None
+) -> RestoreReport:
+    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then.
+
+    So does one that is no longer the plan that was `saved`, whose options are to be given.
+    """
+    async with connect_jetstream(run.connection) as js, advisories(js.link):
+        manifest = await found_for(js, run.connection, backup)
+        prepared = await prepare_restore(run, repository, js, manifest, saved=saved)
+        return await carry_out(run, repository, js, prepared)
+
+
+@with_own_threads
+async def prepare_restore(
+    run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
+) -> Prepared:
+    """Plan, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
+    prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
+    return await in_thread(make_sure, manifest, prospect, run.settings)
+
+
+@with_own_threads
+async def begin_restore(
+    run: RestoreRun, repository: Repository, manifest: Manifest, saved: SavedPlan | None = None
+) -> Prospect:
+    """The restore that is going to be carried out elsewhere. Raises as `run_restore`; nothing is changed."""
+    async with connect_jetstream(run.connection) as js:
+        return await _look_and_plan(run, repository, js, manifest, saved=saved)
+
+
+async def _look_and_plan(
+    run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None
+) -> Prospect:
+    target = await look_at(js, run.now_ns())
+    planning = Planning(repository, target, run.options)
+    plan = await in_thread(planning.plan, manifest)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options)
+    if saved is not None:
+        from jsbackup.planning.saved_plan import refuse_if_changed
+
+        refuse_if_changed(saved, plan, target)
+    refuse_if_refused(plan)
+    _, marking = await asyncio.gather(check_allowed(js, plan), may_update(js))
+    return Prospect(planning, plan, marking)
+
+
+def make_sure(
+    manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
+) -> Prepared:
+    """Check what the plan needs of the repository; with a `checker` objects are read elsewhere.
+
+    Raises as `run_restore`; nothing is changed.
+    """
+    planning, plan = prospect.planning, prospect.plan
+    objects = planning.repository.objects
+    refuse_if_locked(objects, plan)
+    sound = PartialPlan(plan, manifest, {}, ())
+    if settings.partial:
+        sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker=checker)
+        refuse_if_refused(refuse_remains(sound.plan, planning.target, sound.lost, planning.options))
+    else:
+        check_objects(objects, manifest, plan, checker)
+    plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
+    plan = with_left_out(plan, prospect.plan, planning.options)
+    plan = without(plan, {failure.name for failure in sound.failures})
+    refuse_if_refused(plan)
+    return Prepared(plan, planning.target, sound, prospect.marking)
+
+
+@with_own_threads
+async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> None:
+    """Raise PlanRefused or TargetConflict if what was prepared some time ago would now do something else."""
+    target = await look_at(js, run.now_ns())
+    manifest = prepared.sound.manifest
+    plan = await in_thread(Planning(repository, target, run.options).plan, manifest)
+    plan = await count_left_out(js, manifest, plan, target, options=run.options)
+    refuse_if_refused(plan)
+    now = {action.name: (action.replaces, action.leftover) for action in plan.actions}
+    for action in prepared.plan.actions:
+        if now.get(action.name) != (action.replaces, action.leftover):
+            raise PlanRefused(
+                f"stream {action.name} at the target was created or deleted after the plan was made", hint=_AGAIN
+            )
+
+
+@with_own_threads
+async def carry_out(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> RestoreReport:
+    """Restore what was prepared, and prove it. `js` is on the connection of the run, and idle."""
+    plan, sound, settings = prepared.plan, prepared.sound, run.settings
+    run.progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
+
+    @asynccontextmanager
+    async def stored() -> AsyncIterator[Supply]:
+        yield StoredSupply(repository.objects, settings.mask_secret)
+
+    start = StartingPoint(sound.manifest.id, prepared.target, prepared.marking, sound.lost)
+    results, failures = await Execution(run, stored, start, idle=js).all(plan)
+    if settings.verify:
+        results, failures = await look_again(js, plan, prepared.target, results, failures=failures)
+    failures = sorted([*failures, *sound.failures], key=lambda failure: failure.name)
+    return RestoreReport(plan, tuple(results), tuple(failures))

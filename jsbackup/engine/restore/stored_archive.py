@@ -1,0 +1,128 @@
+"""What a restore sends: the archive of a planned stream, made from the store while it is sent.
+
+Consumers with many pending messages have those in an object of their own; everything else is in segments, or, for a
+stream that was kept as it came, in pieces of the snapshot itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+
+from jsbackup.engine.link.bounded_queues import Relay
+from jsbackup.engine.read.snapshot_transfer import Advance
+from jsbackup.errors import JsBackupError
+from jsbackup.formats.archive.archive import ArchiveV2Writer
+from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.s2 import S2Encoder
+from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject, StreamState
+from jsbackup.planning.model import Action, PlannedConsumer, SendAs
+from jsbackup.planning.selection.count_subset import messages_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.archiving import archive_batches, state_to_restore
+from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.repository.write.raw_snapshot import read_opaque
+from jsbackup.times import format_time
+
+__all__ = ["archive_of", "load_consumers", "writer_for"]
+
+_AHEAD_BYTES = 4 << 20  # one batch, as segments are read
+
+
+def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
+    """The planned consumers, each with all of its state. Raises as `pending.load_consumer`."""
+    whole = []
+    backups = {consumer.name: consumer for consumer in action.entry.consumers}
+    for planned in action.consumers:
+        if planned.pending is not None:
+            loaded = load_consumer(objects, backups[planned.consumer.name])
+            planned = replace(planned, consumer=replace(planned.consumer, state=loaded.state), pending=None)
+        whole.append(planned)
+    return whole
+
+
+def archive_of(
+    objects: Objects,
+    action: Action,
+    config: JsonObject,
+    consumers: Sequence[PlannedConsumer],
+    *,
+    secret: bytes,
+    advance: Advance,
+    hurried: Callable[[], bool],
+) -> Iterator[bytes]:
+    """The archive as the server reads it, in S2 frames; `secret` is what values are hashed with.
+
+    As long as it is `hurried` nothing is compressed. Blocks: meant for a worker thread. Another one reads and decodes
+    what comes next meanwhile.
+    """
+    if action.wire is SendAs.OPAQUE:
+        for piece in read_opaque(objects, action.entry.opaque):
+            yield piece
+            advance(len(piece), 0)
+        return
+    writer = writer_for(action, config, state_to_restore(action.entry), consumers)
+    batches = _read_ahead(messages_of(objects, action.entry, action.reshape, secret))
+    with closing(batches):
+        yield from archive_batches(batches, writer, advance, S2Encoder(hurried))
+
+
+def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
+    """The same batches, made in a thread of their own. Raises what making them raises."""
+    relay: Relay[MessageBatch] = Relay(_AHEAD_BYTES)
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                relay.put(batch, batch.nbytes)
+        finally:
+            if isinstance(batches, Generator):  # which holds memory of the room
+                batches.close()
+
+    def end(done: Future[None]) -> None:
+        error = done.exception()
+        if error is None:
+            relay.close()
+        else:
+            relay.abort(error)
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    pool.submit(read).add_done_callback(end)
+    try:
+        yield from relay
+    finally:
+        relay.abort(JsBackupError("the restore was given up"))
+        pool.shutdown(wait=False)
+
+
+def writer_for(
+    action: Action, config: JsonObject, state: StreamState, consumers: Sequence[PlannedConsumer]
+) -> ArchiveV1Writer | ArchiveV2Writer:
+    """What writes the archive of a stream that will have this state.
+
+    A stream whose messages were altered is made now. One that comes back as it was keeps the time when it was made:
+    by that servers of 2.15 know it as the origin of its copies, and backups know that they have stored it.
+    """
+    archived = [planned.consumer for planned in consumers]
+    if action.wire is SendAs.V1:
+        created = format_time(time.time_ns()) if action.alters else action.entry.created
+        writer = ArchiveV1Writer(config, created, state, archived)
+        writer.set_sources(
+            (" ".join(start.key), start.sequence, start.identity)
+            for start in action.starts
+            if start.told and start.sequence is not None
+        )
+        return writer
+    # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
+    # made by the API when the messages are there.
+    starting = ConsumerState()
+    archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
+    return ArchiveV2Writer(state, archived)
+
+
+def _starts_at_first(consumer: ArchivedConsumer) -> bool:
+    return bool(consumer.config.get("deliver_policy", "all") == "all")

@@ -1,0 +1,308 @@
+"""One stream of a plan, brought to the target and proved: the same for a restore and a clone (`stream_sources.py`).
+
+A stream counts as restored when it has been read back and is what was sent. One that is whole is never deleted, even if
+the proof fails: publishers and consumers may be at work on it.
+
+Replacing. No server can rename a stream, and two cannot share subjects. So the new one is first restored beside the
+old one, under a name of its own and without its subjects, and proved; only then is the old one deleted and the new one
+restored in its place. Whenever this is interrupted, the old stream or the proved copy is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.restore.abandon import remove_stream
+from jsbackup.engine.restore.after_restore import (
+    RestoredConsumer,
+    Settled,
+    configure,
+    creatable,
+    letting_go_of_nothing,
+    settle,
+)
+from jsbackup.engine.restore.at_work import refuse_beside
+from jsbackup.engine.restore.proof import Proof
+from jsbackup.engine.restore.restore_transfer import TransmitLimits
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun
+from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply, Transfer
+from jsbackup.errors import JsBackupError, NatsPermissionDenied, NatsTimeout, NoLeader, PlanRefused
+from jsbackup.model import Fidelity, JsonObject
+from jsbackup.planning.forecast import about_destroyed
+from jsbackup.planning.interrupted.marker import MARKER, with_marker
+from jsbackup.planning.interrupted.staged import staged_config
+from jsbackup.planning.model import Action, SendAs, Target
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES, window_for
+from jsbackup.repository.checks.verify import Problem
+from jsbackup.repository.read.archiving import state_to_restore
+
+__all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "make_way"]
+
+_log = logging.getLogger(__name__)
+
+# How often a cluster may give a stream to a server that does not answer, and how long the first one is waited for.
+# Measured on 2.15.2: three seconds after a server stopped no stream is given to it any more.
+PLACEMENTS = 3
+_FIRST_PLACEMENT_SECONDS = 10.0
+
+# Server source, 2.15: five seconds after a restore in a cluster, the server that took it asks for its consumers that
+# are not there, by their names. If another stream of that name is being restored then, they come to it, with no state
+# where the first had one replica (measured).
+_ASKING_SECONDS = 6.0
+
+# What would make a copy beside the stream that it replaces do something, or let go of messages; and what would keep
+# it from being removed. It has no consumers either.
+_ACTIVE = frozenset(
+    {
+        "allow_msg_schedules",
+        "allow_msg_ttl",
+        "max_age",
+        "metadata",
+        "mirror",
+        "mirror_direct",
+        "republish",
+        "retention",
+        "sealed",
+        "sources",
+        "subject_delete_marker_ttl",
+        "subject_transform",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPoint:
+    """What is known before the first stream is sent. `label` names the run in the streams that it makes.
+
+    `marking` says whether these can carry a mark until they are whole; `lost` is what the repository has no longer.
+    """
+
+    label: str
+    target: Target
+    marking: bool
+    lost: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+
+
+class StreamRestore:
+    """Brings streams to the target. `placed` counts how often a server was to have one that does not answer."""
+
+    def __init__(self, run: RestoreRun, start: StartingPoint) -> None:
+        self._run = run
+        self._start = start
+        self.at_work = ""  # the subject that says that this command is, where it replaces
+        self.placed: Counter[str] = Counter()
+
+    async def replace_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        staged, sent = await self._stage(js, supply, action)
+        destroyed: list[str] = []
+        try:
+            await refuse_beside(js, action.name, staged)
+            if (there := await js.find_stream(action.name)) is not None:
+                destroyed = [finding.reason for finding in about_destroyed(action, there)]
+                await make_way(js, there)
+        except JsBackupError:
+            await remove_stream(self._run.connection, staged)
+            raise
+        try:
+            async with supply.after_staging(self._run.connection, staged, sent) as proved:
+                restored = await self._restore_in_place(js, proved, action)
+        except JsBackupError as error:
+            hint = f"{await _about_kept(js, staged)} {error.hint or ''}".strip()
+            raise error.with_hint(hint) from error.__cause__
+        await js.delete_stream(staged)
+        # What was masked was masked on the way to the copy.
+        return replace(restored, notes=tuple(dict.fromkeys((*destroyed, *restored.notes, *sent.notes))))
+
+    async def _restore_in_place(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        """Where the old stream is gone: at once again, if the cluster gives it to a server that does not answer."""
+        for _ in range(1, PLACEMENTS):
+            try:
+                return await self.restore(js, supply, action)
+            except NoLeader as error:
+                _log.info("stream %s: %s; once more", action.name, error.message)
+        try:
+            return await self.restore(js, supply, action)
+        except NoLeader as error:
+            raise NatsTimeout(error.message, hint=error.hint) from error
+
+    async def _stage(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, Sent]:
+        """A proved copy of what is to come, beside the stream that it will replace."""
+        old = self._start.target.streams.get(action.name)
+        config = {key: value for key, value in action.config.items() if key not in _ACTIVE}
+        config |= staged_config(action.name, self._run.random(4).hex(), old.created if old else None, self.at_work)
+        name = config["name"]
+        copy = replace(action, name=name, config=config, replaces=False, consumers=())
+        _log.info("stream %s is restored as %s first and verified before the old one is deleted", action.name, name)
+        try:
+            if copy.wire is SendAs.API:
+                await self._create(js, copy)
+                return name, Sent(copy.entry, (), copy.wire)
+            sent, _ = await self._deliver(js, supply, copy, copy.config)
+            await self._settle(js, copy, sent)
+            _, unproved = await self._prove(js, supply, copy, sent)
+            if unproved or sent.incomplete:
+                raise PlanRefused(
+                    f"stream {action.name} is not replaced, its copy cannot be proved: {unproved or sent.notes[0]}",
+                    hint="--no-verify replaces it without verification.",
+                )
+        except BaseException:
+            await asyncio.shield(remove_stream(self._run.connection, name))
+            raise
+        finally:
+            self._run.progress.finish(name)
+        return name, sent
+
+    def _marked(self, action: Action) -> bool:
+        return self._start.marking and not action.config.get("sealed")
+
+    def _final(self, action: Action) -> JsonObject:
+        """The configuration that the stream has until its consumers are there."""
+        return letting_go_of_nothing(action.config) if self._marked(action) and action.consumers else action.config
+
+    async def _deliver(
+        self, js: JetStream, supply: Supply, action: Action, keeping: JsonObject
+    ) -> tuple[Sent, list[str]]:
+        """Send the stream and take the mark from it; with what went wrong after all of it was there."""
+        factor = 2 if self._run.settings.verify else 1
+        marked = self._marked(action)
+        delivery = Delivery(
+            js,
+            Transfer(self._run.connection, await self._window_bytes(js, action), self._limits(js, action)),
+            action,
+            with_marker(supply.on_the_way(keeping), self._start.label) if marked else action.config,
+            lambda byte_count, messages: self._run.progress.start(action.name, factor * byte_count, messages),
+            lambda *moved: self._run.progress.advance(action.name, *moved),
+        )
+        sent = await supply.send(delivery)
+        # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
+        if marked and (reason := await configure(js, keeping)):
+            return sent, [f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}"]
+        return sent, []
+
+    def _limits(self, js: JetStream, action: Action) -> TransmitLimits:
+        """Less patient at the first attempt in a cluster: with another one the servers that live may be known."""
+        limits = self._run.settings.limits
+        if js.link.cluster_name is None or self.placed[action.name]:
+            return limits
+        return replace(limits, request_seconds=min(limits.request_seconds, _FIRST_PLACEMENT_SECONDS))
+
+    async def _window_bytes(self, js: JetStream, action: Action) -> int:
+        if self._run.settings.window_bytes is not None:
+            return self._run.settings.window_bytes
+        if 0 < action.entry.captured.bytes <= LEAST_WINDOW_BYTES:  # all of it is on its way at once
+            return LEAST_WINDOW_BYTES
+        return window_for(await js.link.round_trip())
+
+    async def restore(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
+        if action.wire is SendAs.API:
+            return await self._create(js, action)
+        sent, amiss = await self._deliver(js, supply, action, self._final(action))
+        return await self.finish(js, supply, action, sent, amiss=amiss)
+
+    async def finish(
+        self, js: JetStream, supply: Supply, action: Action, sent: Sent, *, amiss: list[str]
+    ) -> RestoredStream:
+        """See to all that is left to do when the messages are there, and prove them. `amiss` is what went wrong."""
+        entry, whole, keeping = sent.entry, state_to_restore(sent.entry), self._final(action)
+        settled = await self._settle(js, action, sent)
+        if keeping != action.config and (reason := await configure(js, action.config)):
+            amiss.append(f"its retention could not be set from limits to interest, do so by hand: {reason}")
+        proof, unproved = await self._prove(js, supply, action, sent)
+        notes = [*_lasting(action), *sent.notes, *amiss, *settled.notes]
+        if proof and proof.gone:
+            notes.append(f"{proof.gone} messages are gone already: expired, or acknowledged by running consumers")
+        if unproved:
+            held = settled.info.state.messages if settled.info else 0
+            notes.append(f"not verified: the server reports {held} of {whole.messages} messages: {unproved}")
+        incomplete = settled.incomplete or sent.incomplete or bool(amiss) or bool(unproved)
+        return RestoredStream(
+            name=entry.name,
+            as_name=action.name,
+            messages=proof.messages if proof else whole.messages,
+            bytes=whole.bytes,
+            digest=proof.digest.hex if proof else entry.digest.hex,
+            verified=proof is not None,
+            wire=sent.wire,
+            consumers=settled.consumers,
+            notes=tuple(notes),
+            incomplete=incomplete or entry.name in self._start.lost,
+            lost=self._start.lost.get(entry.name, ()),
+        )
+
+    async def _settle(self, js: JetStream, action: Action, sent: Sent) -> Settled:
+        last_message = sent.entry.captured.last_seq
+        clustered = self._start.target.clustered is not False
+        return await settle(js, action.name, sent.consumers, last_message=last_message, clustered=clustered)
+
+    async def _create(self, js: JetStream, action: Action) -> RestoredStream:
+        """A stream of a config-only backup: made by the API, empty."""
+        # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
+        await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
+        try:
+            for planned in action.consumers:
+                await js.create_consumer(action.name, creatable(planned.consumer))
+            if action.config.get("sealed"):
+                await js.update_stream(action.config)
+        except JsBackupError:
+            await remove_stream(self._run.connection, action.name)
+            raise
+        return RestoredStream(
+            name=action.entry.name,
+            as_name=action.name,
+            messages=0,
+            bytes=0,
+            digest=action.entry.digest.hex,
+            verified=True,
+            wire=action.wire,
+            consumers=tuple(
+                RestoredConsumer(p.consumer.name, Fidelity.CONFIG_ONLY, may_come_again=0) for p in action.consumers
+            ),
+            notes=tuple(_lasting(action)),
+        )
+
+    async def _prove(self, js: JetStream, supply: Supply, action: Action, sent: Sent) -> tuple[Proof | None, str]:
+        """The proof that was asked for, or why there is none."""
+        if not self._run.settings.verify:
+            return None, ""
+        if sent.undecoded:
+            return None, sent.undecoded
+        try:
+            return await supply.prove(
+                js,
+                action,
+                sent,
+                self._run.now_ns,
+                advance=lambda byte_count, _messages: self._run.progress.advance(action.name, byte_count, 0),
+            )
+        except NatsPermissionDenied as error:
+            return None, error.message
+
+
+async def _about_kept(js: JetStream, staged: str) -> str:
+    """What became of the proved copy of a stream that is gone."""
+    try:
+        if await js.find_stream(staged) is None:
+            return f"What was to replace it, {staged}, was removed by somebody else: restore it from a backup."
+    except JsBackupError:
+        return f"What was to replace it should still be there as stream {staged}."
+    return f"What was to replace it is proved and kept as stream {staged}."
+
+
+async def make_way(js: JetStream, there: StreamInfo) -> None:
+    """Delete a stream in whose place another comes, not sooner than the cluster has done with its consumers."""
+    if js.link.cluster_name is not None and there.state.consumers:
+        age_seconds = (there.now_ns - there.created_ns) / 1e9
+        await asyncio.sleep(max(0.0, _ASKING_SECONDS - max(0.0, age_seconds)))
+    await js.delete_stream(there.name)
+
+
+def _lasting(action: Action) -> list[str]:
+    """Warnings that hold when it is done."""
+    return [warning.reason for warning in action.warnings if warning.rule.lasting]

@@ -1,0 +1,181 @@
+"""Where the streams of a restore come from: what is stored, or (`live.py`) another server.
+
+A supply sends one stream at a time to the target, says what that came to, and proves it there. The rest of a restore
+(`execution.py`) is the same wherever messages come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jsbackup.config import Connection
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.threads import in_thread
+from jsbackup.engine.read.snapshot_transfer import Advance
+from jsbackup.engine.restore.attempts import deliver
+from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
+from jsbackup.engine.restore.restore_transfer import TransmitLimits
+from jsbackup.engine.restore.stored_archive import archive_of, load_consumers
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.planning.interrupted.leftovers import has_message_at
+from jsbackup.planning.model import Action, PlannedConsumer, SendAs
+from jsbackup.planning.selection.count_subset import messages_of
+from jsbackup.protocol.restore import RestoreSender, chunk_limit
+from jsbackup.protocol.window import LEAST_WINDOW_BYTES
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.archiving import state_to_restore
+
+__all__ = ["Delivery", "Origin", "Sent", "StoredSupply", "Supply", "Transfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How a stream is to be sent. `window_bytes` may be on the way unacknowledged."""
+
+    connection: Connection
+    window_bytes: int = LEAST_WINDOW_BYTES
+    limits: TransmitLimits = field(default_factory=TransmitLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One stream to send: over `js`, to be made with `config`.
+
+    `start` is told bytes and messages when sending begins, each time it does; `advance` of each piece that was sent.
+    """
+
+    js: JetStream
+    transfer: Transfer
+    action: Action
+    config: JsonObject
+    start: Callable[[int, int], None]
+    advance: Advance
+
+    def sender(self, state: StreamState) -> RestoreSender:
+        """For one attempt at a stream of this state."""
+        return RestoreSender(
+            self.config,
+            state,
+            max_chunk=chunk_limit(self.js.link.max_payload_bytes),
+            window_size=self.transfer.window_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a delivery came to. `entry` has the state, numbers and digest of what was sent.
+
+    `undecoded` says why nothing can be compared, "" if it can. `notes` say what is not as it should be; it is
+    `incomplete` then.
+    """
+
+    entry: StreamBackup
+    consumers: tuple[PlannedConsumer, ...]
+    wire: SendAs
+    undecoded: str = ""
+    notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+
+class Supply(Protocol):
+    """What one worker of a restore takes streams from. Not shared between workers."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether another stream may be asked of it."""
+
+    def on_the_way(self, config: JsonObject) -> JsonObject:
+        """The configuration that the stream has until all of it is there."""
+
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        """Whether the last message of a stream in `state` is one of those that come. Raises as `send`."""
+
+    async def send(self, delivery: Delivery) -> Sent:
+        """Send the stream. When this raises, nothing of it is left at the target that could be removed."""
+
+    async def prove(
+        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
+    ) -> tuple[Proof | None, str]:
+        """Read the stream back; or why that proves nothing. Raises DigestMismatch and NatsError.
+
+        NatsPermissionDenied is the reason, if the user may not read it.
+        """
+
+    def after_staging(self, connection: Connection, staged: str, sent: Sent) -> AbstractAsyncContextManager[Supply]:
+        """Where the stream comes from when a proved copy of it stands at the target as `staged`."""
+
+
+Origin = Callable[[], AbstractAsyncContextManager[Supply]]
+"""Opens a supply for a worker."""
+
+
+class StoredSupply:
+    """Streams of a backup in a repository, reshaped as planned; `secret` is what values are hashed with."""
+
+    def __init__(self, objects: Objects, secret: bytes = b"") -> None:
+        self._objects = objects
+        self._secret = secret
+
+    connected = True
+
+    def on_the_way(self, config: JsonObject) -> JsonObject:
+        return config
+
+    async def has_last(self, action: Action, state: StreamState) -> bool:
+        return await in_thread(has_message_at, self._objects, action.entry, state)
+
+    async def send(self, delivery: Delivery) -> Sent:
+        action, entry = delivery.action, delivery.action.entry
+        consumers = await in_thread(load_consumers, self._objects, action)
+        opaque = sum(piece.bytes for piece in entry.opaque)
+        delivery.start(opaque or entry.captured.bytes, entry.captured.messages)
+
+        def archive(hurried: Callable[[], bool]) -> Iterable[bytes]:
+            return archive_of(
+                self._objects,
+                action,
+                delivery.config,
+                consumers,
+                secret=self._secret,
+                advance=delivery.advance,
+                hurried=hurried,
+            )
+
+        await deliver(
+            delivery.js,
+            delivery.transfer.connection,
+            lambda: delivery.sender(state_to_restore(entry)),
+            archive,
+            limits=delivery.transfer.limits,
+        )
+        return self._sent(action, consumers)
+
+    async def sent_before(self, action: Action) -> Sent:
+        """What `send` came to when another process did it. Raises IntegrityError and StoreError."""
+        return self._sent(action, await in_thread(load_consumers, self._objects, action))
+
+    def _sent(self, action: Action, consumers: Iterable[PlannedConsumer]) -> Sent:
+        undecoded = "it is stored undecoded" if action.wire is SendAs.OPAQUE else ""
+        return Sent(action.entry, tuple(consumers), action.wire, undecoded)
+
+    async def prove(
+        self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
+    ) -> tuple[Proof | None, str]:
+        entry = sent.entry
+        expected = Expected(
+            entry.digest,
+            entry.captured.messages,
+            state_to_restore(entry).last_seq,
+            action.config,
+            [planned.consumer for planned in sent.consumers],
+            lambda: messages_of(self._objects, entry, action.reshape, self._secret),
+        )
+        return await prove_stream(js, action.name, expected, now_ns=now_ns, advance=advance), ""
+
+    @asynccontextmanager
+    async def after_staging(self, connection: Connection, staged: str, sent: Sent) -> AsyncIterator[Supply]:
+        yield self

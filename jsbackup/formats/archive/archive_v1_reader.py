@@ -1,0 +1,308 @@
+"""Archive v1: what servers up to 2.14 send, a tar of a file store's files. Reader.
+
+nats-server `server/filestore.go` (streamSnapshot; unchanged from 2.10 to 2.15). Members, in this order:
+
+    meta.inf            JSON: the stream's config and `Created`
+    meta.sum            HighwayHash-64 of meta.inf in hex, keyed with SHA-256 of the stream's name
+    msgs/<n>.blk        message blocks, n rising, decrypted and decompressed (records: `_kernels_py.py`); checksums of
+                        records are keyed with SHA-256 of `<stream>-<n>`
+    msgs/index.db       see `index_db.py`; missing where the server failed to write one
+    obs/<name>/meta.inf JSON: the consumer's config, `Created` and `Name`
+    obs/<name>/meta.sum keyed with SHA-256 of `<stream>/<name>`
+    obs/<name>/o.dat    see `consumer_state.py`
+    errors.txt          anywhere: the server failed here; 2.12.5 to 2.14 report success nevertheless
+
+Where deletions are. A message that a client deleted or acknowledged has a tombstone in the same block or a later one.
+One removed by a limit (messages per subject, age, size) has none: a head removal only moves the stream's first
+sequence, any other is known to `index.db` alone, which comes last. And 2.10 overwrites tombstones when it erases the
+message before them. So the reader takes what is known beforehand (`first_seq` from the answer to the snapshot request,
+`deleted` from stream info), gives messages as they come, and reports at the end which of them are deleted after all.
+
+Memory consumers of a file stream, and direct ones, are not in the archive; neither are consumers of another node.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from jsbackup.errors import FormatError, UnsupportedError
+from jsbackup.formats import kernels
+from jsbackup.formats.archive.archive_items import (
+    BATCH_BYTES,
+    MAX_U64,
+    ArchiveEnd,
+    ArchiveItem,
+    IndexState,
+    StreamMeta,
+    asset_name_is_sound,
+    json_object,
+)
+from jsbackup.formats.archive.consumer_state import decode_state
+from jsbackup.formats.archive.index_db import IndexReader
+from jsbackup.formats.archive.tar import TarPiece, TarReader
+from jsbackup.formats.batch import batch_from_columns
+from jsbackup.formats.paged import PagedFile
+from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import ArchivedConsumer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer
+
+__all__ = ["MAX_BLOCK_MEMBER_BYTES", "ArchiveV1Reader", "LateDeletions", "late_deletions"]
+
+# Servers make blocks of at most 8 MiB, or one message. Streams that 2.2 created may still have blocks of 64 MiB.
+MAX_BLOCK_MEMBER_BYTES = 128 << 20
+_MAX_META_BYTES = 16 << 20
+_MAX_STATE_BYTES = 64 << 20
+_MAX_SUM_BYTES = 16
+_MAX_ERRORS_BYTES = 64 << 10
+# Tombstones are looked up once there are this many, so that a stream of nothing else cannot fill the memory.
+_MANY_TOMBSTONES = 1 << 18
+
+_BLOCK_NAME = re.compile(r"msgs/(0|[1-9][0-9]{0,9})\.blk", re.ASCII)
+_CONSUMER_NAME = re.compile(r"obs/([^/]+)/(meta\.inf|meta\.sum|o\.dat)")
+_OLD_NAME = re.compile(r"msgs/[0-9]+\.(idx|fss)", re.ASCII)
+
+# What may follow: the parts of the archive in their order.
+_META, _SUM, _MESSAGES, _CONSUMERS = range(4)
+
+
+class ArchiveV1Reader:
+    """Takes a decoded archive in pieces of any size; gives `StreamMeta`, batches, then consumers (`ArchiveReader`).
+
+    Messages below `first_seq` or in `deleted` are left out. Raises `FormatError`; `UnsupportedError` for an `index.db`
+    or files that it does not know.
+    """
+
+    def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None) -> None:
+        self._first_seq = first_seq
+        self._deleted = SequenceSet() if deleted is None else deleted
+        self._hidden = self._deleted.within(0, MAX_U64)
+        self._tar = TarReader()
+        self._member = PagedFile(0)  # of one member, where it is needed as a whole
+        self._stage = _META
+        self._meta = b""
+        self._stream = ""
+        self._block = -1
+        self._last_seq = 0
+        self._proved = max(0, first_seq - 1)
+        self._given = GivenSequences()
+        self._tombstones: set[int] = set()
+        self._buried = array("Q")
+        self._index_reader: IndexReader | None = None
+        self._index: IndexState | None = None
+        self._consumer: _ConsumerFiles | None = None
+        self._failure: str | None = None
+
+    def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
+        """Items that are complete with `data`. Iterate to the end before the next call."""
+        for piece in self._tar.feed(data):
+            if self._is_streamed(piece):
+                continue
+            if piece.size > (most := self._most_bytes(piece.name)):
+                raise FormatError(
+                    f"archive v1: {_shown(piece.name)} has {piece.size} bytes, at most {most} are allowed"
+                )
+            if piece.offset == 0:
+                self._member.start_again(piece.size)
+            self._member.write(piece.data)
+            if piece.is_last:
+                yield from self._take(piece.name, self._member.content())
+
+    def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
+        """No more items, and the end. Raises `FormatError` if the archive is not whole or the server failed."""
+        if self._failure is not None:
+            raise FormatError(f"archive v1: the server gave up: {self._failure}")
+        self._tar.finish()
+        if self._stage < _MESSAGES or self._consumer is not None:
+            raise FormatError("archive v1: files are missing at its end")
+        self._look_up_tombstones()
+        return [], ArchiveEnd(
+            format="v1",
+            messages=len(self._given),
+            first_given=self._given.first,
+            last_given=self._given.last,
+            last_seq=self._proved,
+            tombstoned=sequence_set(self._buried),
+            index=self._index,
+        )
+
+    def _is_streamed(self, piece: TarPiece) -> bool:
+        """Handle the one member that may be too large to hold."""
+        if piece.name != "msgs/index.db":
+            return False
+        if self._index_reader is None:
+            if self._stage != _MESSAGES:
+                raise self._misplaced(piece.name)
+            self._stage = _CONSUMERS
+            self._index_reader = IndexReader(self._stream, piece.size, self._given)
+        elif piece.offset == 0:
+            raise self._misplaced(piece.name)
+        self._index_reader.feed(piece.data)
+        if piece.is_last:
+            self._index = self._index_reader.finish()
+        return True
+
+    def _most_bytes(self, name: str) -> int:
+        if _BLOCK_NAME.fullmatch(name):
+            return MAX_BLOCK_MEMBER_BYTES
+        if name == "errors.txt":
+            return _MAX_ERRORS_BYTES
+        file = name if name in ("meta.inf", "meta.sum") else (_CONSUMER_NAME.fullmatch(name) or ("", "", ""))[2]
+        most = {"meta.inf": _MAX_META_BYTES, "meta.sum": _MAX_SUM_BYTES, "o.dat": _MAX_STATE_BYTES}.get(file)
+        if most is not None:
+            return most
+        if _OLD_NAME.fullmatch(name):
+            raise UnsupportedError("archive v1: made by a server older than 2.10")
+        raise FormatError(f"archive v1: unexpected file {_shown(name)}")
+
+    def _take(self, name: str, content: memoryview) -> Iterator[ArchiveItem]:
+        if name == "errors.txt":
+            self._failure = _shown(bytes(content).decode(errors="replace").strip())
+        elif name == "meta.inf":
+            self._expect(_META, name)
+            self._meta = bytes(content)
+        elif name == "meta.sum":
+            self._expect(_SUM, name)
+            yield self._stream_meta(bytes(content))
+        elif block := _BLOCK_NAME.fullmatch(name):
+            if self._stage != _MESSAGES or int(block[1]) <= self._block:
+                raise self._misplaced(name)
+            self._block = int(block[1])
+            yield from self._batches(content)
+        elif part := _CONSUMER_NAME.fullmatch(name):
+            yield from self._consumer_part(part[1], part[2], bytes(content))
+
+    def _expect(self, stage: int, name: str) -> None:
+        if self._stage != stage:
+            raise self._misplaced(name)
+        self._stage += 1
+
+    def _misplaced(self, name: str) -> FormatError:
+        return FormatError(f"archive v1: {_shown(name)} is out of place")
+
+    def _stream_meta(self, checksum: bytes) -> StreamMeta:
+        config = json_object(self._meta, "archive v1: meta.inf")
+        self._stream = _name(config.get("name"), "stream")
+        _check_sum(self._meta, checksum, self._stream)
+        created = config.pop("Created", None)
+        return StreamMeta(config=config, created=created if isinstance(created, str) else None)
+
+    def _batches(self, block: memoryview) -> Iterator[pa.RecordBatch]:
+        key = sha256(f"{self._stream}-{self._block}".encode()).digest()
+        offset = 0
+        while offset < len(block):
+            try:
+                columns, tombstones, offset, self._last_seq = kernels.decode_records(
+                    block, key, offset, BATCH_BYTES, self._first_seq, self._last_seq, self._hidden
+                )
+            except FormatError as error:
+                raise FormatError(f"archive v1: msgs/{self._block}.blk: {error.message}") from error
+            self._given.append(memoryview(columns.sequences).cast("B").cast("q"))
+            self._bury(array("Q", tombstones))
+            if columns.count:
+                yield batch_from_columns(columns)
+
+    def _bury(self, tombstones: array[int]) -> None:
+        """Keep the tombstones that may be news. Most are of messages long gone."""
+        if not tombstones:
+            return
+        lowest, highest = min(tombstones), max(tombstones)
+        self._proved = max(self._proved, highest)
+        if highest < self._first_seq:
+            return
+        news = set(tombstones).difference(self._deleted.within(lowest, highest))
+        self._tombstones.update(sequence for sequence in news if sequence >= self._first_seq)
+        if len(self._tombstones) > _MANY_TOMBSTONES:
+            self._look_up_tombstones()
+
+    def _look_up_tombstones(self) -> None:
+        # A tombstone is younger than its message, so those that bury nothing by now never will.
+        self._proved = max(self._proved, self._last_seq)
+        self._buried.extend(self._given.intersection(self._tombstones))
+        self._tombstones.clear()
+
+    def _consumer_part(self, name: str, file: str, content: bytes) -> Iterator[ArchivedConsumer]:
+        if self._stage not in (_MESSAGES, _CONSUMERS):
+            raise self._misplaced(f"obs/{name}/{file}")
+        self._stage = _CONSUMERS
+        begun = self._consumer
+        if file == "meta.inf" and begun is None:
+            self._consumer = _ConsumerFiles(_name(name, "consumer"), content, None)
+        elif file == "meta.sum" and begun is not None and begun.name == name and begun.checksum is None:
+            self._consumer = begun._replace(checksum=content)
+        elif file == "o.dat" and begun is not None and begun.name == name and begun.checksum is not None:
+            self._consumer = None
+            yield begun.decode(self._stream, content)
+        else:
+            raise self._misplaced(f"obs/{name}/{file}")
+
+
+class _ConsumerFiles(NamedTuple):
+    name: str
+    meta: bytes
+    checksum: bytes | None
+
+    def decode(self, stream: str, state: bytes) -> ArchivedConsumer:
+        _check_sum(self.meta, self.checksum or b"", f"{stream}/{self.name}")
+        config = json_object(self.meta, f"archive v1: meta.inf of consumer {self.name}")
+        created = config.pop("Created", None)
+        # An ephemeral consumer that a restore brought back has no name in its file.
+        if config.pop("Name", "") not in ("", self.name):
+            raise FormatError(f"archive v1: meta.inf of consumer {self.name} is of another one")
+        try:
+            decoded = decode_state(state)
+        except FormatError as error:
+            raise FormatError(f"archive v1: consumer {self.name}: {error.message}") from error
+        return ArchivedConsumer(self.name, config, decoded, created if isinstance(created, str) else None)
+
+
+def _check_sum(meta: bytes, checksum: bytes, key: str) -> None:
+    hasher = kernels.HighwayHash(sha256(key.encode()).digest())
+    hasher.update(meta)
+    if hasher.digest64().hex().encode() != checksum:
+        raise FormatError(f"archive v1: wrong checksum of the meta.inf of {_shown(key)}")
+
+
+def _name(value: object, what: str) -> str:
+    """A name that can be part of a path, a subject and a hash key."""
+    if not isinstance(value, str) or not asset_name_is_sound(value):
+        raise FormatError(f"archive v1: bad {what} name")
+    return value
+
+
+def _shown(text: str) -> str:
+    """At most a line of it, safe for any terminal."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in text[:200])
+    return line + "…" if len(text) > 200 else line
+
+
+class LateDeletions(NamedTuple):
+    """What a v1 archive says at its end about messages that it gave before.
+
+    `certain` are deleted. `doubtful` were deleted while the snapshot ran, perhaps by a newer message that the snapshot
+    does not have: taking out a key's only message would lose the key. Drop one of these only if enough newer messages
+    of its subject were given to explain it.
+    """
+
+    certain: SequenceSet
+    doubtful: SequenceSet
+
+
+def late_deletions(end: ArchiveEnd) -> LateDeletions:
+    """Which of the messages that were given have to be taken out again.
+
+    If `index.db` ends where the blocks end, nothing arrived after the blocks were read and it is exact.
+    """
+    if end.index is None:
+        return LateDeletions(end.tombstoned, SequenceSet())
+    if end.index.last_seq <= end.last_seq:
+        return LateDeletions(end.tombstoned | end.index.removed, SequenceSet())
+    buried = set(end.tombstoned)
+    return LateDeletions(end.tombstoned, SequenceSet(s for s in end.index.removed if s not in buried))

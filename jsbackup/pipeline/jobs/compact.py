@@ -1,0 +1,168 @@
+"""Compaction: a backup again with the same content in fewer segments, so that the old one can be forgotten.
+
+Backups that follow each other share segments, so they are cut where that spares storing (`repository/write/reuse.py`):
+a stream that grows a little each time, or loses messages here and there, comes to many short ones. A backup that is
+kept for long has no use for them. Here runs of neighbours, each shorter than half a segment, are joined into segments
+of up to 32 MiB; all others stay, named again. Nothing but segments changes: messages, digests, consumers, when it was
+`created`, tags. So retention takes the compacted backup for what it is, a backup of that moment, and its id is the next
+one after that of the other: `latest` means the same content as before.
+
+A stream's folder stays too, so the next backup of the server may build on these segments. It stores more where messages
+go all over the stream, until that is cut finely again.
+
+Objects that only the old backup needs are deleted when that one is forgotten and pruned, not here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from pyspark.sql import SparkSession
+
+from jsbackup import __version__
+from jsbackup.errors import IntegrityError
+from jsbackup.pipeline.session.lease import held_lease
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable, opened
+from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.tasks import pack, pack_tasks, run_tasks
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.keep import leases
+from jsbackup.repository.keep.leases import Lease
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
+from jsbackup.repository.write.locking import LOCKED
+from jsbackup.times import parse_time
+
+__all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
+
+Group = tuple[SegmentRef, ...]
+"""Segments that are to become one, or one that stays."""
+
+
+def grouped(refs: Sequence[SegmentRef], segment_bytes: int = SEGMENT_BYTES) -> list[Group]:
+    """The segments of a stream, in order, those together that are worth joining."""
+    groups: list[Group] = []
+    for short, neighbours in groupby(refs, lambda ref: 2 * ref.bytes < segment_bytes):
+        run = tuple(neighbours)
+        pieces = (
+            pack([ref.bytes for ref in run], segment_bytes) if short else [slice(i, i + 1) for i in range(len(run))]
+        )
+        groups += [run[piece] for piece in pieces]
+    return groups
+
+
+def count_after(manifest: Manifest) -> tuple[int, int]:
+    """How many segments a backup has, and how many it would have when compacted."""
+    before = sum(len(stream.segments) for stream in manifest.streams)
+    return before, sum(len(grouped(stream.segments)) for stream in manifest.streams)
+
+
+def join_segments(objects: Objects, group: Group) -> SegmentRef:
+    """The segment that holds what these hold, stored beside them. Raises IntegrityError and StoreError."""
+    if len(group) == 1:
+        return group[0]
+    reader = SegmentReader(objects)
+    writer = SegmentWriter(objects, layout.parse_segment_key(group[0].key).folder)
+    with closing(writer):
+        for ref in group:
+            for batch in reader.prove(ref):
+                writer.add(batch)
+        stored = writer.finish()
+    if len(stored) != 1 or replace(total_of(stored), size=0) != replace(total_of(group), size=0):
+        raise IntegrityError(f"segments from {group[0].key} on do not come to one of the same content")
+    return stored[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """A task."""
+
+    place: RepositoryRef
+    groups: tuple[Group, ...]
+
+    def __call__(self) -> list[SegmentRef]:
+        objects = opened(self.place).objects
+        return [join_segments(objects, group) for group in self.groups]
+
+
+def merge_groups(
+    session: SparkSession, place: RepositoryRef, streams: Sequence[Sequence[SegmentRef]], progress: Progress | None
+) -> list[tuple[SegmentRef, ...]]:
+    """The segments of each stream when short neighbours are joined. Raises IntegrityError and StoreError."""
+    groups = [grouped(refs) for refs in streams]
+    wanted = [group for stream in groups for group in stream if len(group) > 1]
+    sizes = [sum(ref.bytes for ref in group) for group in wanted]
+    pieces = pack_tasks(sizes)
+    tasks = [_Join(place, tuple(wanted[piece])) for piece in pieces]
+    weights = [sum(sizes[piece]) for piece in pieces]
+    joined = iter(
+        [
+            ref
+            for part in run_tasks(session, "joining segments", tasks, weights=weights, progress=progress)
+            for ref in part
+        ]
+    )
+    return [tuple(next(joined) if len(group) > 1 else group[0] for group in stream) for stream in groups]
+
+
+def compact(
+    session: SparkSession, place: RepositoryRef, backup: str, *, progress: Progress | None = None
+) -> Manifest | None:
+    """Make a backup (an id, the start of one, or `latest`) anew in fewer segments; None if nothing would be gained.
+
+    Raises as `find_backup` and `compact_backup`.
+    """
+    attach(session)
+    repository = place.open()
+    repository.documents.ensure_writable()
+    with held_lease(repository, "compact") as lease:
+        manifest = find_readable(repository, backup)
+        before, after = count_after(manifest)
+        if after == before:
+            return None
+        return compact_backup(session, place, repository, manifest, lease=lease, random=os.urandom, progress=progress)
+
+
+def compact_backup(
+    session: SparkSession,
+    place: RepositoryRef,
+    repository: Repository,
+    manifest: Manifest,
+    *,
+    lease: Lease,
+    random: Callable[[int], bytes],
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make the backup `manifest` anew in fewer segments, and commit it; `lease` is a shared one, renewed by the caller.
+
+    Raises:
+        IntegrityError: a segment is missing or damaged; nothing is committed.
+        RepositoryLocked: the lease was lost; nothing is committed.
+        KeyUnavailable, StoreError: something cannot be read or stored.
+    """
+    merged = merge_groups(session, place, [stream.segments for stream in manifest.streams], progress)
+    lease.check()
+    made = replace(
+        manifest,
+        id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), random(3), manifest.id),
+        tool=f"jsbackup {__version__}",
+        streams=tuple(_checked(stream, refs) for stream, refs in zip(manifest.streams, merged, strict=True)),
+        # The store locks objects, and these are others.
+        extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
+    )
+    leases.commit(repository, made, lease)
+    return made
+
+
+def _checked(stream: StreamBackup, refs: tuple[SegmentRef, ...]) -> StreamBackup:
+    before, after = total_of(stream.segments), total_of(refs)
+    if replace(before, size=0) != replace(after, size=0):
+        raise IntegrityError(f"stream {stream.name} does not come out as it was")
+    return replace(stream, segments=refs)

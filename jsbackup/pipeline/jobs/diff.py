@@ -1,0 +1,82 @@
+"""What differs between two backups, found on Spark: spans of sequences are compared where they are read.
+
+Only spans that differ come here (`repository/read/segment_diff.py`), those of all streams at once: long ones are split,
+short ones share a task. What comes back are tallies, and what went wrong with a span: that costs its own stream alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks, task_bytes
+from jsbackup.progress import Progress
+from jsbackup.repository.read.diff import DiffWork, Tallies
+from jsbackup.repository.read.message_diff import DifferenceTally
+from jsbackup.repository.read.segment_diff import SegmentSpan, compare_span, split_span
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["SparkComparer"]
+
+
+@dataclass(frozen=True, slots=True)
+class _CompareSpans:
+    """A task: the tally of each span, or why there is none."""
+
+    place: RepositoryRef
+    named: int
+    spans: tuple[SegmentSpan, ...]
+
+    def __call__(self) -> list[DifferenceTally | JsBackupError]:
+        reader = SegmentReader(opened(self.place).objects)
+        return [_compared(reader, span, self.named) for span in self.spans]
+
+
+def _compared(reader: SegmentReader, span: SegmentSpan, named: int) -> DifferenceTally | JsBackupError:
+    try:
+        return compare_span(reader, span, named, lambda _bytes, _messages: None)
+    except JsBackupError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class SparkComparer:
+    """A `Compare` for `diff_backups`. `session` gives the session; it is asked for if anything has to be read."""
+
+    session: Callable[[], SparkSession]
+    place: RepositoryRef
+    progress: Progress
+
+    def __call__(self, work: Sequence[DiffWork], named: int) -> Iterator[Tallies]:
+        """Raises what Spark fails with."""
+        spans = [span for one in work for span in one.spans]
+        limit = task_bytes(sum(span.bytes for span in spans))
+        split = [split_span(span, limit) for span in spans]
+        found = self._run([part for parts in split for part in parts], named)
+        whole = iter([[next(found) for _ in parts] for parts in split])
+        return iter([_tallies([next(whole) for _ in one.spans], named) for one in work])
+
+    def _run(self, parts: Sequence[SegmentSpan], named: int) -> Iterator[DifferenceTally | JsBackupError]:
+        if not parts:
+            return
+        tasks, weights = [], []
+        for piece in pack_tasks([part.bytes for part in parts]):
+            tasks.append(_CompareSpans(self.place, named, tuple(parts[piece])))
+            weights.append(sum(part.bytes for part in parts[piece]))
+        for found in run_tasks(self.session(), "the comparison", tasks, weights=weights, progress=self.progress):
+            yield from found
+
+
+def _tallies(spans: Sequence[Sequence[DifferenceTally | JsBackupError]], named: int) -> Tallies:
+    """The tally of each span, put together from those of its parts."""
+    for parts in spans:
+        whole = DifferenceTally(named)
+        for found in parts:
+            if isinstance(found, JsBackupError):
+                raise found
+            whole.absorb(found)
+        yield whole

@@ -1,0 +1,236 @@
+"""How messages spread over time and over sizes, and which are the largest.
+
+Tasks read segments, prove them, and send back some hundred numbers for each stream. Time is cut into buckets of one of
+`WIDTHS_NS`, all of a stream alike, which begin at multiples of it since 1970; sizes into classes from one power of two
+to the next. Which width it is, the bounds in the manifest decide. A message outside them counts as if it were at the
+nearer end, so that there are never more buckets than were meant.
+
+Sizes are raw bytes (`formats/digest.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from jsbackup.formats.digest import MessageBatch, encode_rows
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks
+from jsbackup.progress import Progress
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = [
+    "WIDTHS_NS",
+    "Distribution",
+    "LargeMessage",
+    "MessageTally",
+    "SizeClass",
+    "TimeBin",
+    "TimeScale",
+    "measure_distributions",
+    "scale_of",
+]
+
+_SECOND, _DAY = 10**9, 86_400 * 10**9
+_WITHIN_A_DAY = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
+_DAYS = (1, 7, 30, 365, 3650)
+
+WIDTHS_NS = tuple(count * _SECOND for count in _WITHIN_A_DAY) + tuple(count * _DAY for count in _DAYS)
+"""From a second to ten years, of which the timestamps of 64 bits span 59."""
+
+# What a chart can show; less for thousands of streams, so that the driver holds some hundred thousand at most.
+_MOST_BUCKETS, _LEAST_BUCKETS, _BUCKETS_IN_ALL = 100, 10, 200_000
+
+_MOST_LARGE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBin:
+    """Messages stored from `start_ns` (Unix time) on, for the width of the stream's buckets."""
+
+    start_ns: int
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """Messages of `least` bytes and more, but less than twice as many. `bytes` are those of all of them."""
+
+    least: int
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessage:
+    """`bytes` is its size."""
+
+    bytes: int
+    sequence: int
+    timestamp_ns: int
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Buckets and classes in rising order, those without messages left out; the `largest` messages, the largest first.
+
+    `bucket_ns` is 0 where there is no message.
+    """
+
+    bucket_ns: int = 0
+    buckets: tuple[TimeBin, ...] = ()
+    classes: tuple[SizeClass, ...] = ()
+    largest: tuple[LargeMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    """Buckets of time: their width, and the numbers of the first and the last; number 0 begins in 1970."""
+
+    width_ns: int
+    first: int
+    last: int
+
+
+def scale_of(oldest_ns: int, newest_ns: int, most_buckets: int = _MOST_BUCKETS) -> TimeScale:
+    """The narrowest buckets of which not more than `most_buckets` hold all of the time, or the widest there are."""
+    for width in WIDTHS_NS:
+        scale = TimeScale(width, oldest_ns // width, newest_ns // width)
+        if scale.last - scale.first < most_buckets:
+            break
+    return scale
+
+
+class MessageTally:
+    """Counts messages, of batches or of other tallies of the same scale."""
+
+    def __init__(self, scale: TimeScale) -> None:
+        self._scale = scale
+        self._times: dict[int, tuple[int, int]] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._largest: list[LargeMessage] = []
+
+    def add(self, batch: MessageBatch) -> None:
+        if not batch.num_rows:
+            return
+        sizes = _sizes(batch)
+        _count(self._times, self._numbers(batch.column("timestamp_ns")), sizes)
+        # Exact for what a message may have: a double holds more than 50 bits.
+        powers = pc.cast(pc.floor(pc.log2(pc.cast(sizes, pa.float64()))), pa.int64())
+        _count(self._sizes, powers, sizes)
+        self._keep([*self._largest, *_largest(batch, sizes)])
+
+    def merge(self, other: MessageTally) -> None:
+        for mine, theirs in ((self._times, other._times), (self._sizes, other._sizes)):
+            for key, (messages, size) in theirs.items():
+                _add(mine, key, messages, size)
+        self._keep([*self._largest, *other._largest])
+
+    def distribution(self) -> Distribution:
+        if not self._times:
+            return Distribution()
+        width = self._scale.width_ns
+        return Distribution(
+            bucket_ns=width,
+            buckets=tuple(TimeBin(number * width, *counted) for number, counted in sorted(self._times.items())),
+            classes=tuple(SizeClass(1 << power, *counted) for power, counted in sorted(self._sizes.items())),
+            largest=tuple(self._largest),
+        )
+
+    def _keep(self, messages: Iterable[LargeMessage]) -> None:
+        self._largest = sorted(messages, key=lambda one: (-one.bytes, one.sequence))[:_MOST_LARGE]
+
+    def _numbers(self, timestamps: pa.Array) -> pa.Array:
+        width = self._scale.width_ns
+        quotient = pc.divide(timestamps, width)  # towards zero, and before 1970 it has to be down
+        rest = pc.subtract(timestamps, pc.multiply(quotient, width))
+        number = pc.subtract(quotient, pc.cast(pc.less(rest, 0), pa.int64()))
+        return pc.max_element_wise(pc.min_element_wise(number, self._scale.last), self._scale.first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A task: a tally for each run of segments, with the number of their stream."""
+
+    place: RepositoryRef
+    runs: tuple[tuple[int, TimeScale, tuple[SegmentRef, ...]], ...]
+
+    def __call__(self) -> list[tuple[int, MessageTally]]:
+        reader = SegmentReader(opened(self.place).objects)
+        found = []
+        for number, scale, refs in self.runs:
+            tally = MessageTally(scale)
+            for ref in refs:
+                for batch in reader.read(ref):
+                    tally.add(batch)
+            found.append((number, tally))
+        return found
+
+
+def measure_distributions(
+    session: SparkSession, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
+) -> list[Distribution]:
+    """The distribution of each stream. Raises IntegrityError and StoreError if they cannot be read."""
+    most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
+    scales = [
+        scale_of(
+            min((ref.min_ns for ref in stream.segments), default=0),
+            max((ref.max_ns for ref in stream.segments), default=0),
+            most,
+        )
+        for stream in streams
+    ]
+    refs = [(number, ref) for number, stream in enumerate(streams) for ref in stream.segments]
+    tasks, weights = [], []
+    for piece in pack_tasks([ref.bytes for _, ref in refs]):
+        runs = [
+            (number, scales[number], tuple(ref for _, ref in run))
+            for number, run in groupby(refs[piece], key=lambda one: one[0])
+        ]
+        tasks.append(_Count(place, tuple(runs)))
+        weights.append(sum(ref.bytes for _, ref in refs[piece]))
+    tallies = [MessageTally(scale) for scale in scales]
+    for counted in run_tasks(session, "the statistics", tasks, weights=weights, progress=progress):
+        for number, tally in counted:
+            tallies[number].merge(tally)
+    return [tally.distribution() for tally in tallies]
+
+
+def _sizes(batch: MessageBatch) -> pa.Array:
+    rows = encode_rows(batch)
+    ends = pa.Array.from_buffers(pa.int64(), len(rows.ends), [None, pa.py_buffer(rows.ends)])
+    return pc.subtract(ends, pa.concat_arrays([pa.array([0], pa.int64()), ends[:-1]]))
+
+
+def _count(counts: dict[int, tuple[int, int]], keys: pa.Array, sizes: pa.Array) -> None:
+    table = pa.table({"key": keys, "size": sizes}).group_by("key", use_threads=False)
+    found = table.aggregate([("size", "count"), ("size", "sum")])
+    columns = (found.column(name).to_pylist() for name in ("key", "size_count", "size_sum"))
+    for key, messages, size in zip(*columns, strict=True):
+        _add(counts, key, messages, size)
+
+
+def _add(counts: dict[int, tuple[int, int]], key: int, messages: int, size: int) -> None:
+    before = counts.get(key, (0, 0))
+    counts[key] = (before[0] + messages, before[1] + size)
+
+
+def _largest(batch: MessageBatch, sizes: pa.Array) -> list[LargeMessage]:
+    table = pa.table({"size": sizes, "sequence": batch.column("sequence")})
+    order = [("size", "descending"), ("sequence", "ascending")]
+    found = []
+    for index in pc.select_k_unstable(table, k=_MOST_LARGE, sort_keys=order).to_pylist():
+        sequence, moment, subject = (
+            batch.column(name)[index].as_py() for name in ("sequence", "timestamp_ns", "subject")
+        )
+        text = subject if isinstance(subject, str) else subject.decode(errors="replace")
+        found.append(LargeMessage(sizes[index].as_py(), sequence, moment, text))
+    return found

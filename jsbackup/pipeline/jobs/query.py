@@ -1,0 +1,150 @@
+"""SQL over a backup: a view for each stream, named as the stream is (SQL ignores the case), and `messages` for all.
+
+    stream, sequence, time, timestamp_ns, subject, backup
+    headers        map<string,string>, `headers['Nats-Msg-Id']`
+    data           the payload as bytes
+    text           the payload as text, for `get_json_object(text, '$.customer')`
+    header_block   the raw header block
+
+A name that is no identifier stands in backquotes. Of streams whose names differ in case alone, each view has the
+incarnation behind it, `orders_1a2b3c4d`. Only views whose name occurs in the statement are made.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from jsbackup.pipeline.jobs.plain_query import only_plain
+from jsbackup.pipeline.messages.backup_frames import BackupFrames, FrameReader
+from jsbackup.pipeline.messages.headers import header_map
+from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.tasks.tasks import watched
+from jsbackup.progress import Progress
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+
+__all__ = ["ALL_STREAMS", "Answer", "make_views", "run_query", "view_names"]
+
+_log = logging.getLogger(__name__)
+
+ALL_STREAMS = "messages"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows as Python has them, structs as dicts, times with their zone (UTC). `more`: these are not all."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    more: bool
+
+
+def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progress | None = None) -> Answer:
+    """Run one plain query, and give up to `most_rows` of what it finds.
+
+    Raises:
+        UsageError: it does not parse, names what is not there, or does more than to read streams (`plain_query.py`).
+        JsBackupError: it fails.
+    """
+    made = make_views(backup, sql)
+    total = sum(stream.captured.bytes for stream in backup.streams())
+    try:
+        with (
+            explained("the query"),
+            only_plain(backup.session, sql, view_names(backup.manifest.streams)),
+            watched(backup.session, backup.manifest.id, total, progress),
+        ):
+            frame = backup.session.sql(sql)
+            found = [tuple(map(_value, row)) for row in _exact_times(frame).limit(most_rows + 1).collect()]
+    finally:
+        for name in made:
+            backup.session.catalog.dropTempView(name)
+    times = [isinstance(field.dataType, TimestampType) for field in frame.schema.fields]
+    rows = [
+        tuple(_moment(v) if is_time and v is not None else v for v, is_time in zip(row, times, strict=True))
+        for row in found
+    ]
+    return Answer(tuple(frame.columns), rows[:most_rows], len(rows) > most_rows)
+
+
+def make_views(backup: BackupFrames, sql: str) -> list[str]:
+    """Make the views that `sql` may name, in the session; their names."""
+    words = sql.casefold()
+    # Spark's reader cannot skip by the column `time`, which is not in the files; ours can.
+    reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
+    if reader is FrameReader.STORE:
+        _log.info("the query names the column time, so messages are read by jsbackup")
+    made = []
+    with explained("the query"):
+        for name, stream in view_names(backup.manifest.streams).items():
+            if name.casefold() in words:
+                view = _view(backup.messages([] if stream is None else [stream], reader=reader))
+                view.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+                made.append(name)
+    return made
+
+
+def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:
+    """The view of each stream that has one; None stands for all streams."""
+    streams = [s for s in all_streams if s.archive_format is not ArchiveFormat.OPAQUE]
+    alike = Counter(stream.name.casefold() for stream in streams)
+    names: dict[str, str | None] = {} if alike[ALL_STREAMS] else {ALL_STREAMS: None}
+    for stream in streams:
+        single = alike[stream.name.casefold()] == 1
+        names[stream.name if single else f"{stream.name}_{stream.incarnation}"] = stream.name
+    return names
+
+
+def _view(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        "stream",
+        "sequence",
+        "time",
+        "subject",
+        header_map(frame["headers"]).alias("headers"),
+        "data",
+        F.col("data").cast("string").alias("text"),
+        "timestamp_ns",
+        F.col("headers").alias("header_block"),
+        "backup",
+    )
+
+
+def _exact_times(frame: DataFrame) -> DataFrame:
+    """Times as microseconds: PySpark would give them in the zone of this process, where an hour comes twice a year."""
+    numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    return numbered.select(
+        *(
+            F.unix_micros(field.name).alias(field.name) if isinstance(field.dataType, TimestampType) else field.name
+            for field in numbered.schema.fields
+        )
+    )
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, Row):
+        return {name: _value(one) for name, one in value.asDict().items()}
+    if isinstance(value, datetime):  # inside of something
+        return value.astimezone(UTC)
+    if isinstance(value, dict):
+        return {key: _value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_value(one) for one in value]
+    return value

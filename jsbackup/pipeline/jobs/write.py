@@ -1,0 +1,213 @@
+"""DataFrames become a backup, ready to be restored: one for each stream.
+
+Executors store segments; the driver checks what they have made and commits the manifest, last. So whoever is stopped,
+and wherever, leaves no backup or a whole one. `write_backup` is for programs; commands hold a lease of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from jsbackup import __version__
+from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.session.connect import is_remote
+from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.session.lease import held_lease
+from jsbackup.pipeline.session.repository_ref import RepositoryRef
+from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.segment_sink import StoredPartition, store_by_writer, store_rows
+from jsbackup.pipeline.tasks.tasks import watched
+from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository import layout
+from jsbackup.repository.keep import leases
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Manifest,
+    Result,
+    Source,
+    StreamBackup,
+    total_of,
+)
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.late_repository import make_now
+from jsbackup.times import ZERO_TIME, format_time
+
+__all__ = ["TableStream", "WrittenStream", "write_backup", "write_streams"]
+
+_COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class TableStream:
+    """A stream to be made of a DataFrame with the columns sequence, timestamp_ns, subject, data, and headers if any.
+
+    Sequences are from 1 on, each once, in any order. `config` is the stream's configuration as a server knows it, of
+    which a restore makes the stream; without one it is a file stream with its own name as its subject. `bytes` is how
+    large the table is, for progress.
+    """
+
+    frame: DataFrame
+    config: JsonObject = field(default_factory=dict)
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStream:
+    """A stream of a backup, and what it cost."""
+
+    stream: StreamBackup
+    segments_reused: int
+    stored_bytes: int
+    seconds: float
+
+
+def write_backup(
+    session: SparkSession,
+    place: RepositoryRef,
+    streams: Mapping[str, TableStream],
+    *,
+    tags: Mapping[str, str] | None = None,
+    origin: str = "a table",
+) -> Manifest:
+    """Make a backup of streams by their names, in a repository that exists; gives its manifest.
+
+    `origin` says where the messages come from, as `show` tells it.
+
+    Raises:
+        UsageError: a column is missing or has another type, or a row lacks a value.
+        FormatError: a sequence comes twice, or is less than 1.
+        KeyUnavailable: the repository takes a writer key, and none was given.
+        RepositoryLocked, StoreError: nothing can be stored now.
+    """
+    repository = place.open()
+    repository.documents.ensure_writable()
+    with held_lease(repository, "import") as lease:
+        return write_streams(session, place, repository, lease, streams=streams, tags=tags or {}, origin=origin)[0]
+
+
+def write_streams(
+    session: SparkSession,
+    place: RepositoryRef,
+    repository: Repository,
+    lease: leases.Lease,
+    *,
+    streams: Mapping[str, TableStream],
+    tags: Mapping[str, str],
+    origin: str,
+    progress: Progress | None = None,
+) -> tuple[Manifest, list[WrittenStream]]:
+    """As `write_backup`, in a repository (that of `place`) that is open for writing, under a shared lease."""
+    if not streams:
+        raise UsageError("a backup of no streams is none")
+    attach(session)
+    frames = {name: _checked(name, table.frame) for name, table in sorted(streams.items())}
+    make_now(repository)  # executors open it by themselves
+    begun_ns = time.time_ns()
+    sink = _Sink(session, repository, place, progress or NullProgress())
+    written = []
+    for name, frame in frames.items():
+        lease.check()
+        written.append(sink.store(name, frame, streams[name]))
+    previous = next(reversed(repository.backups()), None)
+    manifest = Manifest(
+        id=layout.backup_id(begun_ns, os.urandom(3), previous),
+        created=format_time(begun_ns),
+        tool=f"jsbackup {__version__}",
+        source=Source(extra={"imported": {"from": origin}}),
+        result=Result.COMPLETE,
+        streams=tuple(one.stream for one in written),
+        tags=dict(tags),
+        previous=previous,
+        ended=format_time(time.time_ns()),
+        stored_bytes=sum(one.stored_bytes for one in written),
+    )
+    leases.commit(repository, manifest, lease)
+    return manifest, written
+
+
+def _checked(name: str, frame: DataFrame) -> DataFrame:
+    """The frame with our columns alone, cast where nothing is lost."""
+    if not asset_name_is_sound(name):
+        raise UsageError(f"not a stream's name: {name[:80]!r}")
+    with explained(f"the table of stream {name}"):
+        if "headers" not in frame.columns:
+            frame = frame.withColumn("headers", F.lit(None).cast("binary"))
+        missing = [column for column in _COLUMNS if column not in frame.columns]
+        if missing:
+            raise UsageError(f"the table of stream {name} has no column {missing[0]}")
+        wanted = {"sequence": ("bigint", "int"), "timestamp_ns": ("bigint",), "subject": ("string",)}
+        types = dict(frame.dtypes)
+        for column in _COLUMNS:
+            allowed = wanted.get(column, ("binary", "string"))
+            if types[column] not in allowed:
+                raise UsageError(f"column {column} of stream {name} is {types[column]}, not {allowed[0]}")
+        return frame.select(*(F.col(part.split()[0]).cast(part.split()[1]) for part in ddl(_COLUMNS).split(", ")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """Where frames become streams."""
+
+    session: SparkSession
+    repository: Repository
+    place: RepositoryRef
+    progress: Progress
+
+    def store(self, name: str, frame: DataFrame, table: TableStream) -> WrittenStream:
+        """One stream. The frame is as `_checked` gives it."""
+        begun_ns = time.time_ns()
+        incarnation = layout.incarnation("", "", name, ZERO_TIME)
+        with watched(self.session, name, table.bytes, self.progress):
+            parts = self._run(name, frame, self.repository.objects.sealing.folder(name, incarnation))
+        segments = sorted((ref for part in parts for ref in part.refs), key=lambda ref: ref.first_seq)
+        for before, after in pairwise(segments):
+            if after.first_seq <= before.last_seq:
+                raise FormatError(f"stream {name}: sequence {after.first_seq} is there twice")
+        total = total_of(segments)
+        ended_ns = time.time_ns()
+        stream = StreamBackup(
+            name=name,
+            incarnation=incarnation,
+            config=_config_of(name, table.config),
+            created=ZERO_TIME,
+            state=StreamState(
+                messages=total.messages,
+                bytes=total.bytes,
+                first_seq=total.first_seq,
+                last_seq=total.last_seq,
+                deleted=total.last_seq - total.first_seq + 1 - total.messages if segments else 0,
+            ),
+            captured=total.captured(format_time(begun_ns), format_time(ended_ns)),
+            archive_format=ArchiveFormat.MESSAGES,
+            digest=total.digest,
+            segments=tuple(segments),
+        )
+        reused, added_bytes = sum(part.reused for part in parts), sum(part.added_bytes for part in parts)
+        return WrittenStream(stream, reused, added_bytes, (ended_ns - begun_ns) / 1e9)
+
+    def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredPartition]:
+        ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")
+        with explained(f"storing stream {name}"):
+            found = (store_rows if is_remote(self.session) else store_by_writer)(self.place, folder, ordered)
+        parts = []
+        for one in found:
+            if isinstance(one, JsBackupError):
+                raise one.with_message(f"stream {name}: {one.message}")
+            parts.append(one)
+        return parts
+
+
+def _config_of(name: str, config: JsonObject) -> JsonObject:
+    """What a restore makes the stream of. A mirror has no subjects, nor need a stream have that copies others."""
+    subjects = {} if config.keys() & {"subjects", "mirror", "sources"} else {"subjects": [name]}
+    return {**subjects, "retention": "limits", "storage": "file", **config, "name": name}

@@ -1,0 +1,190 @@
+"""The data source `jsbackup`: messages of a backup as rows, read by the executors through our own stores.
+
+    spark.read.format("jsbackup").option("repo", "/backups").option("stream", "ORDERS").load()
+
+Options (names as on the command line, without dashes before them; `_` and `-` are the same):
+
+    repo        where the repository is
+    backup      an id, the start of one, or `latest` (the default)
+    stream      a name or a pattern such as `KV_*`; without it all streams
+    streams     the same as a JSON list
+    columns     names of columns, separated by commas (`columns.py` has them); fewer are faster
+    pushdown    `true` where `spark.sql.python.filterPushdown.enabled` is: filters spare reading then
+    s3-…, identity, identity-command, passphrase-file, passphrase-command, writer-key, …: as on the command line
+
+Options may be seen by others, so none of them takes a secret; executors read the files and variables that they name.
+
+A partition is a run of segments, of one stream or of several short ones. An encrypted repository, and whoever wants all
+of a segment, gets whole objects, proved against the manifest. Where columns are left out or filters pushed down, and
+nothing is encrypted, only the parts of objects that are needed are read, checked by the checksums of their pages: the
+row groups that may hold what is wanted, and with a filter on subjects the payloads of those alone that do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from jsbackup.config import environment, is_chosen, parse_bool, parse_glob, s3_settings
+from jsbackup.errors import UsageError
+from jsbackup.formats.segment import Probe, decode_segment, scan_segment
+from jsbackup.model import S3Settings
+from jsbackup.pipeline.messages.bounds import ALL, bounds_of
+from jsbackup.pipeline.messages.columns import COLUMNS, as_text_subjects, check_columns, ddl, shaped, stored_columns
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened, place_of
+from jsbackup.pipeline.tasks.task_source import freeze_worker
+from jsbackup.pipeline.tasks.tasks import pack_tasks
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.read.object_file import ObjectFile
+from jsbackup.repository.repository import Repository
+
+__all__ = ["BackupSource", "choose_streams", "options_of"]
+
+_KEYS = (
+    "writer_key",
+    "writer_key_command",
+    "identity",
+    "identity_command",
+    "passphrase_file",
+    "passphrase_command",
+    "expect_signer",
+)
+_S3 = ("endpoint", "region", "profile", "path_style", "ca", "sse", "sse_kms_key", "storage_class")
+_OWN = {"repo", "backup", "stream", "streams", "columns", "pushdown"}
+
+
+class BackupSource(DataSource):
+    """Read a backup. Written by `write.py`, not by `df.write`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "jsbackup"
+
+    def schema(self) -> str:
+        return ddl(_columns(_named(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = _named(self.options)
+        columns = check_columns(schema.fieldNames())
+        kind = _FilteringReader if parse_bool(options.get("pushdown", "false")) else _Reader
+        return kind(_place(options), options.get("backup", "latest"), _patterns(options), columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise UsageError(
+            "a backup is not written by df.write, which cannot say what it made",
+            hint="Call jsbackup.pipeline.jobs.write.write_backup.",
+        )
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, place: RepositoryRef, backup: str, patterns: Sequence[str], columns: tuple[str, ...]) -> None:
+        self._place = place
+        self._backup = backup
+        self._patterns = tuple(patterns)
+        self._columns = columns
+        self._bounds = ALL
+
+    def partitions(self) -> Sequence[InputPartition]:
+        repository = opened(self._place)
+        manifest = repository.find(self._backup)
+        streams = choose_streams(manifest, self._patterns)
+        wanted = [
+            (stream.name, [ref for ref in stream.segments if self._bounds.wants_segment(ref)])
+            for stream in streams
+            if self._bounds.wants_stream(stream.name)
+        ]
+        found: list[tuple[str, SegmentRef]] = [(name, ref) for name, refs in wanted for ref in refs]
+        slices = pack_tasks([ref.bytes for _, ref in found])
+        return [InputPartition((manifest.id, tuple(found[piece]))) for piece in slices]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_worker()
+        if partition.value is None:  # what Spark makes of no partitions
+            return
+        backup, refs = partition.value
+        repository = opened(self._place)
+        for stream, ref in refs:
+            for batch in self._batches(repository, ref):
+                yield from shaped(self._bounds.keep(batch), self._columns, stream, backup)
+
+    def _batches(self, repository: Repository, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
+        needed = stored_columns((*self._columns, *self._bounds.columns))
+        if repository.objects.sealing.suffix or (self._bounds == ALL and "data" in needed):
+            # Its SHA-256 says that it is the object which the manifest names. Digests of messages are for `verify`: to
+            # compute them takes longer than all the rest.
+            for batch in decode_segment(repository.objects.fetch(ref)):
+                yield as_text_subjects(batch)
+            return
+        file = cast(BinaryIO, ObjectFile(repository.store, ref.key, ref.size))
+        probe = Probe(self._bounds.columns, self._wants_any) if self._bounds.on_subjects else None
+        for batch in scan_segment(file, needed, self._bounds.wants_group, probe):
+            yield as_text_subjects(batch)
+
+    def _wants_any(self, batch: pa.RecordBatch) -> bool:
+        return bool(self._bounds.keep(as_text_subjects(batch)).num_rows)
+
+
+class _FilteringReader(_Reader):
+    """Spark refuses a reader that takes filters where it is told not to push any down; hence two classes."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds = bounds_of(filters)
+        return filters
+
+
+def options_of(place: RepositoryRef) -> dict[str, str]:
+    """A place as options of the data source."""
+    s3 = {f"s3_{name}": getattr(place.s3, name) for name in _S3}
+    return {"repo": place.location, **dict(place.keys), **{k: str(v) for k, v in s3.items() if v is not None}}
+
+
+def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBackup]:
+    """The streams of a backup that patterns name, all without any. `UsageError` if a pattern names none."""
+    globs = [parse_glob(pattern) for pattern in patterns]
+    for glob in globs:
+        if not any(glob.matches(stream.name) for stream in manifest.streams):
+            raise UsageError(
+                f"backup {manifest.id} has no stream {glob.pattern}",
+                hint=f"See 'jsbackup show {manifest.id}' for the streams it has.",
+            )
+    return [stream for stream in manifest.streams if is_chosen(stream.name, globs, ())]
+
+
+def _named(options: Mapping[str, str]) -> dict[str, str]:
+    found = {name.lower().replace("-", "_"): value for name, value in options.items()}
+    known = _OWN | set(_KEYS) | {f"s3_{name}" for name in _S3}
+    if unknown := sorted(set(found) - known):
+        raise UsageError(f"the data source has no option {unknown[0][:80]!r}")
+    if not found.get("repo"):
+        raise UsageError("the data source takes an option 'repo'")
+    return found
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get("columns", "")
+    return check_columns([name.strip() for name in text.split(",")]) if text else COLUMNS
+
+
+def _patterns(options: Mapping[str, str]) -> list[str]:
+    if "streams" not in options:
+        return [options["stream"]] if options.get("stream") else []
+    try:
+        names = json.loads(options["streams"])
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError("the option 'streams' is no JSON list of names")
+    return names
+
+
+def _place(options: Mapping[str, str]) -> RepositoryRef:
+    given: dict[str, Any] = {name: options[name] for name in options if name.startswith("s3_")}
+    if "s3_path_style" in given:
+        given["s3_path_style"] = parse_bool(given["s3_path_style"])
+    settings = s3_settings(given, environment()) if options["repo"].startswith("s3://") else S3Settings()
+    return place_of(options["repo"], settings, {name: options[name] for name in _KEYS if name in options})

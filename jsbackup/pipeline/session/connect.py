@@ -1,0 +1,125 @@
+"""Sessions on a Spark Connect server: this process is its client, and needs no Java.
+
+A session there has a folder of its own, in which its Python processes work; what is sent lands in it, archives
+unpacked.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
+from jsbackup.pipeline.session.failures import explained, plain_message
+from jsbackup.pipeline.session.package_upload import pack, pack_signpost
+from jsbackup.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.shell.progress import StageInfo
+
+__all__ = ["is_remote", "open_remote", "ship", "watched_remote"]
+
+# What follows the place may hold a token, and is never shown.
+_ADDRESS = re.compile(r"(sc://(?:\[([0-9a-fA-F:.]+)\]|([^\s:/;@\[\]]+))(?::(\d{1,5}))?)(?:/(?:;\S*)?)?")
+_DEFAULT_PORT = 15002
+_CONNECT_SECONDS = 10
+_CLIENT = ("grpc", "grpc_status", "pandas", "zstandard")
+_SETTINGS = {"spark.sql.python.filterPushdown.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+
+_shipped: set[str] = set()
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Whether it is one on a Spark Connect server."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def open_remote(address: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session on the server at `address`, `sc://host:port/;parameters`, ended at the end.
+
+    Raises:
+        UsageError: that is no address, or a setting cannot be given to a session.
+        UnsupportedError: the client is not installed.
+        JsBackupError: no server answers.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise UsageError("not the address of a Spark Connect server", hint="Write it as sc://host:15002.")
+    if missing := [name for name in _CLIENT if find_spec(name) is None]:
+        raise UnsupportedError(
+            f"the client of Spark Connect is not installed: there is no {missing[0]}",
+            hint="Install it with `pip install 'jsbackup[connect]'`.",
+        )
+    place, host = found[1], found[2] or found[3]
+    try:
+        socket.create_connection((host, int(found[4] or _DEFAULT_PORT)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError):
+        raise JsBackupError(
+            f"no Spark Connect server answers at {place}", hint="Check the address, and that it is running."
+        ) from None
+    with explained(f"opening a session at {place}"):
+        session = SparkSession.builder.remote(address).create()
+    try:
+        for name, value in {**_SETTINGS, **conf}.items():
+            try:
+                session.conf.set(name, value)
+            except PySparkException as error:
+                raise UsageError(f"a session cannot be given {name}: {plain_message(error)}") from error
+        yield session
+    except BaseException:
+        with suppress(PySparkException):
+            session.interruptAll()
+        raise
+    finally:
+        session.stop()
+
+
+def ship(session: SparkSession) -> None:
+    """Send jsbackup to a session, once."""
+    if session.session_id in _shipped:  # type: ignore[attr-defined]  # what only these have
+        return
+    folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
+    try:
+        with explained("sending jsbackup to the Spark Connect server"):
+            session.addArtifacts(pack(folder), archive=True)
+            session.addArtifacts(pack_signpost(folder), pyfile=True)
+            # An executor unpacks archives when its first task comes, and removes what is there. In a server that is its
+            # own executor that is the archive which is in use.
+            session.range(1).collect()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _shipped.add(session.session_id)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def watched_remote(session: SparkSession, name: str, total_bytes: int, progress: Progress) -> Iterator[None]:
+    """Tell `progress` how far the server is with what is run inside, as it says."""
+    told = 0
+
+    def tell(stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        nonlocal told
+        known = list(stages or ())
+        tasks = sum(stage.num_tasks for stage in known)
+        reached = total_bytes * sum(stage.num_completed_tasks for stage in known) // tasks if tasks else 0
+        if reached > told:
+            progress.advance(name, reached - told, 0)
+            told = reached
+
+    progress.start(name, total_bytes, 0)
+    session.registerProgressHandler(tell)  # type: ignore[arg-type]  # it asks for a class where it calls a function
+    try:
+        yield
+    finally:
+        session.removeProgressHandler(tell)  # type: ignore[arg-type]
+        progress.finish(name)

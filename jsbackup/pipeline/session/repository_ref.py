@@ -1,0 +1,118 @@
+"""Where a repository is and how it is opened, as a value that travels to executors.
+
+It holds no secret: keys are named by their options (files, commands), and what is in the environment, with the
+credentials of S3, is read where the work is done. A local run inherits all of it; on a cluster the nodes need it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from jsbackup.config import KeySecrets, environment, key_secrets
+from jsbackup.config.secrets import expand_path
+from jsbackup.errors import KeyUnavailable, StoreError
+from jsbackup.model import S3Settings
+from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NO_KEYS, read_keys
+from jsbackup.repository.location import in_a_folder
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+from jsbackup.stores.local import LocalStore
+from jsbackup.stores.retry import RetryingStore
+from jsbackup.stores.url import check_spelling, open_store
+
+__all__ = ["RepositoryRef", "check_readable", "find_backup", "find_readable", "opened", "opened_same", "place_of"]
+
+_FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
+
+# Repositories that one worker process has open: it serves one job, of one or two.
+_OPEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryRef:
+    """A location in absolute terms. `keys` are the options for keys that were given, by parameter name."""
+
+    location: str
+    s3: S3Settings = field(default_factory=S3Settings)
+    keys: tuple[tuple[str, str], ...] = ()
+
+    def open(self) -> Repository:
+        """The repository. Errors as `Repository.open`, and UsageError for wrong keys."""
+        secrets = key_secrets(dict(self.keys), environment())
+        keys = NO_KEYS
+        if secrets != KeySecrets():
+            keys = read_keys(secrets.writer_key, secrets.identity, secrets.passphrase, secrets.expect_signer)
+        with in_a_folder():
+            return Repository.open(self.store(), keys)
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that it is, None if it is none."""
+        store = open_store(self.location, self.s3)
+        return store.location if isinstance(store, LocalStore) else None
+
+    def store(self) -> Store:
+        """The store alone, which tries again what may work a little later."""
+        return RetryingStore(
+            open_store(self.location, self.s3), sleep=time.sleep, random=random.random, clock=time.monotonic
+        )
+
+
+def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> RepositoryRef:
+    """The place that options name. Relative paths are taken from here. Raises UsageError as `check_spelling`."""
+    check_spelling(location)
+    if "://" not in location:
+        location = str(Path(location).absolute())
+    named = {name: str(value) for name, value in keys.items() if value is not None}
+    for name in _FILE_OPTIONS:
+        if name in named:
+            named[name] = str(expand_path(named[name], environment()).absolute())
+    return RepositoryRef(location, s3, tuple(sorted(named.items())))
+
+
+@lru_cache(_OPEN)
+def opened(place: RepositoryRef) -> Repository:
+    """The repository, opened once in each process: for workers, which run one task after the other."""
+    return place.open()
+
+
+def opened_same(place: RepositoryRef, repository_id: str) -> Repository:
+    """As `opened`, if it is the one that the driver has. Raises StoreError if it is another."""
+    repository = opened(place)
+    if repository.descriptor.id != repository_id:
+        raise StoreError(
+            f"an executor finds another repository at {place.location} than this machine",
+            hint="A folder has to be shared by all of them.",
+        )
+    return repository
+
+
+def find_backup(place: RepositoryRef, backup: str) -> tuple[Repository, Manifest]:
+    """The repository and one backup of it (an id, the start of one, or `latest`), whose messages can be read.
+
+    Raises:
+        UsageError: there is no such backup.
+        KeyUnavailable: the repository is encrypted, and no key that reads messages was given.
+        RepositoryNotFound, IntegrityError, StoreError: as `Repository.open`.
+    """
+    repository = place.open()
+    return repository, find_readable(repository, backup)
+
+
+def find_readable(repository: Repository, backup: str) -> Manifest:
+    """One backup of a repository that is open, as `find_backup`."""
+    manifest = repository.find(backup)
+    check_readable(repository)
+    return manifest
+
+
+def check_readable(repository: Repository) -> None:
+    """Raises KeyUnavailable if its messages are encrypted, and no key that reads them was given."""
+    if repository.objects.sealing.suffix and repository.secret is None:
+        raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)

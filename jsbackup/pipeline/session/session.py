@@ -1,0 +1,187 @@
+"""The Spark session that jobs run in: our own, embedded or on a cluster, or that of whoever calls us.
+
+A session that is there already (in a notebook, in a caller's program) is used as it is and never stopped. Else one is
+started for the master that was asked for, or on a Spark Connect server, and stopped at the end.
+
+Nothing of Spark reaches the terminal: Java writes to a file in a temporary folder, of which a line is shown if it does
+not start. Settings that are there for speed were measured (pyspark 4.3, 2 cores, Java 17).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jsbackup.config import environment, environment_with
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.pipeline.messages.source import BackupSource
+from jsbackup.pipeline.session.connect import is_remote, open_remote, ship
+from jsbackup.pipeline.session.java import find_java, wrap_java
+from jsbackup.pipeline.session.package_upload import ARCHIVE_FOLDER, pack
+from jsbackup.pipeline.tasks.segment_sink import SegmentSink
+from jsbackup.pipeline.tasks.task_source import RowSource, TaskSource
+
+__all__ = ["DEFAULT_MASTER", "SparkSettings", "attach", "open_session"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MASTER = "local[*]"
+
+_LOCAL = re.compile(r"local(?:\[(\*|[1-9]\d{0,3})(?:, ?\d+)?\])?")
+_CLUSTER = re.compile(r"(spark|k8s)://.+|yarn")
+_CONNECT_SECONDS = 10
+_LOG_TAIL_BYTES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Where to run, and settings of Spark that win over ours. `remote` is a Spark Connect server for it."""
+
+    master: str = DEFAULT_MASTER
+    conf: Mapping[str, str] = field(default_factory=dict)
+    remote: str | None = None
+
+
+@contextmanager
+def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """The session of this process if there is one, else a new one for `settings`.
+
+    Raises:
+        UsageError: that is no master, or no address of a server.
+        UnsupportedError: there is no Java for it, or no client of Spark Connect.
+        JsBackupError: Spark does not start, or the server does not answer.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield attach(active)
+        return
+    if settings.remote is not None:
+        with open_remote(settings.remote, settings.conf) as session:
+            yield attach(session)
+        return
+    master = _master(settings.master)
+    java = find_java(environment())
+    folder = Path(tempfile.mkdtemp(prefix="jsbackup-spark-"))
+    try:
+        session = _start(master, settings.conf, java, folder)
+        try:
+            yield attach(session)
+        finally:
+            with suppress(PySparkException, Py4JError, OSError):  # whose JVM is gone has stopped
+                session.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def attach(session: SparkSession) -> SparkSession:
+    """Make our data sources known to a session, once or again."""
+    if is_remote(session):
+        ship(session)
+    session.dataSource.register(BackupSource)
+    session.dataSource.register(TaskSource)
+    session.dataSource.register(RowSource)
+    session.dataSource.register(SegmentSink)
+    return session
+
+
+def _master(text: str) -> str:
+    """The master as Spark takes it. A local one gets retries, which plain `local[N]` does not have."""
+    if local := _LOCAL.fullmatch(text):
+        cores = local[1] or "1"
+        return f"local[{os.cpu_count() or 1 if cores == '*' else cores},4]"
+    if not _CLUSTER.fullmatch(text):
+        raise UsageError(
+            f"not a Spark master: {text[:200]!r}", hint="Write local[*], spark://host:7077, yarn or k8s://https://host."
+        )
+    if text.startswith("spark://"):
+        _reach(text)
+    return text
+
+
+def _reach(master: str) -> None:
+    """Spark tries for a minute and a half before it says so."""
+    hosts = [part.rpartition(":") for part in master.removeprefix("spark://").split(",")]
+    if not all(host and port.isdigit() for host, _, port in hosts):
+        raise UsageError(f"not a Spark master: {master[:200]!r}", hint="Write it as spark://host:7077.")
+    for host, _, port in hosts:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError):
+            continue
+        return
+    raise JsBackupError(f"no Spark master answers at {master}", hint="Check the address, and that it is running.")
+
+
+def _start(master: str, conf: Mapping[str, str], java: Path, folder: Path) -> SparkSession:
+    log = folder / "java.log"
+    home = wrap_java(java, folder / "java", log)
+    settings = {**_settings(master, folder), **conf}
+    _log.info("starting Spark at %s, with Java of %s", master, java)
+    builder = SparkSession.builder.master(master).appName("jsbackup")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    variables = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if python := settings.get("spark.pyspark.python"):
+        variables["PYSPARK_PYTHON"] = python
+    try:
+        with environment_with(variables):
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        said = _tail(log) or " ".join(str(error).split())[:400]
+        raise JsBackupError(f"Spark does not start: {said}") from error
+
+
+def _settings(master: str, folder: Path) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        # A Python task costs 54 ms by TCP, 8 ms so.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.speculation": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential|nkey|seed|creds|jwt|passphrase",
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            # Java leaves its temporary files where it is killed; ours are removed with the folder.
+            "spark.local.dir": str(folder / "local"),
+            # 200 by default: a group-by of a few rows takes 1.3 s instead of 0.3.
+            "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        }
+        return settings
+    settings |= {"spark.archives": pack(folder), "spark.executorEnv.PYTHONPATH": ARCHIVE_FOLDER}
+    if re.match(r"spark://(127\.|localhost\b|\[::1\])", master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _tail(log: Path) -> str:
+    """The last words of a Java that did not come up."""
+    with suppress(OSError):
+        lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
+        told = [line.strip() for line in lines if re.search(r"Exception|Error|error", line)]
+        return " ".join((told or lines)[-1].split())[:400] if lines else ""
+    return ""

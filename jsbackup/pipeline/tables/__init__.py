@@ -1,0 +1,1 @@
+"""Tables of messages in files: Parquet, JSON lines, Delta; written and read."""

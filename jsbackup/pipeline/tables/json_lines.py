@@ -1,0 +1,165 @@
+"""Messages as JSON, one object a line:
+
+    {"stream":"ORDERS","sequence":1,"time":"2026-11-21T07:41:00.123456789Z","subject":"orders.eu",
+     "headers":{"Nats-Msg-Id":["order-1"]},"data":"{\\"order\\": 1}"}
+
+`headers` is null without any; where these would not make the same block again, byte for byte, `headers_base64` has it
+instead. A payload that is not UTF-8 is `data_base64`, a subject `subject_base64`. Nothing is lost, so a line says all
+of its message. A line that is read may lack headers and stream, and have more.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time, parse_time
+
+__all__ = ["JsonLine", "decode_line", "encode_lines", "parse_headers"]
+
+_VERSION = "NATS/1.0\r\n"
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class JsonLine(NamedTuple):
+    """A message and the stream that it is said to be of."""
+
+    stream: str | None
+    sequence: int
+    timestamp_ns: int
+    subject: bytes
+    headers: bytes | None
+    data: bytes
+
+
+def encode_lines(batch: MessageBatch, stream: str) -> bytes:
+    """The messages of a batch, a line each."""
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    columns: Iterable[tuple[int, int, str | bytes, bytes | None, bytes]] = zip(
+        *(column.to_pylist() for column in batch.columns), strict=True
+    )
+    lines = []
+    for sequence, timestamp_ns, subject, headers, data in columns:
+        line: dict[str, object] = {"stream": stream, "sequence": sequence, "time": _time(timestamp_ns)}
+        _put_text(line, "subject", subject)
+        parsed = None if headers is None else parse_headers(headers)
+        if headers is not None and parsed is None:
+            line["headers_base64"] = b64encode(headers).decode()
+        else:
+            line["headers"] = parsed
+        _put_text(line, "data", data)
+        lines.append(encode(line))
+    return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass") if lines else b""
+
+
+def decode_line(line: bytes) -> JsonLine:
+    """The message of a line.
+
+    Raises:
+        FormatError: it is not JSON.
+        UsageError: something is missing, or is not what it should be.
+    """
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError("not JSON") from error
+    if not isinstance(found, dict):
+        raise UsageError("not a JSON object")
+    stream, sequence = found.get("stream"), found.get("sequence")
+    if stream is not None and not isinstance(stream, str):
+        raise UsageError("stream is not text")
+    if sequence is None:
+        raise UsageError("there is no sequence")
+    if type(sequence) is not int or sequence not in _INT64:
+        raise UsageError("sequence is not a number of 64 bits")
+    if found.get("time") is None:
+        raise UsageError("there is no time")
+    try:
+        timestamp_ns = parse_time(found["time"], "time")
+    except FormatError as error:
+        raise UsageError(error.message) from error
+    subject, data = _bytes(found, "subject"), _bytes(found, "data")
+    if subject is None or data is None:
+        raise UsageError(f"there is no {'subject' if subject is None else 'data'}")
+    return JsonLine(stream, sequence, timestamp_ns, subject, _headers(found), data)
+
+
+def parse_headers(block: bytes) -> dict[str, list[str]] | None:
+    """A block's values by name; None if it would not come back from them byte for byte."""
+    try:
+        text = block.decode()
+    except UnicodeDecodeError:
+        return None
+    if not text.startswith(_VERSION) or not text.endswith("\r\n\r\n"):
+        return None
+    found: dict[str, list[str]] = {}
+    for line in text[len(_VERSION) : -4].split("\r\n"):
+        name, _colon, value = line.partition(":")
+        found.setdefault(name, []).append(value.removeprefix(" "))
+    return found if _block_of(found) == text else None
+
+
+def _block_of(headers: dict[str, list[str]]) -> str:
+    lines = [f"{name}: {value}\r\n" for name, values in headers.items() for value in values]
+    return f"{_VERSION}{''.join(lines)}\r\n"
+
+
+def _headers(found: JsonObject) -> bytes | None:
+    headers = found.get("headers")
+    if not headers:
+        return _base64(found, "headers")
+    if not isinstance(headers, dict) or not all(
+        isinstance(values, list) and values and all(isinstance(value, str) for value in values)
+        for values in headers.values()
+    ):
+        raise UsageError("headers are not lists of texts by name")
+    block = _text_bytes(_block_of(headers), "headers")
+    if parse_headers(block) != headers:
+        raise UsageError("headers have line breaks, or names that no header has")
+    return block
+
+
+def _bytes(found: JsonObject, name: str) -> bytes | None:
+    value = found.get(name)
+    if value is None:
+        return _base64(found, name)
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is not text")
+    return _text_bytes(value, name)
+
+
+def _base64(found: JsonObject, name: str) -> bytes | None:
+    value = found.get(f"{name}_base64")
+    if value is None:
+        return None
+    try:
+        return b64decode(value, validate=True)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}_base64 is not base64") from error
+
+
+def _text_bytes(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise UsageError(f"{name} is not Unicode") from error
+
+
+def _put_text(line: dict[str, object], name: str, value: str | bytes) -> None:
+    if isinstance(value, str):
+        line[name] = value
+        return
+    try:
+        line[name] = value.decode()
+    except UnicodeDecodeError:
+        line[f"{name}_base64"] = b64encode(value).decode()
+
+
+def _time(timestamp_ns: int) -> str:
+    # 0 is no moment for the server's format; here it is the one that is stored.
+    return format_time(timestamp_ns) if timestamp_ns else "1970-01-01T00:00:00Z"

@@ -1,0 +1,136 @@
+"""Files of JSON lines (`json_lines.py`) as rows of Spark, of which `import` makes streams.
+
+A task has a piece of a file, or several short files: the lines that begin in it. Lines are read by Python and not by
+Spark, so that whatever `export` writes comes back byte for byte, and what is wrong is said with its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
+from jsbackup.pipeline.messages.columns import ddl
+from jsbackup.pipeline.tables.json_lines import JsonLine, decode_line
+from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.pipeline.tasks.tasks import pack
+
+__all__ = ["FilePiece", "ReadLines", "read_lines"]
+
+_COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
+_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.string(), pa.binary(), pa.binary())
+_SCHEMA = pa.schema(list(zip(_COLUMNS, _TYPES, strict=True)))
+
+_PIECE_BYTES = 32 << 20
+
+# A message has up to 96 MiB, of which JSON may make six times as much.
+_MAX_LINE_BYTES = 640 << 20
+
+# A batch towards Spark.
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """The lines of a file that begin at the byte `start` or behind it, and before `end`."""
+
+    path: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLines:
+    """A task: the messages of the lines, in batches. Blank lines are passed over.
+
+    Raises:
+        FormatError: a line is no JSON.
+        UsageError: it is no message, or there is no such file where this runs.
+        StoreError: a file cannot be read.
+    """
+
+    pieces: tuple[FilePiece, ...]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        waiting: list[JsonLine] = []
+        size = 0
+        for piece in self.pieces:
+            for at, text in _lines(piece):
+                waiting.append(_decoded(piece, at, text))
+                size += len(text)
+                if len(waiting) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                    yield _batch(waiting)
+                    waiting, size = [], 0
+        if waiting:
+            yield _batch(waiting)
+
+
+def read_lines(session: SparkSession, files: Iterable[str]) -> DataFrame:
+    """The messages of files, with the columns stream, sequence, timestamp_ns, subject, headers and data."""
+    pieces = [piece for path in files for piece in _pieces(path)]
+    if not pieces:
+        return session.createDataFrame([], ddl(_COLUMNS))
+    parts = pack([piece.end - piece.start for piece in pieces], _PIECE_BYTES)
+    tasks = [ReadLines(tuple(pieces[part])) for part in parts]
+    return session.read.format("jsbackup_rows").schema(ddl(_COLUMNS)).option("tasks", encode_tasks(tasks)).load()
+
+
+def _pieces(path: str) -> Iterator[FilePiece]:
+    try:
+        size = Path(path).stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    for start in range(0, size, _PIECE_BYTES):
+        yield FilePiece(path, start, min(size, start + _PIECE_BYTES))
+
+
+def _lines(piece: FilePiece) -> Iterator[tuple[int, bytes]]:
+    """Where each line begins, and the line."""
+    try:
+        with Path(piece.path).open("rb") as file:
+            if piece.start:  # the line before belongs to the piece before
+                file.seek(piece.start - 1)
+                while (skipped := file.readline(_BATCH_BYTES)) and not skipped.endswith(b"\n"):
+                    pass
+            while (at := file.tell()) < piece.end and (line := file.readline(_MAX_LINE_BYTES + 1)):
+                if len(line) > _MAX_LINE_BYTES:
+                    raise FormatError(f"{_place(piece, at)}: longer than any message is")
+                if not line.isspace():
+                    yield at, line
+    except OSError as error:
+        raise _unreadable(piece.path, error) from error
+
+
+def _decoded(piece: FilePiece, at: int, text: bytes) -> JsonLine:
+    try:
+        return decode_line(text)
+    except (FormatError, UsageError) as error:
+        raise type(error)(f"{_place(piece, at)}: {error.message}") from error
+
+
+def _place(piece: FilePiece, at: int) -> str:
+    return f"{Path(piece.path).name}, line at byte {at}"
+
+
+def _batch(lines: Sequence[JsonLine]) -> pa.RecordBatch:
+    stream, sequence, timestamp_ns, subject, headers, data = zip(*lines, strict=True)
+    arrays = [
+        pa.array(stream, pa.string()),
+        pa.array(sequence, pa.int64()),
+        pa.array(timestamp_ns, pa.int64()),
+        pa.array(subject, pa.binary()).view(pa.string()),  # bytes as they are, see `columns.py`
+        pa.array(headers, pa.binary()),
+        pa.array(data, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _unreadable(path: str, error: OSError) -> JsBackupError:
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"there is no file {path}", hint="Where the work is spread, every node has to see it.")
+    return StoreError(f"{path} cannot be read: {os.strerror(error.errno or 0).lower()}")

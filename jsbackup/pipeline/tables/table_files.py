@@ -1,0 +1,160 @@
+"""Tables of messages in local files: which streams there are, and their rows.
+
+A table is a folder with a folder for each stream, named as `export` does it, or, if the stream is named by whoever
+imports it, one file or whatever files are in a folder. What is hidden is passed over, and what begins with `_`, as
+writers of tables leave it beside them, but for a stream's own folder. Parquet is read by Spark, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from jsbackup.errors import FormatError, StoreError, UsageError
+from jsbackup.exchange.folder import printable
+from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.tables.export import TableFormat
+from jsbackup.pipeline.tables.json_lines import decode_line
+from jsbackup.pipeline.tables.line_files import read_lines
+from jsbackup.repository.names import decode_name, encode_name
+
+__all__ = ["Table", "find_tables", "read_table"]
+
+# Hadoop takes these in a path for a pattern.
+_PATTERN = re.compile(r"[*?{}\[\]\\]")
+
+_FIRST_LINE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The files of one stream. `alone`: there is no other, so whose messages they are only the rows say."""
+
+    stream: str
+    files: tuple[str, ...]
+    bytes: int
+    alone: bool
+
+
+def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table]:
+    """The tables at `path`, in order of streams. With `stream` it is one, of that stream.
+
+    Raises:
+        UsageError: there is no table, or it does not say of which streams it is.
+        FormatError: the file that should say it is damaged.
+        StoreError: it cannot be read.
+    """
+    path = path.absolute()
+    shown = printable(str(path))
+    if kind is TableFormat.PARQUET and _PATTERN.search(str(path)):
+        raise UsageError(f"Spark takes {shown} for a pattern", hint="Give it a name without any of *?{}[]\\.")
+    if not path.exists():
+        raise UsageError(f"there is no table {shown}")
+    if stream is not None:
+        if not asset_name_is_sound(stream):
+            raise UsageError(f"not a stream's name: {stream[:80]!r}")
+        return [_table(stream, path, alone=True)]
+    entries = [path] if not path.is_dir() else [e for e in _entries(path) if e.is_dir() or not e.name.startswith("_")]
+    if not all(entry.is_dir() for entry in entries):
+        raise UsageError(f"{shown} does not say of which stream it is", hint="Name it with --stream.")
+    tables = [_table(_stream_of(folder, kind), folder, alone=False) for folder in entries]
+    if not tables:
+        raise UsageError(f"there is no table in {shown}")
+    return sorted(tables, key=lambda table: table.stream)
+
+
+def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFrame:
+    """The rows of a table.
+
+    Raises:
+        UsageError: they are of several streams.
+        FormatError: a file is damaged.
+    """
+    if kind is TableFormat.JSONL:
+        frame = read_lines(session, table.files)
+    else:
+        with explained(f"reading the table of stream {table.stream}"):
+            frame = session.read.parquet(*(f"file:{file}" for file in table.files))
+    if table.alone and dict(frame.dtypes).get("stream") == "string":
+        with explained(f"reading the table of stream {table.stream}"):
+            names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
+        if len(names) > 1:
+            told = " and ".join(sorted(map(str, names)))
+            raise UsageError(f"the table has messages of several streams, such as {told}")
+    return frame
+
+
+def _table(stream: str, path: Path, *, alone: bool) -> Table:
+    if (path / "_delta_log").exists():
+        raise UsageError(
+            f"{printable(str(path))} is a Delta table, of which files may be obsolete",
+            hint="Write it out as plain Parquet first.",
+        )
+    try:
+        sizes = {str(file): file.stat().st_size for file in _files(path)}
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not sizes:
+        raise UsageError(f"there is no file in {printable(str(path))}")
+    return Table(stream, tuple(sorted(sizes)), sum(sizes.values()), alone)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """What is below, links to folders left out: they may lead back up."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        for entry in _entries(path):
+            if not entry.name.startswith("_") and not (entry.is_symlink() and entry.is_dir()):
+                yield from _files(entry)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder and not hidden, in order."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _stream_of(folder: Path, kind: TableFormat) -> str:
+    """The stream of a folder; where its name is too long for one, the first row says it."""
+    try:
+        name = decode_name(folder.name)
+    except FormatError as error:
+        raise UsageError(
+            f"folder {printable(folder.name)} is not named as a stream's table is",
+            hint="Name the stream with --stream if all of it is one table.",
+        ) from error
+    if name is None:
+        name = _first_stream(next(_files(folder), folder), kind)
+    if name is None or encode_name(name) != folder.name or not asset_name_is_sound(name):
+        raise UsageError(f"folder {printable(folder.name)} does not say of which stream it is")
+    return name
+
+
+def _first_stream(file: Path, kind: TableFormat) -> str | None:
+    try:
+        if kind is TableFormat.JSONL:
+            with file.open("rb") as lines:
+                return decode_line(lines.readline(_FIRST_LINE_BYTES)).stream
+        for batch in pq.ParquetFile(file).iter_batches(1, columns=["stream"]):
+            name = batch.column(0)[0].as_py()
+            return name if isinstance(name, str) else None
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    except (pa.ArrowException, ValueError) as error:
+        raise FormatError(f"{printable(str(file))} is no Parquet file, or a damaged one") from error
+    return None
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{printable(str(path))} cannot be read: {os.strerror(error.errno or 0).lower()}")

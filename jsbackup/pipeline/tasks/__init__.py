@@ -1,0 +1,1 @@
+"""What runs on executors: reading, reshaping and storing messages; backups and restores spread over them."""

@@ -1,0 +1,199 @@
+"""Restores spread over executors: the driver plans, they read what is stored, send it, and prove it.
+
+Everything is as in a restore on one machine: the same plan, the same check of all objects before anything is changed
+(executors do it), the same order of origins and mirrors, the same report. A task has one stream, or several small ones;
+one that replaces another stream has a task of its own. A stream that fails fails alone. What a task does that is run
+again, because its worker was lost, `engine/backup/worker_share.py` says.
+
+Into a single server tasks go one at a time: restores take turns there (`engine/link/restore_mutex.py`), and executors
+do not know of each other.
+
+A worker that is killed cannot clean up: the streams that it was sending stay half-made, marked as such, and the next
+restore removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from jsbackup.config import (
+    ConnectionOptions,
+    ConnectionReference,
+    connection_reference,
+    environment,
+    mask_secret,
+    source_connection,
+)
+from jsbackup.config.secrets import expand_path
+from jsbackup.engine.backup.worker_share import RestoredPart, RestorePart, complete, restore_part
+from jsbackup.engine.link.source import read_source
+from jsbackup.engine.restore.execution import bytes_to_move
+from jsbackup.engine.restore.restore import Prospect, RestoreReport, begin_restore, make_sure
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.settled_copies import look_at_copying
+from jsbackup.engine.restore.stream_restore import StartingPoint
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.pipeline.jobs.verify import SparkChecker
+from jsbackup.pipeline.session.lease import held_lease
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, check_readable, opened_same
+from jsbackup.pipeline.session.session import attach
+from jsbackup.pipeline.tasks.fan_out import Executors, packed
+from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.model import Action, RestoreOptions
+from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.read.sources import Wanted
+
+__all__ = ["MaskKey", "mask_key_of", "restore", "restore_streams"]
+
+_log = logging.getLogger(__name__)
+
+MaskKey = tuple[tuple[str, str], ...]
+"""The options that name the key of masks, `mask_key_file` and `mask_key_command`; executors read it themselves."""
+
+
+def mask_key_of(given: Mapping[str, object]) -> MaskKey:
+    """From the options that were given. Relative paths are taken from here."""
+    named = {name: str(value) for name, value in given.items() if value}
+    if "mask_key_file" in named:
+        named["mask_key_file"] = str(expand_path(named["mask_key_file"], environment()).absolute())
+    return tuple(sorted(named.items()))
+
+
+def restore(
+    session: SparkSession,
+    place: RepositoryRef,
+    server: ConnectionOptions,
+    backup: str = "latest",
+    *,
+    options: RestoreOptions | None = None,
+    settings: RestoreSettings | None = None,
+    mask_key: MaskKey = (),
+    progress: Progress | None = None,
+    at_once: int = 0,
+) -> RestoreReport:
+    """Restore a backup (an id, the start of one, or `latest`: of the source that `server` leads to, if it is known).
+
+    Of `settings` those count that concern each stream.
+
+    Raises:
+        UsageError: there is no such backup, or a secret would have to be sent to executors.
+        PlanRefused, TargetConflict: something stands against it; nothing was changed.
+        IntegrityError: something that is needed is lost or damaged; nothing was changed.
+        NatsError, StoreError: the server, or the repository, cannot be asked.
+    """
+    attach(session)
+    options, progress = options or RestoreOptions(), progress or NullProgress()
+    secret = mask_secret(dict(mask_key), environment())
+    settings = replace(settings or RestoreSettings(), mask_secret=secret)
+    options.reshape.masks.check_secret(secret)
+    reference = connection_reference(server, environment())
+    connection = source_connection(server, environment())
+    repository = place.open()
+    source = complete(read_source(connection)) if backup == layout.LATEST else None
+    wanted = Wanted(options.streams, options.exclude, origin=None if source is None else origin_of(source))
+    manifest = repository.choose(backup, wanted).manifest
+    check_readable(repository)
+    executors = Executors(session, place, repository.descriptor.id, reference, at_once)
+    with held_lease(repository, "restore"):
+        run = RestoreRun(connection, options, settings, progress)
+        prospect = complete(begin_restore(run, repository, manifest))
+        return restore_streams(executors, run, manifest, prospect, mask_key=mask_key)
+
+
+def restore_streams(
+    executors: Executors, run: RestoreRun, manifest: Manifest, prospect: Prospect, *, mask_key: MaskKey
+) -> RestoreReport:
+    """Check what the plan needs, and carry it out. Raises as `restore`."""
+    settings, progress = run.settings, run.progress
+    if executors.session.conf.get("spark.speculation", "false") == "true":
+        raise UsageError(
+            "a restore cannot be spread by a session with spark.speculation, which runs tasks twice at the same time",
+            hint="Set it to false.",
+        )
+    checker = SparkChecker(executors.session, executors.place, NullProgress())
+    prepared = make_sure(manifest, prospect, settings, checker)
+    plan, sound = prepared.plan, prepared.sound
+    progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
+    start = StartingPoint(
+        sound.manifest.id,
+        # Thousands of streams that no task needs to know.
+        replace(prepared.target, streams={}, leftovers=frozenset(), silent=frozenset(), unborn=frozenset()),
+        prepared.marking,
+    )
+    bare = replace(settings, mask_secret=b"")
+    results: list[RestoredStream] = []
+    failures: list[Failure] = list(sound.failures)
+
+    def take(part: Sequence[Action], restored: RestoredPart | JsBackupError) -> None:
+        if isinstance(restored, JsBackupError):
+            restored = RestoredPart((), tuple(Failure(action.name, restored) for action in part))
+        for failure in restored.failures:
+            _log.warning("stream %s failed: %s", failure.name, failure.error.message)
+        results.extend(restored.results)
+        failures.extend(restored.failures)
+        for action in part:
+            size, messages = bytes_to_move(action, settings), action.entry.captured.messages
+            progress.start(action.name, size, messages)
+            progress.advance(action.name, size, messages)
+            progress.finish(action.name)
+
+    def make(part: Sequence[Action], again: bool) -> _RestoreStreams:
+        lost = {action.entry.name: sound.lost[action.entry.name] for action in part if action.entry.name in sound.lost}
+        needed = RestorePart(replace(start, lost=lost), tuple(part))
+        return _RestoreStreams(
+            executors.place, executors.repository_id, executors.server, needed, bare, mask_key, again
+        )
+
+    at_once = executors.at_once if prepared.target.clustered else 1
+    for stage in plan.stages:
+        parts = _parts(stage, settings)
+        run_apart(executors.session, "the restore", parts, make, take=take, at_once=at_once)
+    if settings.verify:
+        results, failures = complete(look_at_copying(run.connection, plan, prepared.target, results, failures=failures))
+    results.sort(key=lambda one: one.name)
+    failures.sort(key=lambda one: one.name)
+    return RestoreReport(plan, tuple(results), tuple(failures))
+
+
+def _parts(stage: Sequence[Action], settings: RestoreSettings) -> list[list[Action]]:
+    actions = {action.name: action for action in stage}
+    alone = [[action] for action in stage if action.replaces]
+    sizes = {action.name: bytes_to_move(action, settings) for action in stage if not action.replaces}
+    return [*alone, *([actions[name] for name in part] for part in packed(sizes))]
+
+
+@dataclass(frozen=True, slots=True)
+class _RestoreStreams:
+    """A task. `again`: it was given up once, together with others."""
+
+    place: RepositoryRef
+    repository_id: str
+    server: ConnectionReference
+    part: RestorePart
+    settings: RestoreSettings
+    mask_key: MaskKey
+    again: bool
+
+    def __call__(self) -> RestoredPart:
+        secret = b""
+        for masks in (action.reshape.masks for action in self.part.actions):
+            if masks.needs_secret:
+                secret = secret or mask_secret(dict(self.mask_key), environment())
+                masks.check_secret(secret)
+        return restore_part(
+            RestoreRun(
+                self.server.resolve(environment()), RestoreOptions(), replace(self.settings, mask_secret=secret)
+            ),
+            opened_same(self.place, self.repository_id),
+            self.part,
+            again=self.again or is_repeated(),
+        )

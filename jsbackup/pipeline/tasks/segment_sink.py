@@ -1,0 +1,138 @@
+"""Rows into segments: what executors do when a DataFrame becomes a backup. `write.py` is how it is used.
+
+Each partition holds a run of sequences that no other has, in order. An attempt that is repeated stores the same
+segments under the same keys, and finds them there; what attempts have stored in vain no manifest names. References
+travel back as commit messages; the process in which Spark collects them leaves them in a file for the driver. So do
+errors of ours: raised where they happen they would be tried again, and in vain. On Spark Connect that process is on
+another machine: there they are the rows of a function over batches, which takes pandas on the client, as all of Connect
+does.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.formats.batch import BATCH_SCHEMA, BINARY_SUBJECT_SCHEMA
+from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
+from jsbackup.pipeline.tasks.task_source import freeze_worker
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.segments import SegmentWriter
+
+__all__ = ["SegmentSink", "StoredPartition", "as_messages", "store_by_writer", "store_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """What a partition has come to: segments in order, how many of them were there already, the bytes of the others."""
+
+    refs: tuple[SegmentRef, ...]
+    reused: int
+    added_bytes: int
+
+
+@dataclass
+class _Told(WriterCommitMessage):
+    result: StoredPartition | JsBackupError
+
+
+class SegmentSink(DataSource):
+    """`frame.write.format("jsbackup_segments")`; options `place` (pickled, in hex), `folder`, `result`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "jsbackup_segments"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        place: RepositoryRef = pickle.loads(bytes.fromhex(self.options["place"]))
+        return _SegmentWriter(place, self.options["folder"], self.options["result"])
+
+
+class _SegmentWriter(DataSourceArrowWriter):
+    def __init__(self, place: RepositoryRef, folder: str, result: str) -> None:
+        self._place = place
+        self._folder = folder
+        self._result = result
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _Told(_store(self._place, self._folder, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        told = [message.result for message in messages if isinstance(message, _Told)]
+        Path(self._result).write_bytes(pickle.dumps(told))
+
+
+def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
+    """What the partitions of a frame come to."""
+    with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
+        result = Path(temporary) / "segments"
+        options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
+        frame.write.format("jsbackup_segments").options(**options).mode("append").save()
+        found: list[StoredPartition | JsBackupError] = pickle.loads(result.read_bytes())
+    return found
+
+
+def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
+    """The same on Spark Connect."""
+
+    def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        result = pickle.dumps(_store(place, folder, batches))
+        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+
+    return [pickle.loads(row.result) for row in frame.mapInArrow(store, "result binary").collect()]
+
+
+def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch]) -> StoredPartition | JsBackupError:
+    freeze_worker()
+    try:
+        writer = SegmentWriter(opened(place).objects, folder)
+        last = 0
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    messages = as_messages(batch)
+                    last = _rising(messages.column("sequence"), last)
+                    writer.add(messages)
+            return StoredPartition(tuple(writer.finish()), writer.reused, writer.stored_bytes)
+        finally:
+            writer.close()
+    except JsBackupError as error:
+        return error
+
+
+def _rising(sequences: pa.Array, last: int) -> int:
+    """The last of sequences that are in order and behind `last`. FormatError where one is twice there, or is none."""
+    first = sequences[0].as_py()
+    if first < 1:
+        raise FormatError(f"{first} is no sequence: they are from 1 on")
+    again = sequences[1:].filter(pc.equal(sequences[1:], sequences[:-1]))
+    if first == last or len(again):
+        raise FormatError(f"sequence {first if first == last else again[0].as_py()} is there twice")
+    return int(sequences[-1].as_py())
+
+
+def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of a DataFrame's as messages. Raises `UsageError` where a row lacks what a message has."""
+    arrays = []
+    for field in BATCH_SCHEMA:
+        array = batch.column(batch.schema.get_field_index(field.name))
+        if array.null_count and not field.nullable:
+            raise UsageError(f"a message without {field.name} cannot be stored")
+        arrays.append(array)
+    schema = BATCH_SCHEMA
+    try:
+        arrays[2].validate(full=True)
+    except pa.ArrowInvalid:
+        schema = BINARY_SUBJECT_SCHEMA
+        arrays[2] = arrays[2].view(pa.binary())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,134 @@
+"""Tasks of which each fails alone: every one is a Spark job of its own, started from a thread of the driver.
+
+Within one job a task that Spark gives up, because its worker is killed again and again, takes all others with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.session.connect import is_remote
+from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.tasks.task_source import encode_tasks
+
+__all__ = ["is_repeated", "run_apart"]
+
+I = TypeVar("I")  # noqa: E741
+T = TypeVar("T")
+
+# Jobs that wait for a core are what Spark orders more executors for, where it may. Each that is started takes a Python
+# process of the driver's for a moment, so there are not more of them than that takes.
+_JOBS_FOR_EACH_CORE = 2
+_MOST_JOBS = 512
+
+_END_ATTEMPTS, _END_PAUSE_SECONDS = 50, 0.2
+
+
+def is_repeated() -> bool:
+    """In a task: whether an earlier attempt at it was lost."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def run_apart(
+    session: SparkSession,
+    doing: str,
+    parts: Sequence[Sequence[I]],
+    make: Callable[[Sequence[I], bool], Callable[[], T]],
+    *,
+    take: Callable[[Sequence[I], T | JsBackupError], None],
+    at_once: int = 0,
+) -> None:
+    """Run `make(part, again)` for each part, in this order, `at_once` of them (0: as many as Spark can).
+
+    `take` gets each part with what came of it, in this thread. Where Spark gives a part of several items up, each of
+    them is tried alone (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
+    """
+    jobs = (_RemoteJobs if is_remote(session) else _Jobs)(session, doing)
+    waiting = deque((tuple(part), False) for part in parts)
+    running: dict[Future[object], tuple[I, ...]] = {}
+    threads = ThreadPoolExecutor(_MOST_JOBS, thread_name_prefix="jsbackup")
+    try:
+        while waiting or running:
+            most = at_once or min(_MOST_JOBS, jobs.cores * _JOBS_FOR_EACH_CORE)
+            while waiting and len(running) < most:
+                part, again = waiting.popleft()
+                running[threads.submit(jobs.run, make(part, again))] = part
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                part = running.pop(future)
+                try:
+                    result: Any = future.result()
+                except JsBackupError as given_up:
+                    if len(part) > 1:
+                        waiting.extend(((item,), True) for item in part)
+                        continue
+                    result = given_up
+                take(part, result)
+    except BaseException:
+        _cancel(jobs, running)
+        raise
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _cancel(jobs: _Jobs, running: Collection[Future[object]]) -> None:
+    # Again and again: jobs that are still being planned are not cancelled.
+    for _ in range(_END_ATTEMPTS):
+        with suppress(PySparkException, Py4JError, OSError):
+            jobs.cancel()
+        if not wait(running, _END_PAUSE_SECONDS).not_done:
+            break
+
+
+class _Jobs:
+    """Jobs of one run, by which Spark knows them for each other. Measured, pyspark 4.3: `interruptTag` finds none of
+    them."""
+
+    def __init__(self, session: SparkSession, doing: str) -> None:
+        self.session = session
+        self.doing = doing
+        self.name = f"jsbackup-{os.urandom(8).hex()}"
+
+    @property
+    def cores(self) -> int:
+        """Of the executors that there are now."""
+        return self.session.sparkContext.defaultParallelism
+
+    def join(self) -> None:
+        """What this thread starts from now on is one of them."""
+        self.session.sparkContext.setJobGroup(self.name, self.doing, interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        self.session.sparkContext.cancelJobGroup(self.name)
+
+    def run(self, task: object) -> object:
+        """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
+        with explained(self.doing):
+            self.join()
+            frame = self.session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load()
+            (row,) = frame.collect()
+        return pickle.loads(row.result)
+
+
+class _RemoteJobs(_Jobs):
+    """On a Spark Connect server, which does not say how many cores it has."""
+
+    cores = 8
+
+    def join(self) -> None:
+        self.session.addTag(self.name)
+
+    def cancel(self) -> None:
+        self.session.interruptTag(self.name)

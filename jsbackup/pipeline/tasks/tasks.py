@@ -1,0 +1,147 @@
+"""Runs tasks on Spark: small values that say what to do, of which only the results come back.
+
+A task reads, works and writes where it runs (that is faster than sending messages through Spark), may be run more than
+once, and returns what the driver needs to know. Errors of ours come back and are raised here; anything else fails the
+attempt, and Spark tries again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from jsbackup.errors import JsBackupError
+from jsbackup.pipeline.session.connect import is_remote, watched_remote
+from jsbackup.pipeline.session.failures import explained
+from jsbackup.pipeline.tasks.task_source import encode_tasks
+from jsbackup.progress import NullProgress, Progress
+
+__all__ = ["pack", "pack_tasks", "run_tasks", "task_bytes", "watched"]
+
+T = TypeVar("T")
+
+# Raw bytes for one task: its fixed cost is a hundredth of a second, and little is lost with it. Less where there is not
+# much in all, so that all cores have something to do.
+_MOST_BYTES, _LEAST_BYTES = 128 << 20, 8 << 20
+_SPREAD = 16
+
+# Tasks of one job: what they are told passes through the driver as one text.
+_MOST_TASKS = 4096
+
+_LOOK_SECONDS = 0.3
+_GROUP = "spark.jobGroup.id"
+_groups = count(1)
+
+
+def run_tasks(
+    session: SparkSession,
+    doing: str,
+    tasks: Sequence[Callable[[], T]],
+    *,
+    weights: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> Iterator[T]:
+    """Run them all and give their results in their order, as soon as some thousand are done.
+
+    `doing` says what fails if something does. `weights` are bytes for `progress`, of which Spark tells only how many
+    tasks are done.
+
+    Raises:
+        JsBackupError: what a task raised, or Spark.
+    """
+    weights = weights or [1] * len(tasks)
+    for start in range(0, len(tasks), _MOST_TASKS):
+        part = tasks[start : start + _MOST_TASKS]
+        with watched(session, doing, sum(weights[start : start + _MOST_TASKS]), progress), explained(doing):
+            frame = session.read.format("jsbackup_tasks").option("tasks", encode_tasks(part)).load()
+            rows = frame.collect()
+        results: dict[int, object] = {row.task: pickle.loads(row.result) for row in rows}
+        for number in range(len(part)):
+            result = results[number]
+            if isinstance(result, JsBackupError):
+                raise result
+            yield result  # type: ignore[misc]  # whatever the task returned
+
+
+def pack(sizes: Sequence[int], limit: int) -> list[slice]:
+    """Neighbours together, up to `limit` each; what is larger stands alone."""
+    slices: list[slice] = []
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            slices.append(slice(start, index))
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        slices.append(slice(start, len(sizes)))
+    return slices
+
+
+def pack_tasks(sizes: Sequence[int]) -> list[slice]:
+    """Neighbours together, as much as one task should do of work that has these raw bytes."""
+    return pack(sizes, task_bytes(sum(sizes)))
+
+
+def task_bytes(total: int) -> int:
+    """How much one task should do of work that has so many raw bytes."""
+    return max(_LEAST_BYTES, min(_MOST_BYTES, total // _SPREAD))
+
+
+@contextmanager
+def watched(session: SparkSession, name: str, total_bytes: int, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` how far the jobs are that are run inside, as Spark's status has it."""
+    if progress is None or isinstance(progress, NullProgress):
+        yield
+        return
+    if is_remote(session):
+        with watched_remote(session, name, total_bytes, progress):
+            yield
+        return
+    context = session.sparkContext
+    group = f"jsbackup-{next(_groups)}"
+    before = context.getLocalProperty(_GROUP)
+    context.setLocalProperty(_GROUP, group)
+    over = threading.Event()
+    watcher = threading.Thread(
+        target=_watch,
+        args=(session, group, name, total_bytes),
+        kwargs={"progress": progress, "over": over},
+        daemon=True,
+    )
+    progress.start(name, total_bytes, 0)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None: there was none
+        progress.finish(name)
+
+
+def _watch(
+    session: SparkSession, group: str, name: str, total_bytes: int, *, progress: Progress, over: threading.Event
+) -> None:
+    tracker = session.sparkContext.statusTracker()
+    told = 0
+    while not over.wait(_LOOK_SECONDS):
+        # A session that is being stopped answers in many ways, and who watches never raises.
+        with suppress(PySparkException, Py4JError, OSError):
+            done = tasks = 0
+            for job in tracker.getJobIdsForGroup(group):
+                found = tracker.getJobInfo(job)
+                stages = [tracker.getStageInfo(stage) for stage in found.stageIds] if found else []
+                done += sum(stage.numCompletedTasks for stage in stages if stage)
+                tasks += sum(stage.numTasks for stage in stages if stage)
+            reached = total_bytes * done // tasks if tasks else 0
+            if reached > told:
+                progress.advance(name, reached - told, 0)
+                told = reached

@@ -1,0 +1,74 @@
+"""`--adapt`: settings that the target's release does not know are left out, where no message that is there needs them.
+
+Newer clients set them without using them: `allow_msg_ttl` on every bucket, for example. What is about publishing alone
+can always go. Others count only for messages with a certain header: such a message stops the restore (`Reshape`), for
+the target would keep it longer or do something else with it. What a mirror or source asks of the server that it copies
+from stays refused, and so does all of consumers: it decides who gets which message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jsbackup.planning.features import Lacking, lacking_for_stream, version_text
+from jsbackup.planning.model import RestoreOptions, Target
+from jsbackup.planning.reshaping import Reshaped
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+
+__all__ = ["adapt", "way_around"]
+
+# The header of messages that need a setting; "" where none does.
+_NEEDED_BY: Mapping[str, str] = {
+    "allow_msg_ttl": "Nats-TTL",
+    "subject_delete_marker_ttl": "Nats-TTL",
+    "allow_msg_counter": "Nats-Incr",
+    "allow_msg_schedules": "Nats-Schedule",
+    "allow_atomic": "",
+    "allow_batched": "",
+    "persist_mode": "",
+}
+
+
+def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: RestoreOptions) -> Reshaped:
+    """The stream without what the target does not know, and with headers that its messages must not have."""
+    if not options.adapt or entry.archive_format is ArchiveFormat.OPAQUE:
+        return reshaped
+    left_out = [one for one in lacking_for_stream(reshaped.config, target.version) if _can_go(one, entry, options)]
+    if not left_out:
+        return reshaped
+    fields = {lacking.field for lacking in left_out}
+    headers = sorted({_NEEDED_BY[name] for name in fields} - {""})
+    return replace(
+        reshaped,
+        config={key: value for key, value in reshaped.config.items() if key not in fields},
+        messages=replace(reshaped.messages, unwanted=tuple(headers)),
+        warnings=(*reshaped.warnings, *(_told(lacking, entry.name, target) for lacking in left_out)),
+    )
+
+
+def _can_go(lacking: Lacking, entry: StreamBackup, options: RestoreOptions) -> bool:
+    if lacking.field not in _NEEDED_BY or lacking.field in options.fields:
+        return False
+    # Every message of such a stream is a counter.
+    return lacking.field != "allow_msg_counter" or not entry.captured.messages
+
+
+def _told(lacking: Lacking, name: str, target: Target) -> Finding:
+    header = _NEEDED_BY[lacking.field]
+    reason = f"{lacking.field} is left out: {version_text(target.version)} does not know it"
+    return Finding(
+        name, Rule.ADAPTED, f"{reason}; a message with the header {header} stops the restore" if header else reason
+    )
+
+
+def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
+    """What to do about a setting that the target does not know, in a sentence."""
+    ways = []
+    if lacking.field in _NEEDED_BY:
+        adapting = "" if options.adapt else " (--adapt does where no message needs it)"
+        ways.append(f"leave it out with --set {lacking.field}=null{adapting}")
+    ways += [f"leave the stream out with --exclude {name}", "restore into a newer server"]
+    text = f"{', '.join(ways[:-1])}, or {ways[-1]}."
+    return text[0].upper() + text[1:]

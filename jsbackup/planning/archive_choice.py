@@ -1,0 +1,87 @@
+"""How a stream goes to its target: as archive v1 or v2, as it came, or made by the API; and why that way."""
+
+from __future__ import annotations
+
+import re
+
+from jsbackup.model import JsonObject
+from jsbackup.planning.features import Version, version_text
+from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup
+
+__all__ = ["choose_wire", "is_kept_in_memory", "release_of"]
+
+V2_SINCE: Version = (2, 15)
+
+
+def choose_wire(
+    entry: StreamBackup, name: str, config: JsonObject, source: Source, *, target: Target, options: RestoreOptions
+) -> tuple[SendAs, str, Finding | None]:
+    """The way to the target, where the stream is called `name`; why that one, and what stands against it."""
+    new = target.version[:2] >= V2_SINCE
+    memory = config.get("storage") == "memory"
+
+    def against(rule: Rule, reason: str, hint: str) -> Finding:
+        return Finding(entry.name, rule, reason, hint)
+
+    problem: Finding | None = None
+    if entry.archive_format is ArchiveFormat.CONFIG:
+        held = target.streams[name].state.messages if name in target.streams else 0
+        if held:
+            reason = f"is backed up without messages and would replace a stream that has {held}"
+            problem = against(Rule.CONFIG_ONLY_REPLACES, reason, "Choose a backup that has its messages.")
+        return SendAs.API, "is backed up without messages", problem
+    if entry.archive_format is ArchiveFormat.OPAQUE:
+        return SendAs.OPAQUE, "is stored undecoded", _against_opaque(entry.name, source, target, options)
+    if options.wire is not SendAs.AUTO:
+        if options.wire is SendAs.V2 and not new:
+            reason = f"--wire v2 needs nats-server 2.15, the target is {version_text(target.version)}"
+            problem = against(Rule.WIRE_V2, reason, "Leave --wire out, or use --wire v1.")
+        if options.wire is SendAs.V1 and memory:
+            reason = "--wire v1 cannot restore a stream kept in memory"
+            problem = against(Rule.WIRE_V1_MEMORY, reason, "Leave --wire out, or use --storage file.")
+        return options.wire, "asked for", problem
+    if memory:
+        if not new:
+            reason = f"is kept in memory, which {version_text(target.version)} cannot restore (2.15 can)"
+            problem = against(Rule.MEMORY_STREAM, reason, "Restore it with --storage file.")
+        return SendAs.V2, "the stream is kept in memory", problem
+    if new and options.consumers is Consumers.ALL and any(map(is_kept_in_memory, entry.consumers)):
+        return SendAs.V2, "restores the state of consumers kept in memory", None
+    # Measured: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
+    return (
+        SendAs.V1,
+        "faster into a file stream" if new else f"all that {version_text(target.version)} takes",
+        None,
+    )
+
+
+def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> Finding | None:
+    """What stands against sending a snapshot as it came."""
+    if name in target.streams and name not in target.leftovers:
+        reason = "is stored undecoded and cannot be verified before it replaces the existing stream"
+        return Finding(name, Rule.OPAQUE_REPLACES, reason, "Delete the existing stream first if it is not needed.")
+    if options.wire is not SendAs.AUTO:
+        reason = f"is stored undecoded; --wire {options.wire} is not possible"
+        return Finding(name, Rule.OPAQUE_WIRE, reason, "Leave --wire out.")
+    if options.consumers is not Consumers.ALL:
+        reason = f"is stored undecoded together with its consumers; --consumers {options.consumers} is not possible"
+        return Finding(name, Rule.OPAQUE_CONSUMERS, reason, "Leave --consumers out, and delete them after the restore.")
+    since = release_of(source)
+    if since is not None and since > target.version[:2]:
+        reason = (
+            f"is stored undecoded, as it came from {version_text(since)}, the target is {version_text(target.version)}"
+        )
+        return Finding(name, Rule.OPAQUE_NEWER, reason, "Restore it into a server of that release, or a newer one.")
+    return None
+
+
+def release_of(source: Source) -> tuple[int, int] | None:
+    """Of the server that a backup comes from: 2 and 15, for example; None if nobody knows."""
+    parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
+    return None if parts is None else (int(parts[1]), int(parts[2]))
+
+
+def is_kept_in_memory(consumer: ConsumerBackup) -> bool:
+    return bool(consumer.config.get("mem_storage")) and consumer.state is not None

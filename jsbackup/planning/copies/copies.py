@@ -1,0 +1,409 @@
+"""Streams with sources and mirrors in a plan: where each will go on copying, and what has to be mended for that.
+
+Pure. How servers decide it is written in `transforms/copy_positions.py`; what is known of a copy (`CopyFacts`) is read
+by `copy_positions.py` from a backup, or comes from a server that is cloned. Three questions decide, for each source:
+
+1. *Is the origin the one that it copied from?* One that is restored with it is, whatever its time of creation will be:
+   then the identity is left out of the marks, unless it stays the same. So is one at the target that was never made
+   anew, or that was restored (`_is_same_life`). Any other is another stream: 2.15 copies all of it, and older servers
+   are made to.
+2. *Does the origin have what the copy has?* Where the copy is ahead, marks say no more than where the origin ends: what
+   the copy has stays in it, and what is published from then on comes once. A mirror has the sequences of its origin, so
+   it is cut there (`ends_of_mirrors`).
+3. *Is something gone from the copy since it was copied?* It would come again. 2.15 can be told where the source had
+   got to beside an archive v1; any other way needs `--resume-sources`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jsbackup.model import JsonObject
+from jsbackup.planning.archive_choice import release_of
+from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
+from jsbackup.planning.model import Action, RestoreOptions, SendAs, Start, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.times import parse_time
+from jsbackup.transforms.copied_from import Mend
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, identity_of, is_external, source_key
+from jsbackup.transforms.cut import AtSequence, Cut
+
+__all__ = [
+    "cut_of_copy",
+    "ends_of_mirrors",
+    "fit_copies",
+]
+
+_IDENTITIES_SINCE = (2, 15)
+_BY_SUBJECT_SINCE = (2, 12)
+_NO_TIME = "0001-01-01T"  # as imports have it of what does not say when it was created
+
+
+def ends_of_mirrors(entries: Sequence[StreamBackup], manifest: Manifest, target: Target) -> dict[str, int]:
+    """Mirrors that are ahead of their origins, and where these end."""
+    ends: dict[str, int] = {}
+    by_name = {entry.name: entry for entry in entries}
+    # Mirrors of mirrors: the end of one is that of the other. Circles of mirrors are refused elsewhere.
+    for _ in range(len(by_name)):
+        found = {
+            entry.name: end
+            for entry in entries
+            if (end := _end_of_origin(entry, by_name, manifest, target, ends=ends)) is not None
+            and end < state_to_restore(entry).last_seq
+        }
+        if found == ends:
+            break
+        ends = found
+    return ends
+
+
+def _end_of_origin(
+    entry: StreamBackup,
+    by_name: Mapping[str, StreamBackup],
+    manifest: Manifest,
+    target: Target,
+    *,
+    ends: Mapping[str, int],
+) -> int | None:
+    mirror = entry.config.get("mirror")
+    if not isinstance(mirror, dict) or is_external(mirror) or not isinstance(origin := mirror.get("name"), str):
+        return None
+    if origin in by_name:
+        end = state_to_restore(by_name[origin]).last_seq
+        return min(end, ends.get(origin, end))
+    live = target.streams.get(origin)
+    stored = {one.name: one for one in manifest.streams}
+    if live is None or not _is_same_life(stored.get(origin), live, manifest):
+        return None
+    return live.state.last_seq
+
+
+def cut_of_copy(cut: Cut, end: int | None) -> Cut:
+    """The cut of a stream that ends there at the latest. One by time stays: it is looked at afterwards."""
+    if end is None or (cut.until is not None and not isinstance(cut.until, AtSequence)):
+        return cut
+    until = end if cut.until is None else min(end, cut.until.sequence)
+    return replace(cut, until=AtSequence(max(until, 1)))
+
+
+def _is_same_life(entry: StreamBackup | None, live: StreamInfo, manifest: Manifest) -> bool:
+    """Whether a stream at the target has the messages that copies in the backup have copied.
+
+    It does if it was never made anew, or was restored: then it has messages that are older than itself, or begins or
+    ends as the backup does. Of an origin that the backup does not have it counts whether it was there by then.
+    """
+    state, now = live.state if entry is None else entry.state, live.state
+    if 0 < now.first_ns < live.created_ns:
+        return True
+    if entry is None:
+        return live.created_ns <= parse_time(manifest.created)
+    if entry.created == live.created:
+        return True
+    first = (state.first_seq, state.first_ns) == (now.first_seq, now.first_ns)
+    last = (state.last_seq, state.last_ns) == (now.last_seq, now.last_ns)
+    return (first or last) and bool(state.messages and now.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """An origin as it will be at the target. `identity` is "" where nobody knows it."""
+
+    name: str
+    last_seq: int
+    messages: int
+    identity: str
+    same: bool
+    planned: bool
+
+
+def fit_copies(
+    actions: Sequence[Action],
+    manifest: Manifest,
+    target: Target,
+    options: RestoreOptions,
+    *,
+    facts: CopyFacts,
+    cuts: Mapping[str, int],
+) -> tuple[list[Action], list[Finding]]:
+    """The same actions, with marks, start sequences and warnings of those that copy; and what stands against them.
+
+    `cuts` are the mirrors that were cut, and where.
+    """
+    stored = {entry.name: entry for entry in manifest.streams}
+    there = {
+        name: _Origin(
+            name,
+            info.state.last_seq,
+            info.state.messages,
+            identity_of(info.created),
+            same=_is_same_life(stored.get(name), info, manifest),
+            planned=False,
+        )
+        for name, info in target.streams.items()
+    }
+    marked = (release_of(manifest.source) or _IDENTITIES_SINCE) >= _IDENTITIES_SINCE
+
+    def fit(action: Action, origins: Mapping[str, _Origin]) -> Action:
+        name = action.entry.name
+        if action.wire in (SendAs.V1, SendAs.V2) and sources_of(action.config) and "sources" not in options.fields:
+            growing = name in facts.growing
+            action = _Copy(action, target, options, facts.sources.get(name), marked=marked, growing=growing).fit(
+                origins
+            )
+        return action
+
+    altered = {action.name for action in actions if action.alters}
+    while True:
+        origins = there | {action.name: _planned_origin(action, target, action.name in altered) for action in actions}
+        fitted = [fit(action, origins) for action in actions]
+        # What is mended in a copy makes it another stream for its own copies.
+        found = {action.name for action in fitted if action.alters}
+        if found <= altered:
+            break
+        altered |= found
+    refusals = [refusal for action in fitted for refusal in _against_mirror(action, origins)]
+    return [_cut_at(action, stored, cuts) for action in fitted], refusals
+
+
+def _cut_at(action: Action, stored: Mapping[str, StreamBackup], cuts: Mapping[str, int]) -> Action:
+    """The action, saying what is left out if it is a mirror that was cut."""
+    name = action.entry.name
+    if name in cuts and action.config.get("mirror") and action.reshape.cut.until is not None:
+        return _about_cut(action, stored[name], cuts[name])
+    return action
+
+
+def _planned_origin(action: Action, target: Target, altered: bool) -> _Origin:
+    state = state_to_restore(action.entry)
+    timed = not altered and not action.entry.created.startswith(_NO_TIME)
+    keeps = timed and action.wire is SendAs.V1 and target.clustered is False
+    identity = identity_of(action.entry.created) if keeps else ""
+    return _Origin(action.name, state.last_seq, state.messages, identity, same=True, planned=True)
+
+
+class _Copy:
+    """One stream with sources."""
+
+    def __init__(
+        self,
+        action: Action,
+        target: Target,
+        options: RestoreOptions,
+        facts: Mapping[SourceKey, SourceFacts] | None,
+        *,
+        marked: bool,
+        growing: bool,
+    ) -> None:
+        self.growing = growing
+        self.action = action
+        self.target = target
+        self.options = options
+        self.facts = facts
+        self.marked = marked
+        self.newer = target.version[:2] >= _IDENTITIES_SINCE
+        self.mends: dict[SourceKey, Mend] = {}
+        self.starts: list[Start] = []
+        self.found: list[Finding] = []
+        self.renewed: list[str] = []  # origins that get another time of creation
+        self.awaited: list[str] = []  # origins that are not there, and will have another one
+
+    def fit(self, origins: Mapping[str, _Origin]) -> Action:
+        before, after = sources_of(self.action.entry.config), sources_of(self.action.config)
+        config = [self._source(old, new, origins) for old, new in zip(before, after, strict=True)]
+        action = self.action
+        for origins_renewed, is_there in ((self.renewed, ""), (self.awaited, " once it is restored")):
+            if origins_renewed:
+                names = ", ".join(dict.fromkeys(origins_renewed))
+                when = is_there if self.newer else f"{is_there} when the server is 2.15"
+                reason = f"its headers no longer tell when {names} was made, or all would be copied again{when}"
+                self._say(Rule.ORIGIN_RENEWED, reason)
+        if config != after:
+            action = replace(action, config={**action.config, "sources": config})
+        return replace(
+            action,
+            reshape=action.reshape.of_copy(action.entry.config, self.mends),
+            warnings=(*action.warnings, *self.found),
+            starts=tuple(self.starts),
+        )
+
+    def _say(self, rule: Rule, reason: str, hint: str = "") -> None:
+        self.found.append(Finding(self.action.entry.name, rule, reason, hint))
+
+    def _source(self, old: JsonObject, new: JsonObject, origins: Mapping[str, _Origin]) -> JsonObject:
+        """What becomes of one source's configuration; its mark, its start and what is to be said of it beside."""
+        key = source_key(old)
+        facts = None if self.facts is None else self.facts.get(key)
+        left = None if facts is None else facts.left
+        if is_external(old):
+            self.starts.append(Start(source_key(new), left.sequence if left else None))
+            return new
+        origin = origins.get(str(new["name"]))
+        if origin is None:
+            # Whatever comes under that name later has been restored, or it would not be waited for.
+            mend, reached = Mend(renewed=self._has_identity(facts)), left.sequence if left else None
+        elif origin.same or (left is not None and left.identity and left.identity == origin.identity):
+            origin = replace(origin, same=True)
+            mend, reached = self._of_same(origin, facts)
+        else:
+            mend, reached = self._of_another(origin, facts)
+        told = False
+        if facts is not None and (origin is None or origin.same):
+            new, mend, reached, told = self._resumed(new, origin, facts, mend, reached=reached)
+            if left is not None and not told and self._hides_marks(new):
+                new, reached, told = self._hidden(new, left, mend, reached)
+        self.mends[key] = mend
+        identity = "" if mend.renewed or left is None else left.identity
+        self.starts.append(Start(source_key(new), reached, identity, told))
+        if mend.renewed:
+            (self.awaited if origin is None else self.renewed).append(str(new["name"]))
+        return new
+
+    def _has_identity(self, facts: SourceFacts | None) -> bool:
+        """Whether its marks may name an identity."""
+        return self.marked if facts is None else bool(facts.left and facts.left.identity)
+
+    def _of_same(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
+        renewed = self._has_identity(facts) and not (
+            facts is not None and facts.left is not None and facts.left.identity == origin.identity
+        )
+        if facts is None:
+            return Mend(renewed, most=None if self.growing else origin.last_seq), None
+        at = facts.left.sequence if facts.left else 0
+        if at <= origin.last_seq:
+            return Mend(renewed), at
+        self._say(
+            Rule.COPY_AHEAD,
+            f"has copied {origin.name} up to sequence {at:,}, and that will end at {origin.last_seq:,}: "
+            f"it keeps what it has and continues copying after {origin.last_seq:,}",
+        )
+        return Mend(renewed, most=origin.last_seq), origin.last_seq
+
+    def _of_another(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
+        """A stream of that name at the target that is not the one it copied from."""
+        self._say(
+            Rule.ORIGIN_ANOTHER,
+            f"{origin.name} at the target is not the stream that it copied from: all its messages are copied, "
+            f"{origin.messages:,} messages at most",
+            f"Restore {origin.name} as well to avoid that.",
+        )
+        return Mend(renewed=self._has_identity(facts), most=0), 0
+
+    def _resumed(
+        self, new: JsonObject, origin: _Origin | None, facts: SourceFacts, mend: Mend, *, reached: int | None
+    ) -> tuple[JsonObject, Mend, int | None, bool]:
+        """What is done about messages that would come again."""
+        end = origin.last_seq if origin is not None else None
+        goal = facts.reached if end is None else min(facts.reached, end)
+        again = self._copied_again(new, facts, end)
+        # Without a mark it would go on by its last time, which is not exact, and by nothing when that is gone too.
+        unmarked = facts.exact and facts.left is None and goal > 0
+        if unmarked and self.newer and self.action.wire is SendAs.V1:
+            return new, mend, goal, True
+        if again and facts.exact and goal > (reached or 0):
+            if self.newer and self.action.wire is SendAs.V1:
+                return new, mend, goal, True
+            if self.options.resume_sources:
+                return self._set_start(new, facts.left, mend, goal)
+        if again:
+            name = new["name"]
+            count = f"{again:,}" if facts.exact and facts.most is None else f"up to {again:,}"
+            reason = f"{count} messages of {name} that were deleted from it are copied again"
+            hint = "With --resume-sources it resumes where it was; that stays in its configuration."
+            if self.options.resume_sources:
+                hint = f"How far it had copied {name} is not known: set opt_start_seq by hand."
+            self._say(Rule.COPIED_AGAIN, reason, hint)
+        elif self.options.resume_sources and unmarked:
+            return self._set_start(new, None, mend, goal)
+        return new, mend, reached, False
+
+    def _set_start(
+        self, new: JsonObject, left: CopyPosition | None, mend: Mend, goal: int
+    ) -> tuple[JsonObject, Mend, int, bool]:
+        if left is not None:
+            mend = replace(mend, raised=(left.sequence, goal))
+        reason = (
+            f"resumes after sequence {goal:,} of {new['name']}, where it was: opt_start_seq of that source is "
+            f"{goal + 1} in its configuration from now on"
+        )
+        self._say(Rule.RESUMED, reason)
+        rest = {key: value for key, value in new.items() if key != "opt_start_time"}
+        return {**rest, "opt_start_seq": goal + 1}, mend, goal, False
+
+    def _hides_marks(self, source: JsonObject) -> bool:
+        """Whether servers look for marks of the source among subjects that the stream's own transform has changed.
+
+        Measured: 2.12.8 copies all again whenever it starts such a stream, 2.10.26 and 2.15.2 do not.
+        """
+        filtered = bool(source.get("filter_subject") or source.get("subject_transforms"))
+        by_subject = self.target.version[:2] >= _BY_SUBJECT_SINCE and self.action.wire is SendAs.V1
+        return filtered and by_subject and bool(self.action.config.get("subject_transform"))
+
+    def _hidden(
+        self, new: JsonObject, left: CopyPosition, mend: Mend, reached: int | None
+    ) -> tuple[JsonObject, int | None, bool]:
+        if self.newer:
+            return new, reached, True
+        goal = mend.sequence(left.sequence)
+        if self.options.resume_sources:
+            new, _, goal, _ = self._set_start(new, None, mend, goal)
+            return new, goal, False
+        reason = (
+            f"its subject_transform hides from the server how far it has copied {new['name']}: all is copied again, "
+            f"up to sequence {goal:,}, as whenever the server starts"
+        )
+        hint = "With --resume-sources it resumes where it was; that stays in its configuration."
+        self._say(Rule.COPIED_AGAIN, reason, hint)
+        return new, 0, False
+
+    def _copied_again(self, source: JsonObject, facts: SourceFacts, end: int | None) -> int:
+        """How many messages of the origin would come again, at most."""
+        if facts.left is None and not _number(source.get("opt_start_seq")):
+            state = state_to_restore(self.action.entry)
+            by_time = bool(source.get("opt_start_time")) or state.first_seq > 1
+            # An emptied stream gets its last time from an archive v1 only.
+            if by_time and (state.messages or (self.action.wire is SendAs.V1 and state.last_ns)):
+                return 0
+        if facts.most is not None:
+            return facts.most
+        return sum(1 for sequence in facts.again if end is None or sequence <= end)
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _against_mirror(action: Action, origins: Mapping[str, _Origin]) -> Iterator[Finding]:
+    """A mirror that would be ahead of its origin, and could not be cut."""
+    mirror = action.config.get("mirror")
+    origin = None if not isinstance(mirror, dict) or is_external(mirror) else origins.get(str(mirror.get("name")))
+    end = state_to_restore(action.entry).last_seq
+    if isinstance(until := action.reshape.cut.until, AtSequence):
+        end = min(end, until.sequence)
+    if origin is None or end <= origin.last_seq or action.wire is SendAs.API:
+        return
+    yield Finding(
+        action.entry.name,
+        Rule.MIRROR_AHEAD,
+        f"ends at sequence {end:,}, and {origin.name}, of which it is the mirror, at {origin.last_seq:,}",
+        f"Restore {origin.name} as well, or restore this one with --set mirror=null.",
+    )
+
+
+def _about_cut(action: Action, entry: StreamBackup, end: int) -> Action:
+    """What a cut leaves out of a mirror that is ahead."""
+    gone = entry.captured.messages - action.entry.captured.messages
+    after = "it has no message after that"
+    if gone or not action.counted:
+        count = f"{'' if action.counted else 'at least '}{gone:,} message{'' if gone == 1 else 's'}"
+        after = f"{count if gone else 'messages'} after that {'is' if gone == 1 else 'are'} not restored"
+    mirror = action.config.get("mirror")
+    origin = mirror.get("name") if isinstance(mirror, dict) else "its origin"
+    last = state_to_restore(entry).last_seq
+    reason = f"ends at sequence {last:,}, and {origin} at {end:,}: {after}"
+    warning = Finding(entry.name, Rule.MIRROR_CUT, reason, "To keep them, restore it with --set mirror=null.")
+    return replace(action, warnings=(*action.warnings, warning))

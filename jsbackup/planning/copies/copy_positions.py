@@ -1,0 +1,176 @@
+"""How far the copies of a backup had copied, read from its segments: from the last one back, until all marks are found.
+
+Blocks: meant for a worker thread. What cannot be read leaves a stream out, and its plan is then made for the worst.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from jsbackup.errors import IntegrityError, KeyUnavailable
+from jsbackup.model import JsonObject
+from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
+from jsbackup.planning.model import Action, RestorePlan, SendAs
+from jsbackup.planning.selection.subset import segments_within
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.archiving import read_stream, state_to_restore
+from jsbackup.transforms.batches import SEQUENCE, MessageBatch, Subjects, keep_rows
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, last_positions, source_key
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+
+__all__ = ["look_at_copies"]
+
+_log = logging.getLogger(__name__)
+
+_MOST = 1_000_000  # of messages that are counted one by one
+
+
+def look_at_copies(objects: Objects, manifest: Manifest, plan: RestorePlan) -> CopyFacts:
+    """What is known of the streams with sources in a plan. Raises StoreError."""
+    entries = {entry.name: entry for entry in manifest.streams}
+    reshapes = {action.entry.name: action.reshape for action in plan.actions}
+    found: dict[str, Mapping[SourceKey, SourceFacts]] = {}
+    for action in plan.actions:
+        entry = entries[action.entry.name]
+        if action.wire not in (SendAs.V1, SendAs.V2) or not sources_of(entry.config):
+            continue
+        try:
+            found[entry.name] = _facts_of(objects, entry, action, entries, reshapes=reshapes)
+        except (IntegrityError, KeyUnavailable) as error:
+            _log.info("stream %s: how far its sources had copied cannot be read: %s", entry.name, error.message)
+    return CopyFacts(found)
+
+
+@dataclass(slots=True)
+class _Marks:
+    """The last marks, among the messages within a cut, and among those of them that filters keep."""
+
+    within: dict[SourceKey, CopyPosition]
+    kept: dict[SourceKey, CopyPosition]
+    messages: int = 0
+
+
+def _facts_of(
+    objects: Objects,
+    entry: StreamBackup,
+    action: Action,
+    entries: Mapping[str, StreamBackup],
+    *,
+    reshapes: Mapping[str, Reshape],
+) -> dict[SourceKey, SourceFacts]:
+    sources = {source_key(source): source for source in sources_of(entry.config)}
+    marks = _last_marks(objects, entry, action.reshape, sources)
+    end = state_to_restore(action.entry)
+    told = {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+    alone = len(sources) == 1 and not entry.config.get("subjects")
+    facts = {}
+    for key, source in sources.items():
+        left = marks.kept.get(key)
+        seen = max(marks.within[key].sequence if key in marks.within else 0, told.get(key, 0))
+        at = left.sequence if left is not None else 0
+        gone = end.last_seq - left.at - left.later if left is not None else end.last_seq - end.messages
+        exact = key in told or not gone or seen > at
+        again: tuple[int, ...] = ()
+        most: int | None = None
+        origin = entries.get(source["name"])
+        if (gone or seen > at) and origin is None:
+            most = seen - at if exact else gone
+        elif (gone or seen > at) and origin is not None and not is_external(source):
+            behind = _Behind(origin, reshapes.get(origin.name, Reshape()), source, at)
+            again = behind.sequences(objects, seen if exact else None, _MOST if exact else min(gone, _MOST))
+            if len(again) == _MOST:
+                again, most = (), seen - at if exact else gone
+            elif not exact and alone and behind.gapless and len(again) == gone:
+                seen, exact = again[-1], True
+        facts[key] = SourceFacts(left, max(seen, at), exact, again, most)
+    return facts
+
+
+def _last_marks(objects: Objects, entry: StreamBackup, reshape: Reshape, keys: Collection[SourceKey]) -> _Marks:
+    marks = _Marks({}, {})
+    for ref in reversed(segments_within(entry, reshape.cut)):
+        within, kept = _Last(), _Last()
+        for batch in read_stream(objects, replace(entry, segments=(ref,))):
+            rows = keep_rows(batch, reshape.cut.rows(batch)) if reshape.cut else batch
+            within.add(rows, keys)
+            if reshape.subjects is not None:
+                rows = keep_rows(rows, reshape.subjects.rows(Subjects(rows)))
+            kept.add(rows, keys)
+        for key, position in within.found.items():
+            marks.within.setdefault(key, position)
+        for key, position in kept.found.items():
+            marks.kept.setdefault(key, replace(position, later=position.later + marks.messages))
+        marks.messages += kept.messages
+        if len(marks.kept) == len(keys):
+            break
+    return marks
+
+
+class _Last:
+    """The last marks of batches that come in order."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.found: dict[SourceKey, CopyPosition] = {}
+
+    def add(self, batch: MessageBatch, keys: Collection[SourceKey]) -> None:
+        if not batch.num_rows:
+            return
+        self.found = {key: replace(one, later=one.later + batch.num_rows) for key, one in self.found.items()}
+        self.found |= last_positions(batch, keys)
+        self.messages += batch.num_rows
+
+
+class _Behind:
+    """Messages of an origin behind a sequence that a source would copy, of those that are restored of it.
+
+    `gapless` says, once they were read, whether the origin has every message there.
+    """
+
+    def __init__(self, origin: StreamBackup, reshape: Reshape, source: JsonObject, at: int) -> None:
+        self._origin = origin
+        self._cut = reshape.cut
+        self._filters = [one for one in (reshape.subjects, _filter_of(source)) if one is not None]
+        self._at = max(at, _start_of(source) - 1)
+        self.gapless = not self._filters
+
+    def sequences(self, objects: Objects, last: int | None, most: int) -> tuple[int, ...]:
+        """Those up to sequence `last`, if that is known, and no more than `most`."""
+        found: list[int] = []
+        before = self._at
+        for batch in self._batches(objects):
+            for sequence in batch:
+                if len(found) >= most or (last is not None and sequence > last):
+                    return tuple(found)
+                self.gapless = self.gapless and sequence == before + 1
+                before = sequence
+                found.append(sequence)
+        return tuple(found)
+
+    def _batches(self, objects: Objects) -> Iterator[list[int]]:
+        for ref in segments_within(self._origin, self._cut):
+            if ref.last_seq <= self._at:
+                continue
+            for batch in read_stream(objects, replace(self._origin, segments=(ref,))):
+                rows: pa.RecordBatch = keep_rows(batch, self._cut.rows(batch)) if self._cut else batch
+                for one in self._filters:
+                    rows = keep_rows(rows, one.rows(Subjects(rows)))
+                yield [sequence for sequence in rows.column(SEQUENCE).to_pylist() if sequence > self._at]
+
+
+def _filter_of(source: JsonObject) -> SubjectFilter | None:
+    """What a source copies; None for everything."""
+    transforms = source.get("subject_transforms") or []
+    patterns = [str(one.get("src") or ">") for one in transforms] or [str(source.get("filter_subject") or ">")]
+    return None if ">" in patterns else SubjectFilter.parse(patterns)
+
+
+def _start_of(source: JsonObject) -> int:
+    start = source.get("opt_start_seq")
+    return start if isinstance(start, int) and not isinstance(start, bool) else 0

@@ -1,0 +1,106 @@
+"""Mirrors and sources of a plan, held against the streams that will be at the target when they begin to copy.
+
+As nats-server checks them (`checkStreamCfg` in its stream.go, 2.10 to 2.14), and what it lets pass although it matters.
+Origins behind an `external` API prefix, in other accounts or domains, are seen by the server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from jsbackup.model import JsonObject
+from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
+from jsbackup.planning.copies.left_copies import about_left_copies
+from jsbackup.planning.model import Action, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.transforms.subjects import overlaps
+
+__all__ = ["about_origins", "against_origins", "configs_after"]
+
+Configs = Mapping[str, JsonObject]
+
+
+def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
+    """Refusals: what the server would refuse of mirrors and sources when all of the plan is there."""
+    there = configs_after(actions, target)
+    for action in actions:
+        if circle := _circle(action.name, action.config, there):
+            yield Finding(
+                action.entry.name,
+                Rule.CYCLE,
+                f"would copy in a circle: {' from '.join(circle)}",
+                "Leave one of these streams out, or change its sources at the target.",
+            )
+        most = _size(action.config)
+        for origin in sorted(origins_of(action.config) & there.keys() - {action.name}):
+            if 0 < most < (its := _size(there[origin])):
+                yield Finding(
+                    action.entry.name,
+                    Rule.ORIGIN_MESSAGE_SIZE,
+                    f"takes messages of {most} bytes at most and copies from {origin}, which takes {its}",
+                    "Lower max_msg_size of the origin at the target, or restore the origin as well.",
+                )
+
+
+def about_origins(action: Action, brought: Collection[str], there: Configs, target: Target) -> Iterator[Finding]:
+    """Warnings: what it copies from and will not find, and who copies from what it replaces.
+
+    `brought` are the streams of the plan, `there` is what is at the target when all of it is carried out.
+    """
+    name = action.entry.name
+    upstreams = upstreams_of(action.config)
+    if upstreams:
+        yield Finding(name, Rule.COPIES_ON, "continues copying from its origins as soon as it is restored")
+    if absent := sorted(origins_of(action.config) - there.keys()):
+        yield Finding(
+            name,
+            Rule.ORIGIN_ABSENT,
+            f"copies from {', '.join(absent)}, which are neither at the target nor in this restore",
+            "Restore these streams as well, or create them: it waits for them.",
+        )
+    for upstream in upstreams:
+        if isinstance(external := upstream.get("external"), dict):
+            yield Finding(
+                name,
+                Rule.ORIGIN_ELSEWHERE,
+                f"copies from {upstream.get('name')} behind {external.get('api')}, which cannot be checked from here",
+                "Make sure that the target reaches it under the same prefix.",
+            )
+    yield from about_left_copies(action, brought, target)
+
+
+def configs_after(actions: Sequence[Action], target: Target) -> dict[str, JsonObject]:
+    """Configurations by name, when all of the plan is carried out."""
+    return {name: stream.config for name, stream in target.streams.items()} | {a.name: a.config for a in actions}
+
+
+def _circle(name: str, config: JsonObject, there: Configs) -> list[str]:
+    """Names along a circle through the stream, as the server finds one; empty if there is none."""
+    paths = [[name]]
+    visited = {name}
+    while paths:
+        path = paths.pop(0)
+        at = there.get(path[-1], config)
+        for upstream in upstreams_of(at):
+            origin = upstream.get("name")
+            if upstream.get("external") or not isinstance(origin, str):
+                continue
+            if origin == name and _feeds(at, upstream):
+                return [*path, origin]
+            if origin not in visited and origin in there:
+                visited.add(origin)
+                paths.append([*path, origin])
+    return []
+
+
+def _feeds(config: JsonObject, upstream: JsonObject) -> bool:
+    """Whether the server takes what a stream copies for what it would copy on; filters may keep them apart."""
+    wanted = upstream.get("filter_subject")
+    if not wanted or upstream is config.get("mirror"):
+        return True
+    return any(overlaps(subject, str(wanted)) for subject in config.get("subjects") or ())
+
+
+def _size(config: JsonObject) -> int:
+    size = config.get("max_msg_size")
+    return size if isinstance(size, int) and not isinstance(size, bool) else -1

@@ -1,0 +1,30 @@
+"""What a backup lacks of what was asked for, and which other one has it, as warnings of a plan."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from jsbackup.planning.model import RestorePlan
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.read.latest import Choice
+
+__all__ = ["with_elsewhere"]
+
+
+def with_elsewhere(plan: RestorePlan, choice: Choice | None) -> RestorePlan:
+    """The plan with what the backup lacks of what was asked for, and which backup has it, among its warnings."""
+    if choice is None or not choice.elsewhere:
+        return plan
+    known = {one.stream for one in choice.elsewhere}
+    left = (one for one in plan.warnings if one.rule is not Rule.INCOMPLETE_BACKUP or one.stream not in known)
+    found = (
+        Finding(
+            one.stream,
+            Rule.IN_ANOTHER_BACKUP,
+            f"is not in backup {plan.backup}, but in {one.backup}, made {one.created[:19]}Z",
+            f"Restore it from there: 'jsbackup restore {one.backup} {shlex.quote(one.stream)}'.",
+        )
+        for one in choice.elsewhere
+    )
+    return replace(plan, warnings=(*left, *found))

@@ -1,0 +1,29 @@
+"""What became of a stream that was to be backed up or restored, and was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jsbackup.errors import JsBackupError
+
+__all__ = ["Failure", "all_failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A stream that is not in the backup (or not restored), and why."""
+
+    name: str
+    error: JsBackupError
+
+
+def all_failed(errors: Sequence[JsBackupError], done: str = "committed") -> JsBackupError:
+    """Every stream failed, so that nothing was `done`: the error, of the kind of all of them if they have one."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    kind: type[JsBackupError] = JsBackupError
+    if len({error.exit_code for error in errors}) == 1:
+        kind = next(one for one in type(first).__mro__ if "exit_code" in vars(one))
+    return kind(f"all {len(errors)} streams failed, nothing was {done}; first: {first.message}", hint=first.hint)

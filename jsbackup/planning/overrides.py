@@ -1,0 +1,148 @@
+"""Fields of a stream's configuration that the target gets otherwise than the backup has them, because somebody asked.
+
+`--set FIELD=JSON` takes any field of `StreamConfig` (nats-server 2.10 to 2.15) but the name; null leaves one out, so
+that the server's default applies. A field has one type, and a few have one of some words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsbackup.config import MAY_MISS, nearest
+from jsbackup.errors import UsageError
+from jsbackup.model import JsonObject
+from jsbackup.planning.model import Action, RestoreOptions
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.subjects import first_overlap
+
+__all__ = ["against_overrides", "against_subjects", "check_override", "overriding", "parse_override"]
+
+_KINDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+_OF_KIND: Mapping[type, str] = {
+    str: "description retention storage compression discard persist_mode",
+    list: "subjects sources",
+    dict: "subject_transform placement mirror republish consumer_limits metadata",
+    int: "max_consumers max_msgs max_msgs_per_subject max_bytes max_age max_msg_size first_seq num_replicas "
+    "duplicate_window subject_delete_marker_ttl",
+    bool: "no_ack sealed deny_delete deny_purge allow_rollup_hdrs allow_direct mirror_direct discard_new_per_subject "
+    "allow_atomic allow_msg_counter allow_msg_schedules allow_msg_ttl allow_batched",
+}
+_FIELDS: Mapping[str, type] = {name: kind for kind, names in _OF_KIND.items() for name in names.split()}
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "retention": ("limits", "interest", "workqueue"),
+    "storage": ("file", "memory"),
+    "compression": ("none", "s2"),
+    "discard": ("old", "new"),
+    "persist_mode": ("default", "async"),
+}
+_INT64 = (1 << 63) - 1
+_SECOND_NS = 1_000_000_000
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`max_age=3600000000000` → the field and its value. Raises UsageError."""
+    field, equals, written = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
+    if field not in _FIELDS:
+        hint = "A stream's name is not a setting." if field == "name" else f"There are {', '.join(sorted(_FIELDS))}."
+        raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
+    try:
+        value = json.loads(written, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"--set {field}: not JSON: {written[:80]!r}", hint=f"Write for example --set '{field}={_example(field)}'."
+        ) from None
+    return field, check_override(field, value)
+
+
+def check_override(field: str, value: Any) -> Any:
+    """The value, if the field can have it. Raises UsageError."""
+    kind = _FIELDS.get(field)
+    if kind is None:
+        raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set")
+    words = _WORDS.get(field, ())
+    right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    if right and kind is int:
+        right = -1 <= value <= _INT64
+    if value is not None and (not right or (words and value not in words)):
+        wanted = f"one of {', '.join(words)}" if words else _KINDS[kind]
+        raise UsageError(
+            f"--set {field}: must be {wanted}", hint=f"Write for example --set '{field}={_example(field)}'."
+        )
+    if field == "subjects" and value is not None and not (value and all(isinstance(one, str) and one for one in value)):
+        raise UsageError("--set subjects: must be a list of subjects")
+    return value
+
+
+def _example(field: str) -> str:
+    if field in _WORDS:
+        return json.dumps(_WORDS[field][0])
+    return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[_FIELDS[field]]
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:
+    """Fields that the options give another value than they have in `config`; None: left out."""
+    wanted: JsonObject = dict(options.fields)
+    if options.replicas is not None:
+        wanted["num_replicas"] = options.replicas
+    if options.storage is not None:
+        wanted["storage"] = options.storage
+    if options.placement_cluster is not None or options.placement_tags:
+        placement = dict(wanted.get("placement", config.get("placement")) or {})
+        placement |= {} if options.placement_cluster is None else {"cluster": options.placement_cluster}
+        placement |= {"tags": list(options.placement_tags)} if options.placement_tags else {}
+        wanted["placement"] = placement
+    return wanted
+
+
+def against_subjects(action: Action, before: JsonObject, options: RestoreOptions) -> Iterator[Finding]:
+    """A refusal of subjects that have nothing in common with those `before` them: a slip, unless it is said not to be.
+
+    Without subjects, only what copies from another stream has messages.
+    """
+    had, now = before.get("subjects") or [], action.config.get("subjects") or []
+    if "subjects" not in options.fields or options.pattern_may_miss or not had or first_overlap(now, had):
+        return
+    if not now and (action.config.get("mirror") or action.config.get("sources")):
+        return
+    reason = f"would take {', '.join(now) or 'no subjects'}, and nothing of its subjects {', '.join(had)}"
+    hint = (nearest(now[0], had) if now else None) or f"Its messages have the subjects {', '.join(had)}."
+    yield Finding(action.entry.name, Rule.SUBJECTS_AIMLESS, reason, f"{hint} {MAY_MISS}")
+
+
+def against_overrides(action: Action) -> Iterator[Finding]:
+    """Refusals of what goes with other fields no more, or with the messages that there are."""
+    name, config, captured = action.entry.name, action.config, action.entry.captured
+    changed = {change.field for change in action.changes}
+    max_age, window = config.get("max_age") or 0, config.get("duplicate_window") or 0
+    if changed & {"max_age", "duplicate_window"} and 0 < max_age < window:
+        yield Finding(
+            name,
+            Rule.DUPLICATE_WINDOW,
+            f"would have a duplicate_window of {window / _SECOND_NS:g} s, longer than its max_age of "
+            f"{max_age / _SECOND_NS:g} s",
+            f"Set it as well: --set duplicate_window={max_age}.",
+        )
+    for field, held in (("max_msgs", captured.messages), ("max_bytes", captured.bytes)):
+        most = config.get(field) or -1
+        if field in changed and 0 < most < held and action.counted:
+            noun = "messages" if field == "max_msgs" else "bytes"
+            yield Finding(
+                name,
+                Rule.LIMIT_TRIMS,
+                f"would keep {most} of its {held} {noun}, and so cannot be proved",
+                f"Restore it with a larger {field}, and lower that afterwards.",
+            )

@@ -1,0 +1,455 @@
+"""The plan of a restore: a pure function of a manifest, a picture of the target and the options.
+
+Nothing is sent and nothing is read here. Every decision carries its reason, what follows from it is a warning, what
+stands against a stream is a refusal, each by its rule (`rules.py`); one refusal refuses the whole plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from jsbackup.config import MAY_MISS, excludes_nothing, is_chosen, nearest
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.planning.adapting import adapt, way_around
+from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory
+from jsbackup.planning.copies.copies import cut_of_copy, ends_of_mirrors, fit_copies
+from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
+from jsbackup.planning.copies.creation_order import origins_first
+from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
+from jsbackup.planning.features import (
+    fit_consumer,
+    fit_stream,
+    lacking_for_consumer,
+    lacking_for_stream,
+    version_text,
+)
+from jsbackup.planning.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
+from jsbackup.planning.interrupted.leftovers import grown_leftovers
+from jsbackup.planning.interrupted.marker import is_marked
+from jsbackup.planning.interrupted.staged import find_copies, replaced_by
+from jsbackup.planning.limits import against_limits
+from jsbackup.planning.model import (
+    Action,
+    ConfigChange,
+    Consumers,
+    IfExists,
+    PlannedConsumer,
+    RestoreOptions,
+    RestorePlan,
+    SendAs,
+    Target,
+)
+from jsbackup.planning.overrides import against_overrides, against_subjects, overriding
+from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.masking import about_unseen, unseen
+from jsbackup.planning.selection.point_in_time import against_cut, is_imported
+from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
+from jsbackup.planning.subjects import SubjectIndex
+from jsbackup.protocol.fields import dump_object
+from jsbackup.protocol.info import state_to_json, stored_config
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Result, Source, StreamBackup
+
+__all__ = ["check_configs", "plan_restore"]
+
+_SHAPES: Mapping[str, type] = {
+    "first_seq": int,
+    "max_age": int,
+    "max_bytes": int,
+    "metadata": dict,
+    "mirror": dict,
+    "num_replicas": int,
+    "placement": dict,
+    "retention": str,
+    "sources": list,
+    "storage": str,
+    "subjects": list,
+}
+
+
+def plan_restore(
+    manifest: Manifest,
+    target: Target,
+    options: RestoreOptions,
+    kept: Mapping[str, KeptStream] = NOTHING_COUNTED,
+    *,
+    copies: CopyFacts = NOTHING_KNOWN,
+) -> RestorePlan:
+    """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup.
+
+    `kept` is what is known of the messages that are kept, by stream; else the bounds of segments are what is known.
+    `copies` is what is known of streams that copy from others.
+    """
+    chosen = _choose(manifest, options)
+    restored, refusals = rename_streams(chosen, options, manifest.id)
+    names = {restored.reshape.renames.name(entry.name): entry for entry in restored.streams}
+    target = replace(target, leftovers=target.leftovers - grown_leftovers(names, target))
+    actions: list[Action] = []
+    skipped = [copy for copy in _copies_in(manifest, options) if copy.rule is Rule.STAGED_COPY]
+    going: list[StreamBackup] = []
+    for entry in restored.streams:
+        name = restored.reshape.renames.name(entry.name)
+        if options.if_exists is IfExists.SKIP and (_exists(name, target) or name in target.unborn | target.silent):
+            skipped.append(Finding(entry.name, _rule_of(name, target), _there(name, target)))
+        else:
+            going.append(entry)
+    ends = {**copies.ends, **ends_of_mirrors(going, manifest, target)}
+    for entry in going:
+        exists = _exists(restored.reshape.renames.name(entry.name), target)
+        unmet = against_cut(entry, options.reshape.cut, imported=is_imported(manifest))
+        refusals += unmet
+        check_configs(entry)
+        reshaped = adapt(reshape_stream(entry, restored, options), entry, target, options)
+        if entry.name in ends and (entry.archive_format is not ArchiveFormat.OPAQUE):
+            cut = cut_of_copy(reshaped.messages.cut, ends[entry.name])
+            reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
+        known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
+        action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=options, exists=exists)
+        # A cut that cannot be met keeps nothing as a matter of course.
+        refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
+        actions.append(action)
+    refusals += _unseen(kept, actions, options)
+    actions, ahead = fit_copies(actions, manifest, target, options, facts=copies, cuts=ends)
+    refusals += ahead
+    refusals += _overlaps(actions, target)
+    refusals += against_limits(actions, target)
+    refusals += against_origins(actions, target)
+    refusals += _too_large(actions, target)
+    brought, there = {action.name for action in actions}, configs_after(actions, target)
+    actions = [
+        replace(
+            action,
+            warnings=(*action.warnings, *about_origins(action, brought, there, target)),
+            seconds=estimate_seconds(action, target),
+        )
+        for action in actions
+    ]
+    by_name = {action.name: action for action in actions}
+    stages = origins_first({name: action.config for name, action in by_name.items()})
+    ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
+    left_out = tuple(_left_out(manifest, options))
+    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), left_out, copies)
+
+
+def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
+    """Masks that no message of the restore was for, when all have been through them."""
+    counted = [kept[action.entry.name] for action in actions if action.entry.name in kept]
+    if options.mask_may_miss or len(counted) < len(actions) or not all(one.counted for one in counted):
+        return ()
+    if not any(one.entry.captured.messages for one in counted):
+        return ()
+    return about_unseen(unseen(options.reshape.masks.masks, [one.masked for one in counted]), may_miss=False)
+
+
+def _exists(name: str, target: Target) -> bool:
+    return name in target.streams and name not in target.leftovers
+
+
+def _is_grown(name: str, target: Target) -> bool:
+    """Whether it is left over from an interrupted restore, and has been at work since."""
+    return _exists(name, target) and is_marked(target.streams[name].config)
+
+
+def _rule_of(name: str, target: Target) -> Rule:
+    """Of a stream that is skipped."""
+    if name in target.silent:
+        return Rule.SILENT
+    return Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
+
+
+def _there(name: str, target: Target) -> str:
+    if name in target.silent:
+        return "exists at the target and does not answer"
+    if not _is_grown(name, target):
+        return "exists at the target"
+    return "exists at the target: a leftover of an interrupted restore, with newer messages or consumers"
+
+
+def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
+    names = [entry.name for entry in manifest.streams]
+    for glob in options.streams:
+        if not any(map(glob.matches, names)):
+            raise UsageError(
+                f"backup {manifest.id} has no stream {glob.pattern}",
+                hint=nearest(glob.pattern, names) or "See 'jsbackup show' for the streams it has.",
+            )
+    there = [*names, *(one.name for one in manifest.skipped)]
+    left_out = manifest.selection.exclude if manifest.selection is not None else ()
+    missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
+    if missed and not options.pattern_may_miss:
+        raise UsageError(
+            f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
+            hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
+        )
+    copies = {finding.stream for finding in _copies_in(manifest, options)}
+    return [
+        entry
+        for entry in manifest.streams
+        if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
+    ]
+
+
+def _copies_in(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
+    """Copies that an interrupted replace had left when the backup was made. One that is named is restored."""
+    names = {entry.name for entry in manifest.streams}
+    for entry in manifest.streams:
+        original = replaced_by(entry.name, entry.config)
+        if original is None or any(glob.is_literal and glob.matches(entry.name) for glob in options.streams):
+            continue
+        if is_chosen(entry.name, options.streams, options.exclude):
+            reason = f"is a copy by which an interrupted restore was to replace stream {original}"
+            has_original = original in names and manifest.result is Result.COMPLETE
+            rule = Rule.STAGED_COPY if has_original else Rule.INCOMPLETE_BACKUP
+            hint = f"Restore {original} from another backup; the copy, without its subjects, if it is named."
+            yield Finding(entry.name, rule, reason, hint)
+
+
+def _left_out(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
+    yield from (copy for copy in _copies_in(manifest, options) if copy.rule is Rule.INCOMPLETE_BACKUP)
+    for skipped in manifest.skipped:
+        if is_chosen(skipped.name, options.streams, options.exclude):
+            yield Finding(
+                skipped.name,
+                Rule.INCOMPLETE_BACKUP,
+                f"is not in this backup: {skipped.reason}",
+                "Restore it from another backup.",
+            )
+
+
+def _plan_stream(
+    kept: KeptStream, reshaped: Reshaped, source: Source, target: Target, *, options: RestoreOptions, exists: bool
+) -> tuple[Action, list[Finding]]:
+    entry, name = kept.entry, reshaped.name
+    overrides = _overrides(entry, reshaped.config, target, options)
+    # Backups of older versions may have the mark of a restore that was interrupted.
+    wanted = {key: value for key, value in {**stored_config(reshaped.config), **overrides}.items() if value is not None}
+    config = fit_stream(wanted, target.version)
+    wire, why, problem = choose_wire(entry, name, config, source, target=target, options=options)
+    consumers: list[PlannedConsumer] = []
+    if options.consumers is not Consumers.NONE:
+        consumers = [
+            _plan_consumer(replace(one, config=reshaped.consumers[one.name]), config, wire, target, options=options)
+            for one in entry.consumers
+        ]
+    action = Action(
+        entry=entry,
+        name=name,
+        wire=wire,
+        wire_reason=why,
+        config=config,
+        replaces=exists and options.if_exists is IfExists.REPLACE,
+        leftover=name in target.leftovers | target.unborn,
+        forced=options.if_exists is IfExists.REPLACE,
+        changes=tuple(_changes(entry.config, wanted, overrides)),
+        consumers=tuple(consumers),
+        reshape=reshaped.messages,
+        counted=kept.exact,
+        first_dropped=kept.first_dropped,
+        times=kept.times,
+        may_miss=options.mask_may_miss,
+        may_be_empty=options.allow_empty or not options.reshape.drops,
+        copies=tuple(copy for copy in find_copies(target.streams) if copy.original == name),
+    )
+    found = list(about_kept(kept, action, target))
+    warnings = (
+        *_about_config(action, target),
+        *about_messages(entry, config, target),
+        *_about_consumers(action),
+        *(about_destroyed(action, target.streams[name]) if action.replaces else ()),
+        *_staged_before(action),
+        *reshaped.warnings,
+        *(one for one in found if not one.code),
+    )
+    refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target, options)]
+    refusals += against_overrides(action)
+    refusals += against_subjects(action, reshaped.config, options)
+    refusals += [problem] if problem is not None else []
+    refusals += [one for one in found if one.code]
+    return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
+
+
+def _changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
+    """What was asked for comes first, then what follows from names and subjects. The name is told apart."""
+    for field in dict.fromkeys([*asked, *before, *after]):
+        if field != "name" and before.get(field) != after.get(field):
+            yield ConfigChange(field, before.get(field), after.get(field))
+
+
+def _overrides(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
+    """Fields of the configuration that the target gets otherwise; None: not at all."""
+    overrides = overriding(config, options)
+    if _emptied_by_first_seq(entry, target):
+        overrides["first_seq"] = None
+    return overrides
+
+
+def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
+    """The name, by a stream or by a restore."""
+    name = action.entry.name
+    if action.name in target.silent:
+        hint = "Wait until it has a leader, or leave it out with --exclude; --if-exists skip leaves it as it is."
+        yield Finding(name, Rule.SILENT, _there(action.name, target), hint)
+    if options.if_exists is not IfExists.FAIL:
+        return
+    if exists:
+        hint = "Choose --if-exists skip or replace, or restore beside it with --rename."
+        yield Finding(name, Rule.EXISTS, _there(action.name, target), hint)
+    if action.name in target.unborn:
+        hint = "If that one has failed, choose --if-exists replace."
+        yield Finding(name, Rule.NAME_TAKEN, "has a name that another restore uses", hint)
+
+
+def _against_config(action: Action, wanted: JsonObject, target: Target, options: RestoreOptions) -> Iterable[Finding]:
+    """What servers of the target would not take, or would not do."""
+    name, version = action.entry.name, version_text(target.version)
+    for lacking in lacking_for_stream(wanted, target.version):
+        hint = way_around(lacking, name, options)
+        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", hint)
+    for consumer in action.entry.consumers if action.consumers else ():
+        for lacking in lacking_for_consumer(consumer.config, target.version):
+            yield Finding(
+                name,
+                Rule.CONSUMER_FEATURE,
+                f"consumer {consumer.name}: {lacking}, the target is {version}",
+                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {name}.",
+            )
+    replicas = action.config.get("num_replicas", 1)
+    one = "Restore it with --replicas 1."
+    if replicas > 1 and target.clustered is False:
+        yield Finding(name, Rule.SINGLE_SERVER, f"has {replicas} replicas, the target is a single server", one)
+    if replicas > 1 and action.config.get("persist_mode") == "async":
+        reason = f"has persist_mode async, which is for one replica, not {replicas}"
+        yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
+
+
+def check_configs(entry: StreamBackup) -> None:
+    """The fields that decisions rest on, of a stream and its consumers. Raises FormatError."""
+    _check_shapes(f"stream {entry.name}", entry.config)
+    for consumer in entry.consumers:
+        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+
+
+def _check_shapes(what: str, config: JsonObject) -> None:
+    for key, kind in _SHAPES.items():
+        value = config.get(key)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise FormatError(f"{what}: {key} in its stored configuration is damaged")
+    if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
+        raise FormatError(f"{what}: subjects in its stored configuration are damaged")
+
+
+def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
+    """Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
+    that `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
+    buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
+    return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
+
+
+def _plan_consumer(
+    entry: ConsumerBackup, stream: JsonObject, wire: SendAs, target: Target, *, options: RestoreOptions
+) -> PlannedConsumer:
+    config = fit_consumer(entry.config, target.version)
+    replicas, most = config.get("num_replicas", 0), stream.get("num_replicas", 1)
+    # Where consumers decide what a stream keeps, servers insist on as many replicas for them as for the stream.
+    if replicas > most or (replicas != most and stream.get("retention", "limits") != "limits"):
+        config.pop("num_replicas", None)  # as many as the stream
+    consumer = ArchivedConsumer(entry.name, config, entry.state, entry.created)
+    if wire is SendAs.OPAQUE:
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason, above_floor=entry.above_floor)
+    if options.consumers is Consumers.CONFIG or entry.state is None:
+        note = entry.reason or "starts from its beginning"
+    elif wire is not SendAs.V2 and is_kept_in_memory(entry):
+        note = "starts from its beginning: only a v2 restore (2.15) brings the state of a consumer kept in memory"
+    else:
+        return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending, entry.above_floor)
+    return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
+
+
+def _about_config(action: Action, target: Target) -> Iterable[Finding]:
+    """Warnings: what the target makes of the configuration."""
+    name, config = action.entry.name, action.config
+    if action.entry.archive_format is ArchiveFormat.CONFIG:
+        reason = "is configuration only in this backup, and restored without messages"
+        yield Finding(name, Rule.WITHOUT_MESSAGES, reason, "See 'jsbackup list' for backups with messages.")
+    if _emptied_by_first_seq(action.entry, target):
+        reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
+        yield Finding(name, Rule.FIRST_SEQ, reason)
+    if action.wire is SendAs.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
+        reason = "its last message was deleted; the time of it has no place in an archive v2"
+        yield Finding(name, Rule.DELETED_TAIL, reason)
+    if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
+        reason = f"has {replicas} replicas, and the target reports {target.known_servers} servers"
+        yield Finding(name, Rule.FEW_SERVERS, reason, "Choose fewer with --replicas, unless there are more servers.")
+    placement = config.get("placement") or {}
+    if placement and target.clustered is False:
+        yield Finding(name, Rule.PLACEMENT_SINGLE, "has a placement, which a single server ignores")
+    elif target.cluster and placement.get("cluster") not in (None, "", target.cluster):
+        reason = f"would be placed in cluster {placement['cluster']}, the target is in {target.cluster}"
+        yield Finding(name, Rule.PLACEMENT_CLUSTER, reason, "It is refused there unless the two are connected.")
+
+
+def _about_consumers(action: Action) -> Iterable[Finding]:
+    floors = [
+        f"{planned.consumer.name} (at most {may_come_again(action.entry, planned) or 0:,})"
+        for planned in action.consumers
+        if planned.fidelity is Fidelity.FLOOR and planned.consumer.state is not None
+    ]
+    if floors:
+        reason = f"messages may be redelivered to consumers of which only the ack floor is known: {', '.join(floors)}"
+        yield Finding(action.entry.name, Rule.ACK_FLOOR, reason)
+    if action.config.get("retention") == "interest" and not action.consumers and action.entry.captured.messages:
+        yield Finding(
+            action.entry.name,
+            Rule.NOBODY_INTERESTED,
+            "keeps messages only for its consumers, and none is restored: the target may delete all messages",
+            "Restore its consumers as well.",
+        )
+
+
+def _staged_before(action: Action) -> Iterable[Finding]:
+    """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
+    for copy in action.copies:
+        when = "when this stream is in place" if copy.needed else "before anything else"
+        reason = f"an earlier replace was interrupted and left the copy {copy.name}, which is removed {when}"
+        yield Finding(action.entry.name, Rule.STAGED_BEFORE, reason)
+
+
+def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
+    """Subjects of other streams, which in a cluster nobody checks at a restore.
+
+    Also of those that are to be replaced: they are there until their turn comes.
+    """
+    names = list(target.streams)
+    there, planned = SubjectIndex(), SubjectIndex()
+    for stream in target.streams.values():
+        there.add(stream.config.get("subjects") or [])
+    for action in actions:
+        ours = action.config.get("subjects") or []
+        for number, pair in there.overlaps(ours):
+            name = names[number]
+            if name != action.name:
+                reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {name} at the target"
+                hint = "Map its subjects with --map-subject, leave it out with --exclude, or change that one."
+                yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP, reason, hint)
+        for number, pair in planned.overlaps(ours):
+            other = actions[number].name
+            reason = f"its subject {pair[0]} overlaps with {pair[1]} of stream {other} in the same backup"
+            hint = "Leave one of them out with --exclude, or map its subjects with --map-subject."
+            yield Finding(action.entry.name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+        planned.add(ours)
+
+
+def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
+    """Configurations that do not go into one message to the target."""
+    for action in actions:
+        request = {"config": action.config, "state": state_to_json(action.entry.state)}
+        size = len(dump_object(request, f"the configuration of stream {action.entry.name}"))
+        if 0 < target.max_payload_bytes < size:
+            yield Finding(
+                action.entry.name,
+                Rule.REQUEST_TOO_LARGE,
+                f"has a configuration of {size} bytes, the max_payload of the target is {target.max_payload_bytes}",
+                "Raise max_payload at the target.",
+            )

@@ -1,0 +1,139 @@
+"""Before a restore sends anything: nothing stands against its plan, and what it needs of the repository is sound.
+
+All of it, or what is left: where objects are lost, a restore is refused, or planned again without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
+from jsbackup.planning.failure import Failure
+from jsbackup.planning.model import RestorePlan
+from jsbackup.planning.rules import Finding
+from jsbackup.planning.selection.subset import segments_within
+from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
+from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.salvage import find_lost, salvage
+from jsbackup.transforms.cut import Cut
+
+__all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
+
+_TOLD = 4  # reasons in one message
+_NAMED = 5  # streams of a reason
+
+
+def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = "jsbackup plan") -> None:
+    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it.
+
+    `done` is what was not done, `preview` the command that tells all of it.
+    """
+    if not plan.refusals:
+        return
+    groups: dict[str, list[Finding]] = {}
+    for found in plan.refusals:
+        groups.setdefault(found.reason, []).append(found)
+    told = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _TOLD)]
+    more = len(groups) - _TOLD
+    told += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
+    message = f"nothing was {done}: {'; '.join(told)}"
+    kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
+    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _TOLD) if group[0].hint)
+    raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
+
+
+def _streams(group: Sequence[Finding]) -> str:
+    """Who something is so of, as the beginning of a sentence; "" for all of it."""
+    names = [name for name in dict.fromkeys(found.stream for found in group) if name]
+    if len(names) < 2:
+        return f"stream {names[0]} " if names else ""
+    last = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [names.pop()]
+    return f"each of {', '.join(names[:_NAMED])} and {last[0]} "
+
+
+def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, checker: Checker | None = None) -> None:
+    """Raises IntegrityError if anything that the plan needs is missing, damaged or unreadable; and StoreError.
+
+    With a `checker` objects are read elsewhere.
+    """
+    for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker):
+        raise IntegrityError(
+            f"nothing was restored: stream {problem.stream}: {problem.problem}",
+            hint="See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
+            "--partial restores what is left of the others, too.",
+        )
+
+
+def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> list[Problem]:
+    """What is missing or has another size, without reading anything. Raises StoreError."""
+    return list(verify_backup(objects, _chosen(manifest, plan), Level.MANIFEST))
+
+
+@dataclass(frozen=True, slots=True)
+class PartialPlan:
+    """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored.
+
+    `manifest` is what it is made for: the backup without what is lost.
+    """
+
+    plan: RestorePlan
+    manifest: Manifest
+    lost: Mapping[str, tuple[Problem, ...]]
+    failures: tuple[Failure, ...]
+
+
+def plan_what_is_left(
+    objects: Objects,
+    manifest: Manifest,
+    plan: RestorePlan,
+    replan: Callable[[Manifest], RestorePlan],
+    *,
+    checker: Checker | None = None,
+) -> PartialPlan:
+    """The plan for what is left of the streams that `plan` restores; `replan` makes one for another manifest.
+
+    Raises as `find_lost`.
+    """
+    left = salvage(manifest, find_lost(objects, _chosen(manifest, plan), checker))
+    if left.lost or left.beyond:
+        plan = replan(left.manifest)
+    failures = [Failure(name, _beyond(problem)) for name, problem in left.beyond.items()]
+    return PartialPlan(without(plan, left.beyond), left.manifest, left.lost, tuple(failures))
+
+
+def without(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
+    """The plan without these streams."""
+    stages = (tuple(action for action in stage if action.entry.name not in names) for stage in plan.stages)
+    return replace(plan, stages=tuple(filter(None, stages)))
+
+
+def _beyond(problem: Problem) -> IntegrityError:
+    return IntegrityError(
+        f"no part of it can be restored: {problem.problem}", hint="Restore it from another backup, or another copy."
+    )
+
+
+def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
+    """The part of a backup that the plan needs."""
+    cuts = {action.entry.name: action.reshape.cut for action in plan.actions}
+    streams = (_within(stream, cuts[stream.name]) for stream in manifest.streams if stream.name in cuts)
+    return replace(manifest, streams=tuple(streams))
+
+
+def _within(stream: StreamBackup, cut: Cut) -> StreamBackup:
+    """The stream, had only those segments been captured that a cut may keep something of."""
+    segments = segments_within(stream, cut)
+    if segments == stream.segments:
+        return stream
+    total = total_of(segments)
+    captured = replace(
+        stream.captured,
+        messages=total.messages,
+        bytes=total.bytes,
+        first_seq=total.first_seq,
+        last_seq=total.last_seq,
+    )
+    return replace(stream, segments=segments, captured=captured, digest=total.digest)

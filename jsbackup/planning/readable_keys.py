@@ -1,0 +1,45 @@
+"""Whether the keys at hand open what a plan needs: asked once, before anything is sent, and not stream by stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsbackup.errors import KeyUnavailable, ObjectNotFound
+from jsbackup.planning.model import RestorePlan
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.crypto.keys import NEEDS_IDENTITY
+from jsbackup.repository.objects import Objects
+
+__all__ = ["locked_away", "refuse_if_locked"]
+
+_REASON = "the messages of this backup are encrypted, and no key that reads them was given"
+
+
+def locked_away(objects: Objects, plan: RestorePlan) -> list[Finding]:
+    """A refusal if what the plan needs is encrypted for a key that is not there. Raises StoreError.
+
+    One object stands for all: a repository has one recipient, and a key opens everything or nothing. Only the head of
+    it is read; what is missing or damaged is found where objects are checked.
+    """
+    for key in _needed(plan):
+        try:
+            opens = objects.can_open(key)
+        except ObjectNotFound:
+            continue
+        return [] if opens else [Finding("", Rule.KEY_MISSING, _REASON, NEEDS_IDENTITY)]
+    return []
+
+
+def refuse_if_locked(objects: Objects, plan: RestorePlan) -> None:
+    """Raise KeyUnavailable in the same case; and StoreError."""
+    for found in locked_away(objects, plan):
+        raise KeyUnavailable(f"nothing was restored: {found.reason}", hint=found.hint)
+
+
+def _needed(plan: RestorePlan) -> Iterator[str]:
+    """The keys of objects that would be read."""
+    for action in plan.actions:
+        entry = action.entry
+        yield from (ref.key for ref in entry.segments)
+        yield from (piece.key for piece in entry.opaque)
+        yield from (planned.pending.key for planned in action.consumers if planned.pending is not None)

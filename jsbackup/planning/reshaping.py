@@ -1,0 +1,229 @@
+"""What becomes of each stream of a plan: its name, its configuration, its messages; and what of that cannot be.
+
+Names come first, because what a stream copies from is renamed with it if both are restored. A stream that cannot have
+its new name is not planned any further: something stands against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.config import MAY_MISS, nearest
+from jsbackup.errors import PlanRefused, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.planning.model import Action, Consumers, RestoreOptions, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.masking import about_masks, about_nothing_kept
+from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.transforms.follow import arriving_unmapped, held_by, may_hold, subjects_of
+from jsbackup.transforms.rename import Renames, StreamKind, bucket_of, subjects_of_bucket
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import SubjectMaps
+from jsbackup.transforms.subjects import overlaps
+
+__all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The streams of a plan, those that can have their names, and what all of them have in common."""
+
+    streams: Sequence[StreamBackup]
+    reshape: Reshape
+
+    @property
+    def names(self) -> Collection[str]:
+        return {entry.name for entry in self.streams}
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """One stream: its name and configuration at the target, its consumers' by their names, what goes for its messages.
+
+    What stands against it is in `refusals`; where there are any, configurations may be as they were.
+    """
+
+    name: str
+    config: JsonObject
+    consumers: dict[str, JsonObject]
+    messages: Reshape
+    refusals: Sequence[Finding] = ()
+    warnings: Sequence[Finding] = ()
+
+
+def rename_streams(
+    entries: Sequence[StreamBackup], options: RestoreOptions, backup: str
+) -> tuple[Restored, list[Finding]]:
+    """Give streams their names. UsageError for a name of none of them."""
+    if unknown := options.renames.unknown(entry.name for entry in entries):
+        raise UsageError(
+            f"--rename: {unknown[0]} is not among the streams to restore from backup {backup}",
+            hint=nearest(unknown[0], [entry.name for entry in entries])
+            or "See 'jsbackup show' for the streams it has.",
+        )
+    names: dict[str, str] = {}
+    refusals: list[Finding] = []
+    for entry in entries:
+        try:
+            names[entry.name] = options.renames.over({entry.name: entry.config}).name(entry.name)
+        except UsageError as error:
+            refusals.append(Finding(entry.name, Rule.RENAME, error.message, error.hint or "Choose another name."))
+    for old, new in names.items():
+        if others := sorted(other for other, its in names.items() if its == new and other != old):
+            reason = f"would be called {new}, and so would {', '.join(others)}"
+            refusals.append(Finding(old, Rule.RENAME_COLLISION, reason, "Choose names that differ."))
+    refused = {refusal.stream for refusal in refusals}
+    sound = [entry for entry in entries if entry.name not in refused]
+    renames = options.renames.over({entry.name: entry.config for entry in sound}) if sound else Renames()
+    reshape, names_there = options.reshape, [one.name for one in sound]
+    patterns: list[str] = []
+    if reshape.masks or reshape.maps or reshape.subjects:
+        patterns = [pattern for entry in sound for pattern in may_hold(entry.config, names_there)]
+    refusals += _against_masks(patterns, options)
+    # Done by the names already: once more, and a bucket that takes the old name of another would lose its keys to it.
+    maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
+    refusals += _against_bucket_maps(sound, maps)
+    if not options.pattern_may_miss:
+        refusals += _against_aimless(patterns, maps, None if options.allow_empty else reshape.subjects)
+    return Restored(sound, replace(options.reshape, renames=renames, maps=maps)), refusals
+
+
+def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOptions) -> Reshaped:
+    """What becomes of one of the streams that are restored. Raises FormatError if its configuration is damaged."""
+    names, whole = restored.names, restored.reshape
+    old, new = entry.name, whole.renames.name(entry.name)
+    consumers = {consumer.name: consumer.config for consumer in entry.consumers}
+    if entry.archive_format is ArchiveFormat.OPAQUE:
+        reshaped = Reshaped(new, entry.config, consumers, Reshape())
+        return replace(reshaped, refusals=list(_against_opaque(old, whole, renamed=new != old)))
+    refusals: list[Finding] = []
+    config, messages = entry.config, Reshape()
+    try:
+        config = whole.stream_config(entry.config, names)
+        messages = whole.of_stream(entry.config, names)
+    except PlanRefused as error:
+        reason = f"its configuration cannot follow the subjects: {error.message}"
+        refusals.append(Finding(old, Rule.MAP_STREAM, reason, error.hint or "Leave it out, or map its subjects whole."))
+    for consumer in entry.consumers if options.consumers is not Consumers.NONE else ():
+        try:
+            consumers[consumer.name] = whole.consumer_config(consumer.config, entry.config, names)
+        except PlanRefused as error:
+            reason = f"consumer {consumer.name} cannot follow the subjects: {error.message}"
+            hint = error.hint or "Restore it with --consumers none, and make the consumer anew."
+            refusals.append(Finding(old, Rule.MAP_CONSUMER, reason, hint))
+    warnings = list(_about_maps(entry, whole, names))
+    refusals += [warning for warning in warnings if warning.rule.code]
+    warnings = [warning for warning in warnings if not warning.rule.code]
+    return Reshaped(new, config, consumers, _of_messages(messages, entry.config), refusals, warnings)
+
+
+def _of_messages(reshape: Reshape, config: JsonObject) -> Reshape:
+    """Without names, where no message can have one in it: then nothing has to be read to know what is sent."""
+    moved = reshape.maps or reshape.renames.subjects or reshape.marks or config.get("allow_msg_counter")
+    return reshape if moved else replace(reshape, renames=Renames())
+
+
+def _against_opaque(name: str, reshape: Reshape, *, renamed: bool) -> Iterator[Finding]:
+    if renamed or reshape.drops or reshape.masks or reshape.maps:
+        reason = "is stored undecoded; it cannot be renamed, mapped, cut, filtered or masked"
+        yield Finding(name, Rule.OPAQUE_RESHAPED, reason, "Leave it out with --exclude, or use a newer jsbackup.")
+
+
+def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator[Finding]:
+    """Masks for subjects that no stream has, whose subjects match `patterns`."""
+    for mask in options.reshape.masks.aimless(patterns) if patterns else ():
+        yield Finding(
+            "",
+            Rule.MASK_AIMLESS,
+            f"--mask {mask}: no stream of the restore takes such subjects, so it would mask nothing",
+            nearest(mask.subjects, list(patterns)) or "Correct its subjects, or leave it out.",
+        )
+
+
+def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, subjects: SubjectFilter | None) -> Iterator[Finding]:
+    """The same of maps and of what keeps subjects. A map of `>` and the like is meant for whatever there is."""
+    if not patterns:
+        return
+    for one in maps.maps:
+        if not one.is_wide and not any(overlaps(one.source, pattern) for pattern in patterns):
+            reason = f"--map-subject {one}: no stream of the restore takes such subjects, so it would map nothing"
+            hint = nearest(one.source, list(patterns)) or "Correct its subjects, or leave it out."
+            yield Finding("", Rule.MAP_AIMLESS, reason, f"{hint} {MAY_MISS}")
+    for wanted in subjects.patterns if subjects is not None else ():
+        if not any(overlaps(wanted, pattern) for pattern in patterns):
+            reason = f"--subject {wanted}: no stream of the restore takes such subjects, so it would keep nothing"
+            hint = nearest(wanted, list(patterns)) or "Correct it, or leave it out."
+            yield Finding("", Rule.SUBJECT_AIMLESS, reason, f"{hint} {MAY_MISS}")
+
+
+def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> Iterator[Finding]:
+    """Maps that name the subjects of a bucket: clients come to these by its name, and would find no keys."""
+    for entry in entries:
+        if not subjects_of_bucket(entry.name):
+            continue
+        bucket = str((entry.config.get("mirror") or {}).get("name") or entry.name)  # a mirror has those of its origin
+        subjects = subjects_of_bucket(bucket)
+        for one in maps.maps:
+            if one.is_wide or not subjects or not overlaps(one.source, subjects):
+                continue
+            if subjects.startswith("$MQTT."):
+                reason, hint = "the server finds MQTT's messages by their subjects", "Leave that map out."
+            else:
+                reason = "the subjects of a bucket change with its name only"
+                hint = f"Give it another name with --rename {bucket}=NAME, or leave that map out."
+            yield Finding(entry.name, Rule.MAP_BUCKET, f"--map-subject {one}: {reason}", hint)
+
+
+def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]) -> Iterator[Finding]:
+    """What comes of mapping subjects; a refusal where messages would be lost by it."""
+    if not reshape.maps:
+        return
+    name, config = entry.name, entry.config
+    for origin in arriving_unmapped(config, reshape.maps, restored):
+        reason = f"continues copying from {origin}, where subjects are not mapped"
+        yield Finding(name, Rule.COPIES_UNMAPPED, reason, f"Restore {origin} as well, so that it is mapped too.")
+    merged = reshape.maps.guarding(held_by(config)).may_merge(subjects_of(config))
+    if not merged:
+        return
+    if (config.get("max_msgs_per_subject") or -1) > 0 or config.get("allow_msg_counter"):
+        reason = f"limits messages per subject, and {merged}: it would delete some"
+        yield Finding(name, Rule.MAP_MERGES, reason, "Map subjects so that they stay apart.")
+    else:
+        yield Finding(name, Rule.SUBJECTS_MERGE, f"messages may come to share a subject: {merged}")
+
+
+def _about_part(action: Action) -> Iterator[Finding]:
+    """What a stream of which messages are left out is not, although all that is kept arrives."""
+    name, until = action.entry.name, action.reshape.cut.until
+    kept_of_each = action.entry.config.get("max_msgs_per_subject") or 0
+    if until is not None and kept_of_each > 0:
+        keeps = f"keeps the last {kept_of_each:,} messages" if kept_of_each > 1 else "keeps one message"
+        reason = f"{keeps} of each subject: messages that were overwritten before the backup are missing"
+        yield Finding(name, Rule.OVERWRITTEN_SINCE, reason, "For all as it was then, restore a backup made before it.")
+    if bucket_of(name)[0] is StreamKind.OBJECT:
+        reason = "an object whose entry or chunks are left out cannot be opened"
+        yield Finding(name, Rule.OBJECTS_IN_PART, reason, "Restore all of the bucket, from a backup of that time.")
+
+
+def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Finding]:
+    """What comes of it: nothing kept, what was masked, and what the old and the new stream both do.
+
+    Refusals too, which their rules tell.
+    """
+    name, reshape = action.entry.name, action.reshape
+    if kept.had and not action.entry.captured.messages:
+        yield about_nothing_kept(name, kept.had, may_be_empty=action.may_be_empty)
+    if kept.counted and kept.had:
+        yield from about_masks(name, action.entry.config, reshape.masks.masks, kept.masked, may_miss=action.may_miss)
+    if reshape.drops and (kept.had > action.entry.captured.messages or not kept.exact):
+        yield from _about_part(action)
+    pushed = [one.consumer for one in action.consumers if one.consumer.config.get("deliver_subject")]
+    if action.name != name and name in target.streams and pushed:
+        for consumer in pushed:
+            reason = (
+                f"consumer {consumer.name} delivers to {consumer.config['deliver_subject']}, as that of {name} does"
+            )
+            yield Finding(name, Rule.DELIVERS_TWICE, reason, "Restore it with --consumers none if it is not to.")

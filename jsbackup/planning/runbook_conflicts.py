@@ -1,0 +1,78 @@
+"""Several restores that are to be carried out one after another: what stands against each beside those before it.
+
+Pure, as `plan.py` is. What each of them meets at its target is in its own plan; here is what they would do to each
+other in one account: the same stream twice, subjects that overlap, limits that hold for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from jsbackup.planning.copies.mirrors import against_origins
+from jsbackup.planning.limits import against_limits
+from jsbackup.planning.model import Action, RestorePlan, Target
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.same_jetstream import JetStreamPlace
+from jsbackup.planning.subjects import SubjectIndex
+
+__all__ = ["Part", "against_each_other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the restores: what it is to do, the target as it was before any of them, and where that is."""
+
+    plan: RestorePlan
+    target: Target
+    place: JetStreamPlace
+
+
+def against_each_other(parts: Sequence[Part]) -> list[tuple[Finding, ...]]:
+    """For each of the restores what its own plan cannot know. They are counted from 1 in what is told."""
+    found: list[tuple[Finding, ...]] = []
+    for at, part in enumerate(parts):
+        before = {number: one.plan for number, one in enumerate(parts[:at], start=1) if one.place.same(part.place)}
+        found.append(tuple(_against(part, before)) if before else ())
+    return found
+
+
+def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
+    unknown = (
+        " Which accounts these are cannot be known: allow the users $SYS.REQ.USER.INFO if they differ."
+        if part.place.account is None
+        else ""
+    )
+    others = [(number, one) for number, plan in before.items() for one in plan.actions]
+    subjects = SubjectIndex()
+    named: dict[str, set[int]] = {}
+    for at, (_, other) in enumerate(others):
+        subjects.add(other.config.get("subjects") or [])
+        named.setdefault(other.name, set()).add(at)
+    for action in part.plan.actions:
+        name = action.entry.name
+        pairs = dict(subjects.overlaps(action.config.get("subjects") or []))
+        for at in sorted(pairs.keys() | named.get(action.name, set())):
+            number, other = others[at]
+            if other.name == action.name:
+                reason = f"would become stream {action.name}, which restore {number} restores too"
+                hint = f"Leave one of them out with --exclude, or rename it with --rename.{unknown}"
+                yield Finding(name, Rule.SAME_STREAM, reason, hint)
+            else:
+                ours, theirs = pairs[at]
+                reason = f"its subject {ours} overlaps with {theirs} of stream {other.name} of restore {number}"
+                hint = f"Leave one of them out with --exclude, or map its subjects with --map-subject.{unknown}"
+                yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
+    names = {action.name for action in part.plan.actions}
+    earlier = [other for _, other in others if other.name not in names]
+    # What one of them meets alone is among its own refusals.
+    known = {(one.stream, one.rule) for group in (part.plan.actions, earlier) for one in _of_all(group, part.target)}
+    for one in _of_all([*earlier, *part.plan.actions], part.target):
+        if (one.stream, one.rule) not in known:
+            yield one
+
+
+def _of_all(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
+    """Refusals for what actions come to together."""
+    return chain(against_limits(actions, target), against_origins(actions, target))

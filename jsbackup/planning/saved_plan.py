@@ -1,0 +1,265 @@
+"""A saved plan: what `plan -o` writes, and what has to be the same when `restore --plan` carries it out.
+
+A file is one JSON document of `repository/document.py` (canonical, sealed by its SHA-256): `kind`, `format` 1 and
+`required_features`; `tool` and `created`; `backup` and `manifest_sha256`, over the canonical manifest as a plain
+repository stores it; `options` as they were given; and what was decided:
+
+- `target`: the version, the cluster, and `created` and `last_seq` of each stream that is to be removed;
+- `stages`: the order of streams, by name; `skipped`: those left out, because they are there;
+- `streams`: for each its name at the target, wire, configuration, whether something is replaced, and consumers.
+
+Carrying it out means to plan again, with the saved options, and to compare that. Nothing in a file is sent anywhere, so
+one that was made by others can make a restore refuse, and nothing else. What only passes with time (how much expires)
+is not in it, nor is any secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jsbackup.config import parse_glob
+from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.planning.overrides import check_override
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest_json import encode_manifest
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
+
+__all__ = ["SavedPlan", "decode_plan", "encode_plan", "read_plan", "refuse_if_changed", "write_plan"]
+
+_KIND = "jsbackup restore plan"
+_FORMAT = 1
+_SHOWN = 5  # differences that are told
+_AGAIN = "Make a new plan with 'jsbackup plan -o', and look at it."
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPlan:
+    """What a file says. `decided` is compared and never used."""
+
+    backup: str
+    manifest_sha256: str
+    options: RestoreOptions
+    decided: JsonObject
+
+    def refuse_other(self, manifest: Manifest) -> None:
+        """Raise PlanRefused if this is not the backup that was planned with."""
+        if manifest.id != self.backup or _sha256_of(manifest) != self.manifest_sha256:
+            raise PlanRefused(f"backup {self.backup} is not the one that was planned with", hint=_AGAIN)
+
+
+def encode_plan(
+    plan: RestorePlan, target: Target, manifest: Manifest, options: RestoreOptions, *, tool: str, created: str
+) -> bytes:
+    """The file of a plan that nothing stands against. Raises FormatError if a config cannot be written as JSON."""
+    document = {
+        "kind": _KIND,
+        "format": _FORMAT,
+        "required_features": [],
+        "tool": tool,
+        "created": created,
+        "backup": manifest.id,
+        "manifest_sha256": _sha256_of(manifest),
+        "options": _options_to_json(options),
+        "decided": _decided(plan, target),
+    }
+    return encode_document(document, "plan")
+
+
+def decode_plan(data: bytes, what: str) -> SavedPlan:
+    """What the file `what` holds.
+
+    Raises:
+        FormatError: damaged, or not a plan.
+        UnsupportedError: of a later tool.
+        UsageError: its streams are none.
+    """
+    try:
+        fields = decode_document(data, what)
+        if fields.get("kind") != _KIND:
+            raise FormatError(f"{what} is not a saved plan")
+        fields.version(_FORMAT, frozenset())
+        return SavedPlan(
+            backup=fields.text("backup"),
+            manifest_sha256=fields.hex256("manifest_sha256"),
+            options=_options(fields.fields("options")),
+            decided=fields.object("decided"),
+        )
+    except FormatError as error:
+        raise error.with_hint(error.hint or _AGAIN) from error.__cause__
+
+
+def write_plan(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all, in place of one that is there. Raises JsBackupError if that fails."""
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except (OSError, ValueError) as error:
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink()
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable name"
+        raise JsBackupError(f"cannot write the plan to {path}: {reason.lower()}") from error
+
+
+def read_plan(path: Path) -> SavedPlan:
+    """The plan in a file. Raises UsageError if it cannot be read, and as `decode_plan`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DOCUMENT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable name"
+        raise UsageError(f"cannot read the plan {path}: {reason.lower()}") from error
+    return decode_plan(data, f"plan {path}")
+
+
+def refuse_if_changed(saved: SavedPlan, plan: RestorePlan, target: Target) -> None:
+    """Raise PlanRefused, with the first differences, if `plan` is not what was saved."""
+    now = decode_document(encode_document(_decided(plan, target), "plan"), "plan").value
+    differences = _differences(saved.decided, now)
+    told = list(islice(differences, _SHOWN))
+    if told:
+        more = sum(1 for _ in differences)
+        message = f"nothing was restored, the target has changed since the plan was made: {'; '.join(told)}"
+        raise PlanRefused(message + (f"; and {more} more" if more else ""), hint=_AGAIN)
+
+
+def _sha256_of(manifest: Manifest) -> str:
+    return hashlib.sha256(encode_manifest(manifest)).hexdigest()
+
+
+def _options_to_json(options: RestoreOptions) -> JsonObject:
+    return {
+        "streams": [glob.pattern for glob in options.streams],
+        "exclude": [glob.pattern for glob in options.exclude],
+        "if_exists": options.if_exists,
+        "wire": options.wire,
+        "consumers": options.consumers,
+        "replicas": options.replicas,
+        "storage": options.storage,
+        "placement_cluster": options.placement_cluster,
+        "placement_tags": list(options.placement_tags),
+        "fields": dict(options.fields),
+        "renames": dict(options.renames.names),
+        "rename_prefix": options.renames.prefix,
+        "reshape": options.reshape.to_json(),
+        "replace_with_part": options.replace_with_part,
+        "mask_may_miss": options.mask_may_miss,
+        "pattern_may_miss": options.pattern_may_miss,
+        "allow_empty": options.allow_empty,
+        "resume_sources": options.resume_sources,
+        "adapt": options.adapt,
+    }
+
+
+def _options(fields: DocumentFields) -> RestoreOptions:
+    options = RestoreOptions(
+        streams=tuple(map(parse_glob, fields.texts("streams"))),
+        exclude=tuple(map(parse_glob, fields.texts("exclude"))),
+        if_exists=fields.choice("if_exists", IfExists),
+        wire=fields.choice("wire", SendAs),
+        consumers=fields.choice("consumers", Consumers),
+        replicas=None if fields.get("replicas") is None else fields.number("replicas", 1, 5),
+        storage=fields.optional_text("storage"),
+        placement_cluster=fields.optional_text("placement_cluster"),
+        placement_tags=tuple(fields.texts("placement_tags")),
+        fields={name: check_override(name, value) for name, value in fields.object("fields").items()},
+        renames=_renames(fields),
+        reshape=Reshape.from_json(fields.object("reshape")),
+        replace_with_part=fields.get("replace_with_part") is True,
+        mask_may_miss=fields.get("mask_may_miss") is True,
+        pattern_may_miss=fields.get("pattern_may_miss") is True,
+        allow_empty=fields.get("allow_empty") is True,
+        resume_sources=fields.get("resume_sources") is True,
+        adapt=fields.get("adapt") is True,
+    )
+    if options.storage not in (None, "file", "memory"):
+        fields.wrong("storage", "file or memory")
+    if unknown := sorted(fields.rest()):
+        raise UnsupportedError(
+            f"{fields.where}: not known here: {', '.join(unknown)[:200]}", hint="Use a newer jsbackup."
+        )
+    return options
+
+
+def _renames(fields: DocumentFields) -> RenameOptions:
+    names, prefix = fields.fields("renames"), fields.text("rename_prefix")
+    return RenameOptions.parse([f"{old}={names.text(old)}" for old in names.value], prefix or None)
+
+
+def _decided(plan: RestorePlan, target: Target) -> JsonObject:
+    removed = {
+        action.name: {"created": there.created, "last_seq": there.state.last_seq}
+        for action in plan.actions
+        if (there := target.streams.get(action.name)) is not None
+    }
+    return {
+        "target": {
+            "version": ".".join(map(str, target.version)),
+            "clustered": target.clustered,
+            "cluster": target.cluster,
+            "removed": removed,
+        },
+        "stages": [[action.name for action in stage] for stage in plan.stages],
+        "streams": {action.entry.name: _action(action) for action in plan.actions},
+        "skipped": sorted(refusal.stream for refusal in plan.skipped),
+        "refused": {refusal.stream: refusal.reason for refusal in plan.refusals},
+    }
+
+
+def _action(action: Action) -> JsonObject:
+    return {
+        "as": action.name,
+        "wire": action.wire,
+        "config": action.config,
+        "replaces": action.replaces,
+        "leftover": action.leftover,
+        "consumers": {
+            planned.consumer.name: {
+                "config": planned.consumer.config,
+                "fidelity": planned.fidelity,
+                "with_state": planned.consumer.state is not None,
+            }
+            for planned in action.consumers
+        },
+    }
+
+
+def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """What differs, told by the path to it. No deeper than `now` goes, which is ours."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(key), now.get(key), f"{path} {key}".lstrip())
+    elif before != now:
+        if before is None:
+            yield f"{path} is new{'' if isinstance(now, dict) else f': {_shown(now)}'}"
+        elif now is None:
+            yield f"{path} is gone"
+        else:
+            yield f"{path} is now {_shown(now)}, and was {_shown(before)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        text = str(value)
+    except RecursionError:  # the file may be anybody's
+        return "something else"
+    return text if len(text) <= 80 else f"{text[:77]}..."

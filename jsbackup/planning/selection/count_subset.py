@@ -1,0 +1,168 @@
+"""Counting what a restore keeps, from messages: exactly, and no more of them read than that takes.
+
+For a cut alone that is the segments that it goes through, and those beside it for the times of the first and the last
+message: `survey_cut`. Everything else takes every message within the cut, through all transforms: `survey`. That is
+done before anything is sent, because a server is told first what a stream will be, and because a message that cannot
+be masked stops everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from jsbackup.formats.digest import MessageBatch, StreamDigester
+from jsbackup.planning.selection.subset import Counted, KeptSequences, KeptStream, kept_from, segments_within, share_of
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.write.pending_acks import load_consumer
+from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
+from jsbackup.transforms.consumer_state import sequences_to_know, surviving
+from jsbackup.transforms.cut import Cut, Extent, KeptShare
+from jsbackup.transforms.reshape import Reshape, ReshapeTally
+
+__all__ = ["WatchedConsumers", "estimate", "messages_of", "survey", "survey_cut"]
+
+_log = logging.getLogger(__name__)
+
+_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)  # or none that can be read
+
+
+def messages_of(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> Iterator[MessageBatch]:
+    """The messages of a stream as they are sent. Raises as `read_stream` and `Reshape.apply`."""
+    batches = read_stream(objects, replace(entry, segments=segments_within(entry, reshape.cut)))
+    return reshape.apply(batches, stream=entry.name, secret=secret) if reshape else batches
+
+
+def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> KeptStream:
+    """What is kept of a stream, every message of it reshaped.
+
+    Raises:
+        PlanRefused: a message cannot be masked, or counters cannot be told apart any more.
+        UsageError: there is no secret to hash with.
+        IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
+    """
+    if not replace(reshape, cut=Cut()) or not entry.segments:
+        return survey_cut(objects, entry, reshape.cut)
+    _log.info("stream %s: reading what is kept of it", entry.name)
+    consumers = WatchedConsumers(objects, entry if reshape.drops else replace(entry, consumers=()))
+    tally, digester = ReshapeTally(), StreamDigester()
+    holding = []
+    for ref in segments_within(entry, reshape.cut):
+        batches = read_stream(objects, replace(entry, segments=(ref,)))
+        before = tally.kept.messages
+        for batch in reshape.apply(batches, stream=entry.name, secret=secret, tally=tally):
+            digester.update(batch)
+            consumers.look(batch)
+        if tally.kept.messages > before:
+            holding.append(ref)
+    counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
+    kept = kept_from(entry, reshape.cut, counted, KeptSequences(consumers.found, ()), whole=consumers.whole)
+    # Others hold nothing that is sent: whoever sends it does not wait for them.
+    kept = replace(kept, segments=tuple(holding))
+    if not reshape.drops:
+        kept = replace(kept, consumers=entry.consumers)
+    dropped = tally.first_dropped if reshape.cut.until is not None else None
+    dropped = dropped or _first_after(objects, entry, reshape.cut, tally.cut.last_seq)
+    times = (tally.kept.first_ns, tally.kept.last_ns)
+    return KeptStream(
+        kept,
+        counted=True,
+        first_dropped=dropped,
+        times=times,
+        masked=tally.masked,
+        had=entry.captured.messages,
+    )
+
+
+def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
+    """What a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
+    if not cut or entry.archive_format in _WITHOUT_MESSAGES:
+        return KeptStream(entry, counted=True, had=entry.captured.messages)
+    consumers = WatchedConsumers(objects, entry)
+    parts = [
+        (
+            ref,
+            _count(objects, entry, ref, cut, consumers=consumers)
+            if share_of(ref, cut) is KeptShare.SOME
+            else _whole(ref),
+        )
+        for ref in segments_within(entry, cut)
+    ]
+    parts = [(ref, part) for ref, part in parts if part.kept.messages]
+    counted = _sum(part for _, part in parts)
+    if parts:  # bounds are no times of messages
+        first, last = (
+            _count(objects, entry, ref, cut, consumers=consumers).kept for ref in (parts[0][0], parts[-1][0])
+        )
+        extent = replace(counted.kept, first_ns=first.first_ns, last_ns=last.last_ns)
+        counted = replace(counted, cut=extent, kept=extent)
+    whole = [ref for ref, _ in parts if share_of(ref, cut) is KeptShare.ALL]
+    kept = kept_from(entry, cut, counted, KeptSequences(consumers.found, whole), whole=consumers.whole)
+    dropped = _first_after(objects, entry, cut, counted.kept.last_seq)
+    times = (counted.kept.first_ns, counted.kept.last_ns)
+    return KeptStream(kept, counted=True, first_dropped=dropped, times=times, had=entry.captured.messages)
+
+
+def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> KeptStream:
+    """What is kept of a stream, as far as a few segments tell: its cut exactly. Raises as `survey_cut`."""
+    rest = replace(reshape, cut=Cut())
+    return replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
+
+
+class WatchedConsumers:
+    """The consumers of a stream, with all of their states, and which of the messages they wait for are kept.
+
+    `to_know` are the sequences of those messages, `found` those of them that are kept.
+    """
+
+    def __init__(self, objects: Objects, entry: StreamBackup) -> None:
+        self._by_name = {consumer.name: load_consumer(objects, consumer) for consumer in entry.consumers}
+        states = [consumer.state for consumer in self._by_name.values() if consumer.state is not None]
+        self.to_know = {sequence for state in states for sequence in sequences_to_know(state)}
+        self.found: set[int] = set()
+
+    def look(self, batch: MessageBatch) -> None:
+        if self.to_know:
+            self.found |= surviving(batch, self.to_know)
+
+    def whole(self, consumer: ConsumerBackup) -> ConsumerBackup:
+        return self._by_name.get(consumer.name, consumer)
+
+
+def _whole(ref: SegmentRef) -> Counted:
+    """A segment that is kept as it is."""
+    extent = Extent(ref.messages, ref.first_seq, ref.min_ns, ref.last_seq, ref.max_ns)
+    return Counted(extent, extent, ref.bytes, ref.fingerprint)
+
+
+def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, *, consumers: WatchedConsumers) -> Counted:
+    """What a cut keeps of a segment."""
+    digester, tally = StreamDigester(), ReshapeTally()
+    batches = read_stream(objects, replace(entry, segments=(ref,)))
+    for batch in Reshape(cut=cut).apply(batches, stream=entry.name, tally=tally):
+        digester.update(batch)
+        consumers.look(batch)
+    return Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
+
+
+def _sum(parts: Iterable[Counted]) -> Counted:
+    total = Counted()
+    for part in parts:
+        extent = total.kept.followed_by(part.kept)
+        total = Counted(extent, extent, total.bytes + part.bytes, total.digest + part.digest)
+    return total
+
+
+def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int) -> tuple[int, int] | None:
+    """Sequence and time of the first message after one; None if there is none, or the cut has no end."""
+    if cut.until is None:
+        return None
+    later = [ref for ref in entry.segments if ref.last_seq > last_seq]
+    for batch in read_stream(objects, replace(entry, segments=tuple(later[:1]))):
+        for row, sequence in enumerate(batch.column(SEQUENCE).to_pylist()):
+            if sequence > last_seq:
+                return sequence, batch.column(TIMESTAMP)[row].as_py()
+    return None

@@ -1,0 +1,93 @@
+"""Plans of what a repository holds: the pure plan, with what only messages and other backups tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, PlanRefused
+from jsbackup.planning.copies.copy_positions import look_at_copies
+from jsbackup.planning.model import Action, RestoreOptions, RestorePlan, Target
+from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.count_subset import estimate, messages_of, survey
+from jsbackup.planning.selection.point_in_time import find_nearest, naming_nearest
+from jsbackup.planning.selection.subset import KeptStream
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.repository import Repository
+from jsbackup.transforms.reshape import Reshape
+
+__all__ = ["Planning"]
+
+_NAMING = (Rule.UNTIL_AFTER_BACKUP, Rule.UNTIL_BEFORE_FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """What the plans of one restore have in common. The methods read the store: they are meant for a worker thread."""
+
+    repository: Repository
+    target: Target
+    options: RestoreOptions
+
+    def plan(self, manifest: Manifest) -> RestorePlan:
+        """The plan, cuts of it exact where their segments can be read. Raises as `plan_restore`, and StoreError."""
+        plan = plan_restore(manifest, self.target, self.options)
+        facts = look_at_copies(self.repository.objects, manifest, plan)
+        if facts.sources:
+            plan = plan_restore(manifest, self.target, self.options, copies=facts)
+        if any(action.reshape.cut for action in plan.actions):
+            plan = self._knowing(manifest, plan, self._estimate)
+            plan = replace(plan, refusals=tuple(self._named(manifest, finding) for finding in plan.refusals))
+        return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
+
+    def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
+        """The plan when every message that is kept has been through its transforms; `plan` if there are none.
+
+        Raises as `survey`: nothing has been sent yet.
+        """
+
+        def surveyed(entry: StreamBackup, action: Action) -> KeptStream:
+            return survey(self.repository.objects, entry, action.reshape, secret)
+
+        return self._knowing(manifest, plan, surveyed) if any(action.reshape for action in plan.actions) else plan
+
+    def _against_unwanted(self, manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
+        """Messages with headers that the target would have to know: all messages of such streams are read."""
+        entries = {entry.name: entry for entry in manifest.streams}
+        for action in plan.actions:
+            asked = action.reshape
+            if not asked.unwanted:
+                continue
+            look = Reshape(cut=asked.cut, subjects=asked.subjects, unwanted=asked.unwanted)
+            try:
+                for _ in messages_of(self.repository.objects, entries[action.entry.name], look, b""):
+                    pass
+            except PlanRefused as found:
+                yield Finding(action.entry.name, Rule.STREAM_FEATURE, found.message, found.hint or "")
+            except (IntegrityError, KeyUnavailable):
+                pass  # as in `_estimate`
+
+    def _knowing(
+        self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], KeptStream | None]
+    ) -> RestorePlan:
+        """The plan that comes of what `look` finds of each stream's backup."""
+        entries = {entry.name: entry for entry in manifest.streams}
+        found = {
+            action.entry.name: look(entries[action.entry.name], action) for action in plan.actions if action.reshape
+        }
+        kept = {name: one for name, one in found.items() if one is not None}
+        return plan_restore(manifest, self.target, self.options, kept, copies=plan.copies)
+
+    def _estimate(self, entry: StreamBackup, action: Action) -> KeptStream | None:
+        try:
+            return estimate(self.repository.objects, entry, action.reshape)
+        except (IntegrityError, KeyUnavailable):
+            return None  # what is lost, or needs another key, is told where objects are looked at
+
+    def _named(self, manifest: Manifest, finding: Finding) -> Finding:
+        if finding.rule not in _NAMING:
+            return finding
+        summaries, cut = self.repository.inventory().summaries, self.options.reshape.cut
+        nearest = find_nearest(manifest, finding.stream, cut, summaries, manifest_of=self.repository.manifest)
+        return naming_nearest(finding, nearest)

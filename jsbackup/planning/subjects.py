@@ -1,0 +1,77 @@
+"""Subjects of many streams: which of them can mean the same message, found without comparing each with each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from jsbackup.transforms.subjects import overlaps
+
+__all__ = ["SubjectIndex", "first_overlap"]
+
+
+def first_overlap(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, str] | None:
+    """The first pair, one of each, that can mean the same message."""
+    others = list(theirs)
+    return next(((one, other) for one in ours for other in others if overlaps(one, other)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What begins with the same tokens; `owners` have just these as a subject."""
+
+    owners: set[int] = field(default_factory=set)
+    following: dict[str, _Node] = field(default_factory=dict)
+
+
+class SubjectIndex:
+    """Streams, numbered from 0 as they are added, and what they take: a tree of tokens.
+
+    10,000 streams of a plan are 50 million pairs.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self._subjects: list[Sequence[str]] = []
+
+    def add(self, subjects: Sequence[str]) -> None:
+        owner = len(self._subjects)
+        self._subjects.append(subjects)
+        for subject in subjects:
+            node = self._root
+            for token in subject.split("."):
+                node = node.following.setdefault(token, _Node())
+            node.owners.add(owner)
+
+    def overlaps(self, ours: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+        """The streams that can take the same message, in order, each with the first pair of subjects that says so."""
+        for owner in sorted(self._overlapping(ours)):
+            if pair := first_overlap(ours, self._subjects[owner]):
+                yield owner, pair
+
+    def _overlapping(self, subjects: Iterable[str]) -> set[int]:
+        found: set[int] = set()
+        for subject in subjects:
+            tokens = subject.split(".")
+            todo = [(self._root, 0)]
+            while todo:
+                node, at = todo.pop()
+                rest = node.following
+                if at == len(tokens):
+                    found |= node.owners
+                elif tokens[at] == ">":
+                    found.update(*(one.owners for one in _below(node)))
+                else:
+                    if ">" in rest:
+                        found |= rest[">"].owners
+                    fitting = rest if tokens[at] == "*" else rest.keys() & {tokens[at], "*"}
+                    todo += [(rest[token], at + 1) for token in fitting if token != ">"]
+        return found
+
+
+def _below(node: _Node) -> Iterable[_Node]:
+    todo = list(node.following.values())
+    while todo:
+        one = todo.pop()
+        yield one
+        todo += one.following.values()

@@ -1,0 +1,72 @@
+"""What was typed, by the names of parameters, as the options of a plan: the same for commands and for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jsbackup.config import parse_glob
+from jsbackup.errors import UsageError
+from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
+from jsbackup.planning.overrides import parse_override
+from jsbackup.transforms.cut import Cut
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import SubjectMaps
+
+__all__ = ["rename_options", "reshape_options", "restore_options"]
+
+
+def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
+    """What a restore is to do. Raises UsageError."""
+    return RestoreOptions(
+        streams=tuple(map(parse_glob, typed["streams"])),
+        exclude=tuple(map(parse_glob, typed["exclude"])),
+        if_exists=IfExists(typed["if_exists"]),
+        replace_with_part=typed["replace_with_part"],
+        wire=SendAs(typed["wire"]),
+        adapt=typed["adapt"],
+        mask_may_miss=typed["mask_may_miss"],
+        pattern_may_miss=typed["pattern_may_miss"],
+        allow_empty=typed["allow_empty"],
+        resume_sources=typed["resume_sources"],
+        consumers=Consumers(typed["consumers"]),
+        replicas=typed["replicas"],
+        storage=typed["storage"],
+        placement_cluster=typed["placement_cluster"],
+        placement_tags=tuple(typed["placement_tag"]),
+        fields=_overrides(typed),
+        renames=rename_options(typed),
+        reshape=reshape_options(typed),
+    )
+
+
+def rename_options(typed: Mapping[str, Any]) -> RenameOptions:
+    """Other names for streams. Raises UsageError."""
+    return RenameOptions.parse(typed["rename"], typed["rename_prefix"])
+
+
+def reshape_options(typed: Mapping[str, Any]) -> Reshape:
+    """What becomes of messages. Raises UsageError."""
+    return Reshape(
+        cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
+        subjects=SubjectFilter.parse(typed["subject"]) if typed["subject"] else None,
+        maps=SubjectMaps.parse(typed["map_subject"]),
+        masks=Masks.parse(typed["mask"], typed["unmaskable"]),
+    )
+
+
+def _overrides(typed: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in typed["fields"]:
+        name, value = parse_override(text)
+        if name in found:
+            raise UsageError(f"--set {name} is given twice")
+        found[name] = value
+    for option, name in (("replicas", "num_replicas"), ("storage", "storage")):
+        if typed[option] is not None and name in found:
+            raise UsageError(f"--{option} and --set {name} exclude each other")
+    return found

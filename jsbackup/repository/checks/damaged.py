@@ -1,0 +1,72 @@
+"""What the last `verify` has found damaged, for those who store: it is not to be built on.
+
+A hint, as all records of what was verified (`verified.py`) are: whoever heeds it stores again what may be right, and
+whoever cannot read it goes on as if there were none. What is damaged has a record of its own, so that a backup reads
+nothing here as long as all is well.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Collection
+from heapq import nlargest
+
+from jsbackup.errors import FormatError, JsBackupError
+from jsbackup.repository import layout
+from jsbackup.repository.document import DocumentFields, decode_document
+from jsbackup.repository.documents import Documents
+from jsbackup.repository.object_id import ID_BYTES
+
+__all__ = ["MAX_RECORD_BYTES", "MOST_RECORDS", "RECORD_FEATURES", "RECORD_VERSION", "objects_of", "read_damaged"]
+
+_log = logging.getLogger(__name__)
+
+# What `verified.py` writes.
+RECORD_VERSION = 1
+RECORD_FEATURES: frozenset[str] = frozenset()
+MAX_RECORD_BYTES = 64 << 20
+# To bound what a hostile store can have us read.
+MOST_RECORDS = 100
+
+
+def read_damaged(documents: Documents, known: dict[str, frozenset[bytes]] | None = None) -> frozenset[bytes]:
+    """The ids of objects (`object_id.py`) that were found damaged, and not sound since. Raises nothing.
+
+    `known` is what records say that were read before, by key: no record ever changes.
+    """
+    known = {} if known is None else known
+    try:
+        infos = [info for info in documents.list(layout.VERIFIED) if layout.is_damage_record(info.key)]
+        return frozenset(
+            name
+            for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds)
+            for name in _damaged_in(documents, info.key, known)
+        )
+    except JsBackupError as error:
+        _log.warning("the list of damaged objects cannot be read: %s", error.message)
+        return frozenset()
+
+
+def _damaged_in(documents: Documents, key: str, known: dict[str, frozenset[bytes]]) -> frozenset[bytes]:
+    if key not in known:
+        try:
+            fields = decode_document(documents.get(key, MAX_RECORD_BYTES), key)
+            fields.version(RECORD_VERSION, RECORD_FEATURES)
+            rows = [row for row in fields.each("found") if not row.boolean("sound")]
+            known[key] = frozenset(name for row in rows for name in objects_of(row))
+        except JsBackupError as error:  # another run has replaced it, or it says nothing to us
+            _log.info("%s is ignored: %s", key, error.message)
+    return known.get(key, frozenset())
+
+
+def objects_of(row: DocumentFields) -> Collection[bytes]:
+    """The ids of objects in a row of a record. Raises FormatError."""
+    try:
+        joined = base64.b64decode(row.text("objects"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FormatError(f"{row.where}: objects is not base64") from error
+    if len(joined) % ID_BYTES:
+        row.wrong("objects", f"ids of {ID_BYTES} bytes")
+    return [joined[place : place + ID_BYTES] for place in range(0, len(joined), ID_BYTES)]

@@ -1,0 +1,116 @@
+"""What a repository needs beside backups and their objects: is it as it was written?
+
+    keys/       records of writers (signed by the authority) and identities for readers (well-formed age files, of the
+                kind that the key says; whether one opens, only its reader can tell)
+    holds/      every hold can be read
+    backups/    no manifest is stored in another form than this repository has, which nobody would read
+
+The descriptor was judged when the repository was opened, catalogs are by `evidence.py`. Nobody judges leases here
+(`jsbackup unlock` does), lists of unused objects, receipts and records of what was verified: damage to those only makes
+somebody wait, or store or check something again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jsbackup.errors import IntegrityError, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.repository import layout
+from jsbackup.repository.crypto.keys import list_identities
+from jsbackup.repository.crypto.signing import read_signed
+from jsbackup.repository.crypto.writers import decode_writer
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.keep.holds import find_hold
+from jsbackup.repository.layout import ObjectKind
+from jsbackup.repository.repository import Repository
+
+__all__ = ["Flaw", "check_own_documents"]
+
+# An identity for an RSA key takes some 700 bytes.
+_MAX_IDENTITY_BYTES = 64 << 10
+
+# C2SP's age.md: version, stanzas, MAC; then a nonce of 16 bytes, and at least the 16 of one block's tag.
+_AGE = re.compile(
+    rb"age-encryption\.org/v1\n((?:-> [\x20-\x7e]+\n(?:[A-Za-z0-9+/]*\n)+)+)--- [A-Za-z0-9+/]{43}\n.{32,}", re.DOTALL
+)
+# How the stanza for a reader begins, by how the name of the object does.
+_STANZAS = {
+    "age1": b"-> X25519 ",
+    "passphrase-": b"-> scrypt ",
+    "ssh-ed25519-": b"-> ssh-ed25519 ",
+    "ssh-rsa-": b"-> ssh-rsa ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """What is wrong with the object `key`."""
+
+    key: str
+    problem: str
+
+
+def check_own_documents(repository: Repository) -> list[Flaw]:
+    """Everything that is wrong. What is taken away meanwhile is not.
+
+    Raises `StoreError` if the store cannot be listed.
+    """
+    return [*_keys(repository), *_holds(repository), *_manifests(repository)]
+
+
+def _keys(repository: Repository) -> Iterator[Flaw]:
+    store, descriptor = repository.store, repository.descriptor
+    if descriptor.authority is not None:
+        for info in list(store.list(layout.WRITERS)):
+            if layout.kind_of(info.key) is ObjectKind.WRITER:
+                try:
+                    document = read_signed(descriptor.id, info.key, store.get_range(info.key, 0, MAX_DOCUMENT_BYTES))
+                    decode_writer(document.data, info.key)
+                except ObjectNotFound:
+                    continue
+                except StoreError as error:
+                    yield Flaw(info.key, error.message)
+                except (IntegrityError, UnsupportedError) as error:
+                    yield Flaw(info.key, f"{error.message}; nothing that this writer has signed can be read")
+                else:
+                    if document.signer != descriptor.authority:
+                        yield Flaw(info.key, f"{info.key} was stored by somebody who may not add writers")
+    for identity in list_identities(store, descriptor) if descriptor.recipient else []:
+        try:
+            data = store.get_range(identity.key, 0, _MAX_IDENTITY_BYTES)
+        except ObjectNotFound:
+            continue
+        except StoreError as error:
+            yield Flaw(identity.key, error.message)
+            continue
+        if not _is_for(identity.whom, data):
+            yield Flaw(identity.key, f"{identity.key} is damaged and can no longer open anything")
+
+
+def _is_for(whom: str, data: bytes) -> bool:
+    """Whether this can be the identity that was encrypted for `whom`."""
+    match = _AGE.fullmatch(data)
+    wanted = next((stanza for start, stanza in _STANZAS.items() if whom.startswith(start)), b"-> ")
+    return match is not None and match[1].startswith(wanted)
+
+
+def _holds(repository: Repository) -> Iterator[Flaw]:
+    for info in list(repository.store.list(layout.HOLDS)):
+        backup = layout.held_backup_of(info.key)
+        try:
+            hold = None if backup is None else find_hold(repository, backup)
+        except StoreError as error:
+            yield Flaw(info.key, error.message)
+            continue
+        if hold is not None and hold.created is None:
+            yield Flaw(info.key, f"{hold.reason}; backup {backup} stays held")
+
+
+def _manifests(repository: Repository) -> Iterator[Flaw]:
+    stored = [info.key for info in repository.store.list(layout.BACKUPS)]
+    ending = repository.documents.stored_key("")
+    for key in stored:
+        if layout.kind_of(key) is ObjectKind.MANIFEST and key.endswith(".age") != ending.endswith(".age"):
+            yield Flaw(key, f"{key} is a manifest of a kind that this repository does not have, and is not read")

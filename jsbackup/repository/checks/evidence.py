@@ -1,0 +1,73 @@
+"""What `manifest_chain.py` judges, read from a repository."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from jsbackup.errors import IntegrityError, ObjectNotFound, UnsupportedError
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.checks.manifest_chain import Evidence, Gap, check_chain
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.documents import Documents
+from jsbackup.repository.inventory import read_catalogs
+from jsbackup.repository.manifest_json import decode_manifest
+
+__all__ = ["find_gaps"]
+
+# Each holds one manifest, and mostly waits for the store.
+_THREADS = 8
+
+
+def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expect: str | None = None) -> list[Gap]:
+    """What is wrong with the chain of backups. Backups may be made and forgotten meanwhile.
+
+    Reads all manifests; or, beside those of `wanted`, only those that the newest catalog does not cover.
+
+    Raises:
+        KeyUnavailable: no key that opens documents was given.
+        StoreError: the store does not answer.
+    """
+    found = check_chain(_gather(documents, wanted), expect)
+    if not found:
+        return []
+    # Manifests come and go between one look and the next, but not the same one twice.
+    again = check_chain(_gather(documents, wanted), expect)
+    return [gap for gap in again if gap.backup in {first.backup for first in found}]
+
+
+def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:
+    listed = _listed(documents)
+    catalog, warnings, witnessed = read_catalogs(documents)
+    named = {entry.id: entry for entry in catalog.entries} if catalog else {}
+    known = {
+        backup: entry
+        for backup, size in listed.items()
+        if (entry := named.get(backup)) and entry.size == size and wanted is not None and backup not in wanted
+    }
+    reads = [partial(_read, documents, backup, named.get(backup)) for backup in listed if backup not in known]
+    found = list(in_order(reads, _THREADS))
+    present = known | {entry.id: entry for entry in found if isinstance(entry, CatalogEntry)}
+    damaged = frozenset(backup for backup in found if isinstance(backup, str))
+    return Evidence(present, damaged, catalog, warnings, witnessed)
+
+
+def _listed(documents: Documents) -> dict[str, int]:
+    found = ((layout.backup_id_of(info.key), info.size) for info in documents.list(layout.BACKUPS))
+    return {backup: size for backup, size in found if backup is not None}
+
+
+def _read(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry | str | None:
+    """What a manifest tells; the backup's id if it is damaged, None if it is gone since it was listed."""
+    key = layout.manifest_key(backup)
+    try:
+        stored = documents.fetch(key, MAX_DOCUMENT_BYTES)
+        if entry is not None and (entry.size, entry.sha256) == (stored.size, stored.sha256):
+            return entry
+        return entry_of(decode_manifest(stored.data, key), stored)
+    except ObjectNotFound:
+        return None
+    except (IntegrityError, UnsupportedError):
+        return backup

@@ -1,0 +1,109 @@
+"""Has a backup been taken away, exchanged or slipped in? What signatures alone do not tell.
+
+A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Three things witness that
+it was there: the newest catalog, which is signed, names every backup there was with the SHA-256 of its manifest; each
+manifest names the newest one there was when it was committed, with its SHA-256; and an object without content stands
+for each backup that no other one follows yet (`witness_key`). (Where nothing is signed all are there too, without that
+SHA-256. They witness against slips of the hand and of tools that move files.) So
+
+- every backup that the catalog names has to be there, unchanged. Forgetting one is not removing it: `forget` writes a
+  catalog without it first.
+- every backup that the catalog does not cover has to follow one that is there, unchanged; or one that is not newer than
+  the catalog's `head`, which was forgotten. One that does not is the only witness, and no catalog ever covers it.
+- every backup that has such an object has to be there, or not to be newer than that `head`.
+
+That does not show the removal of the newest backups together with all that witnesses them: what is left is what
+there was before. Whoever remembers the id of a backup asks for it (`expect`), and `status` sees that the newest is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jsbackup.errors import IntegrityError
+from jsbackup.repository import layout
+from jsbackup.repository.catalog import Catalog, CatalogEntry
+
+__all__ = ["Evidence", "Gap", "check_chain", "check_links", "refuse_gaps"]
+
+# A hint is to be read: whoever has lost more runs the command again.
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was found. Both kinds are by backup id; damaged manifests are in neither, and told of elsewhere.
+
+    `present` manifests were read, or have at least the size that the catalog says. `witnessed` are backups for which an
+    object stands. `warnings` say which catalogs are of no use.
+    """
+
+    present: Mapping[str, CatalogEntry]
+    damaged: frozenset[str] = frozenset()
+    catalog: Catalog | None = None
+    warnings: tuple[str, ...] = ()
+    witnessed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What is wrong with `backup`, whose manifest is, or was, the document `key`. Both are empty for a catalog."""
+
+    backup: str
+    key: str
+    problem: str
+
+
+def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
+    """Everything that is wrong, in the order of ids. `expect` is the id of a backup that has to be there."""
+    gaps = {**dict(_by_chain(evidence)), **dict(_by_catalog(evidence))}
+    if expect is not None and expect not in evidence.present and expect not in evidence.damaged:
+        gaps.setdefault(expect, "it was expected and is missing")
+    found = [Gap(backup, layout.manifest_key(backup), gaps[backup]) for backup in sorted(gaps)]
+    return [Gap("", "", warning) for warning in evidence.warnings] + found
+
+
+def check_links(evidence: Evidence) -> list[Gap]:
+    """What is wrong with what the backups follow that the catalog does not cover, in the order of ids."""
+    return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
+
+
+def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
+    """What to raise where backups were removed or exchanged, by whoever deletes data or evidence."""
+    first, named = gaps[0], " ".join(gap.backup for gap in gaps[:_MOST_NAMED])
+    more = f" ({len(gaps)} such backups)" if len(gaps) > 1 else ""
+    return IntegrityError(
+        f"backup {first.backup}: {first.problem}{more}",
+        hint="Nothing was deleted. Restore its manifest from a copy, or remove the backup with "
+        f"'jsbackup forget {named}'.",
+    )
+
+
+def _by_catalog(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    catalog = evidence.catalog
+    for entry in catalog.entries if catalog else ():
+        found = evidence.present.get(entry.id)
+        if found is None and entry.id not in evidence.damaged:
+            yield entry.id, "it was removed, but not by jsbackup: the catalog of backups names it"
+        elif found is not None and found.sha256 != entry.sha256:
+            yield entry.id, "its manifest was replaced: it is not the one that the catalog of backups names"
+
+
+def _by_chain(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    catalog = evidence.catalog
+    covered = {entry.id for entry in catalog.entries} if catalog else set()
+    head = catalog.head if catalog else None
+    for backup in evidence.witnessed - evidence.present.keys() - evidence.damaged - covered:
+        if head is None or backup > head:
+            yield backup, "it was removed, but not by jsbackup: it was noted when it was made"
+    for entry in evidence.present.values():
+        previous = entry.previous
+        if entry.id in covered or previous is None:
+            continue
+        found = evidence.present.get(previous)
+        if found is not None:
+            if entry.previous_sha256 not in (None, found.sha256):
+                yield previous, f"its manifest was replaced: it is not the one that backup {entry.id} follows"
+        elif previous not in evidence.damaged and (head is None or previous > head):
+            yield previous, f"it was removed, but not by jsbackup: backup {entry.id} follows it"

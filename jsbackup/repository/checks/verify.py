@@ -1,0 +1,326 @@
+"""Are backups what their manifests say? Three levels, each with all of the ones before.
+
+    manifest   the manifest agrees with itself; every object it names is there, with its size (one listing per stream)
+    objects    the SHA-256 of every object
+    data       every message decoded: count, sequences, digests; every pending set and opaque piece opened
+
+Fails closed: what cannot be checked is a problem, not a pass. Only a store that cannot even be listed raises. Problems
+come one by one, each with the object and the sequences that are lost with it; the rest of the backup is not affected.
+
+Backups share objects: a `Verifier` checks each of them once, and what it found counts for all that name it.
+
+`check_manifest` and `check_segment` are plain functions of what they are given and can run as tasks elsewhere.
+Header blocks are compared by the digest only, not judged: servers take any bytes for one, and a backup keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, StoreError, UnsupportedError
+from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.object_id import AnyRef, id_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader
+from jsbackup.repository.write.pending_acks import decode_pending
+from jsbackup.repository.write.raw_snapshot import read_piece
+from jsbackup.stores.base import ObjectInfo
+
+__all__ = [
+    "Checker",
+    "Level",
+    "ObjectFlaw",
+    "Problem",
+    "ProblemKind",
+    "Stocked",
+    "Verifier",
+    "check_manifest",
+    "check_object",
+    "check_segment",
+    "verify_backup",
+    "weight_of",
+]
+
+_THREADS = 2
+
+
+class Level(StrEnum):
+    MANIFEST = "manifest"
+    OBJECTS = "objects"
+    DATA = "data"
+
+
+class ProblemKind(StrEnum):
+    MISSING = "missing"
+    UNREADABLE = "unreadable"  # the store's fault, perhaps for now only
+    DAMAGED = "damaged"
+    INCONSISTENT = "inconsistent"  # the manifest contradicts itself
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, where. `first_seq` to `last_seq` (0 if none) are lost, `messages` in number.
+
+    `key` is the object's; for a manifest that contradicts itself, the manifest's. `cause` is what was raised,
+    if anything was.
+    """
+
+    kind: ProblemKind
+    stream: str
+    key: str
+    problem: str
+    first_seq: int = 0
+    last_seq: int = 0
+    messages: int = 0
+    cause: JsBackupError | None = field(default=None, compare=False, repr=False)
+
+
+class Stocked(NamedTuple):
+    """An object that a backup names. `modified_seconds` is Unix time by the store's clock, None where it is missing or
+    has another size."""
+
+    size: int
+    modified_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFlaw:
+    """What is wrong with an object, whoever names it."""
+
+    kind: ProblemKind
+    text: str
+    cause: JsBackupError | None = None
+
+
+class Checker(Protocol):
+    """Checks objects elsewhere, many at a time; gives what is wrong with each, None for nothing, in their order."""
+
+    def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterable[ObjectFlaw | None]: ...
+
+
+class Verifier:
+    """One run over any number of backups. With a `checker`, all that a backup has to be read of goes to it at once.
+
+    `stock` are the objects that they name, by an id of `ID_BYTES` bytes that stands for key, size, SHA-256 and what is
+    said of the content; `sound` those that were checked and are right, `damaged` those that are not. All three grow
+    with the run. Holds some 600 bytes for each object, and in each thread one object (up to some 100 MB).
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        level: Level,
+        *,
+        progress: Progress | None = None,
+        threads: int = _THREADS,
+        checker: Checker | None = None,
+    ) -> None:
+        self._objects = objects
+        self._checker = checker
+        self._level = level
+        self._progress = progress or NullProgress()
+        self._threads = threads
+        self._only: Collection[bytes] | None = None
+        self._folders: dict[str, dict[str, ObjectInfo]] = {}
+        self._flaws: dict[bytes, ObjectFlaw] = {}
+        self.stock: dict[bytes, Stocked] = {}
+        self.sound: set[bytes] = set()
+
+    @property
+    def level(self) -> Level:
+        return self._level
+
+    @property
+    def damaged(self) -> Collection[bytes]:
+        return self._flaws.keys()
+
+    def limit_to(self, chosen: Collection[bytes]) -> None:
+        """Read no other objects than these. Those that are missing or have a wrong size are found all the same."""
+        self._only = chosen
+
+    def take_stock(self, manifest: Manifest) -> frozenset[bytes]:
+        """Look at what a backup names, and read none of it. Gives the objects that no backup before it has named.
+
+        Raises `StoreError` if the store cannot be listed.
+        """
+        return frozenset(name for stream in manifest.streams for name in self._look_up(_refs_of(stream)))
+
+    def check(self, manifest: Manifest) -> Iterator[Problem]:
+        """Check one backup and give its problems, in the order of the manifest.
+
+        Raises:
+            KeyUnavailable: it is encrypted, and no key that opens it was given (level data).
+            StoreError: the store cannot be listed, so nothing can be said.
+        """
+        yield from check_manifest(manifest)
+        if self._checker is not None:
+            self._check_elsewhere(manifest, self._checker)
+        for stream in manifest.streams:
+            yield from self._check_stream(stream)
+
+    def _check_elsewhere(self, manifest: Manifest, checker: Checker) -> None:
+        due: dict[bytes, AnyRef] = {}
+        for stream in manifest.streams:
+            refs = _refs_of(stream)
+            self._look_up(refs)
+            due |= {name: ref for name, ref in refs.items() if self._is_due(name)}
+        for name, flaw in zip(due, checker(list(due.values()), self._level), strict=True):
+            self._take(name, flaw)
+
+    def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
+        refs = _refs_of(stream)
+        self._look_up(refs)
+        due = {name: ref for name, ref in refs.items() if self._is_due(name)}
+        weights = [weight_of(ref) for ref in due.values()]
+        if due:
+            self._progress.start(stream.name, sum(size for size, _ in weights), sum(count for _, count in weights))
+        checks = (partial(check_object, self._objects, ref, self._level) for ref in due.values())
+        results = in_order(checks, self._threads)
+        try:
+            for name, ref in refs.items():
+                if name in due:
+                    flaw = next(results)
+                    self._progress.advance(stream.name, *weight_of(ref))
+                    self._take(name, flaw)
+                if name in self._flaws:
+                    yield _problem(stream.name, ref, self._flaws[name])
+        finally:
+            results.close()
+            if due:
+                self._progress.finish(stream.name)
+
+    def _take(self, name: bytes, flaw: ObjectFlaw | None) -> None:
+        if flaw is None:
+            self.sound.add(name)
+            return
+        self._flaws[name] = flaw
+        if flaw.kind is ProblemKind.DAMAGED:
+            self._objects.found_damaged.add(name)
+
+    def _is_due(self, name: bytes) -> bool:
+        if self._level is Level.MANIFEST or name in self.sound or name in self._flaws:
+            return False
+        return self._only is None or name in self._only
+
+    def _look_up(self, refs: dict[bytes, AnyRef]) -> list[bytes]:
+        """Put what is new into stock, with a flaw if it is not there."""
+        new = [name for name in refs if name not in self.stock]
+        for name in new:
+            ref = refs[name]
+            info = self._listed(ref.key.rpartition("/")[0]).get(ref.key)
+            right = info is not None and info.size == ref.size
+            self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
+            if info is None:
+                self._flaws[name] = ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+            elif not right:
+                text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
+                self._flaws[name] = ObjectFlaw(ProblemKind.DAMAGED, text)
+        return new
+
+    def _listed(self, folder: str) -> dict[str, ObjectInfo]:
+        """A folder as it was when the run first came across it: what its backups name was there before."""
+        if folder not in self._folders:
+            self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
+        return self._folders[folder]
+
+
+def verify_backup(
+    objects: Objects,
+    manifest: Manifest,
+    level: Level,
+    *,
+    progress: Progress | None = None,
+    threads: int = _THREADS,
+    checker: Checker | None = None,
+) -> Iterator[Problem]:
+    """The problems of one backup alone. Arguments as of `Verifier`; raises as `Verifier.check`."""
+    yield from Verifier(objects, level, progress=progress, threads=threads, checker=checker).check(manifest)
+
+
+def check_manifest(manifest: Manifest) -> list[Problem]:
+    """Whether the numbers of a manifest agree with each other."""
+    key = layout.manifest_key(manifest.id)
+    return [
+        Problem(ProblemKind.INCONSISTENT, stream.name, key, text)
+        for stream in manifest.streams
+        for text in _contradictions(stream)
+    ]
+
+
+def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Problem]:
+    """Whether a segment is stored whole and holds the messages that its reference names.
+
+    Raises nothing but `KeyUnavailable`.
+    """
+    flaw = check_object(objects, ref, Level.DATA)
+    return [] if flaw is None else [_problem(stream, ref, flaw)]
+
+
+def _contradictions(stream: StreamBackup) -> Iterator[str]:
+    for before, after in pairwise(stream.segments):
+        if after.first_seq <= before.last_seq:
+            yield f"segment {after.key} begins before the previous one ends"
+    for ref in stream.segments:
+        if ref.messages > ref.last_seq - ref.first_seq + 1:
+            yield f"segment {ref.key} has more messages than sequences"
+    if not stream.opaque:
+        total, captured = total_of(stream.segments), stream.captured
+        said = (captured.messages, captured.bytes, captured.first_seq, captured.last_seq)
+        if said != (total.messages, total.bytes, total.first_seq, total.last_seq):
+            yield "the segments do not add up to what was captured"
+        if total.digest != stream.digest:
+            yield "the segments do not match the digest of the stream"
+
+
+def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | None:
+    """What is wrong with an object. Raises nothing but `KeyUnavailable`."""
+    try:
+        if level is not Level.DATA:
+            objects.fetch_sealed(ref)
+        elif isinstance(ref, SegmentRef):
+            for _ in SegmentReader(objects).prove(ref):
+                pass
+        elif isinstance(ref, OpaqueRef):
+            read_piece(objects, ref)
+        else:
+            decode_pending(objects.fetch(ref))
+    except IntegrityError as error:
+        missing = isinstance(error.__cause__, ObjectNotFound)
+        return ObjectFlaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
+    except (StoreError, UnsupportedError) as error:
+        _forget_frames(error)
+        return ObjectFlaw(ProblemKind.UNREADABLE, error.message, error)
+    return None
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """An error that is kept would keep the object that was read when it was raised."""
+    while error is not None:
+        error.with_traceback(None)
+        error = error.__cause__ or error.__context__
+
+
+def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
+    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
+    refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
+    return {id_of(ref): ref for ref in refs}
+
+
+def weight_of(ref: AnyRef) -> tuple[int, int]:
+    """What an object counts for in progress: bytes and messages."""
+    return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
+
+
+def _problem(stream: str, ref: AnyRef, flaw: ObjectFlaw) -> Problem:
+    if isinstance(ref, SegmentRef):
+        lost = (ref.first_seq, ref.last_seq, ref.messages)
+        return Problem(flaw.kind, stream, ref.key, flaw.text, *lost, cause=flaw.cause)
+    return Problem(flaw.kind, stream, ref.key, flaw.text, cause=flaw.cause)

@@ -1,0 +1,1 @@
+"""Keys, sealing and signatures of a repository that is encrypted, signed, or both."""

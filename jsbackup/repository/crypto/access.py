@@ -1,0 +1,113 @@
+"""What the keys that were given open in a repository, and whether its descriptor can be believed.
+
+The descriptor, like everything, is what the store says it is. So it is held against what does not come from the store:
+
+    a writer key        names the repository and its authority, and tells whether it is encrypted; what the authority
+                        has signed about this writer names the recipient
+    an identity         leads to the repository's secret, and from there to recipient and authority
+    an expected signer  is the authority
+
+and where they differ nothing is read and nothing written. A key for what claims to be a plain repository is refused,
+too: a store that shows a plain one in place of an encrypted one must not be given plain messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.encryption import AgeSealing, EncryptedEnvelope, SignedEnvelope
+from jsbackup.repository.crypto.keys import GivenKeys, open_secret
+from jsbackup.repository.crypto.sealing import PLAIN, Sealing
+from jsbackup.repository.crypto.secret import DocumentsSecret, RepositorySecret
+from jsbackup.repository.crypto.signing import Signers
+from jsbackup.repository.crypto.writer_key import WriterKey
+from jsbackup.repository.crypto.writers import load_signers
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.documents import BARE, Envelope
+from jsbackup.stores.base import Store
+
+__all__ = ["Access", "open_access"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How content and documents are read and written with the keys there are.
+
+    `secret` is there where a key was given that reads an encrypted repository.
+    """
+
+    sealing: Sealing = PLAIN
+    envelope: Envelope = BARE
+    secret: RepositorySecret | None = None
+
+
+def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Access:
+    """What `given` opens; where it opens nothing, reading raises `KeyUnavailable` when it comes to it.
+
+    Raises:
+        KeyUnavailable: a key was given, and it is another repository's.
+        IntegrityError: the descriptor is not what the keys say it should be.
+        UsageError: an identity was given for a plain repository.
+        StoreError: the store does not answer.
+    """
+    _believe(descriptor, given)
+    if descriptor.authority is None:
+        return Access()
+    secret = open_secret(store, descriptor, given) if descriptor.recipient and given.reads else None
+    signers = load_signers(store, descriptor)
+    why = None if given.writer is None else _why_not(given.writer, signers)
+    writer = given.writer if why is None else None
+    signed = SignedEnvelope(signers, None if writer is None else writer.signatory, why)
+    if descriptor.recipient is None:
+        return Access(PLAIN, signed)
+    recipient = age.parse_recipient(descriptor.recipient)
+    documents = secret.documents if secret else _documents(given.writer)
+    sealing = AgeSealing(
+        recipient,
+        None if documents is None else documents.names,
+        None if secret is None else secret.identity,
+        writes=writer is not None,
+    )
+    return Access(sealing, EncryptedEnvelope(signed, recipient, documents), secret)
+
+
+def _believe(descriptor: Descriptor, given: GivenKeys) -> None:
+    writer = given.writer
+    if writer is not None and writer.repository != descriptor.id:
+        raise KeyUnavailable(
+            f"the writer key is that of the repository {writer.repository}, and this one is {descriptor.id[:64]}",
+            hint="Give the key that was made with this repository.",
+        )
+    expected = {given.expect_signer, writer.authority if writer else None} - {None}
+    if expected - {descriptor.authority}:
+        raise IntegrityError(
+            f"{layout.DESCRIPTOR} names another authority for signatures than the one expected",
+            hint="Do not write to it or restore from it before you know why.",
+        )
+    if writer is not None and (writer.documents is None) != (descriptor.recipient is None):
+        raise IntegrityError(f"{layout.DESCRIPTOR} has been replaced: its encryption setting is not the original one")
+    if given.reads and descriptor.recipient is None:
+        raise UsageError(
+            "an identity or a passphrase was given, and the repository is not encrypted",
+            hint="If it should not be, leave them out (see JSBACKUP_IDENTITY and JSBACKUP_PASSPHRASE, too).",
+        )
+
+
+def _documents(writer: WriterKey | None) -> DocumentsSecret | None:
+    return DocumentsSecret(writer.documents) if writer and writer.documents else None
+
+
+def _why_not(writer: WriterKey, signers: Signers) -> KeyUnavailable | None:
+    """Why nothing can be signed with this key; None if it can."""
+    signer = writer.signatory.public
+    if signer in signers.current:
+        return None
+    if signer in signers.replaced:
+        return KeyUnavailable("the writer key has been replaced by another one", hint="Give the new one.")
+    return KeyUnavailable(
+        f"the repository does not know the writer key: {layout.writer_key(signer)} is missing or damaged",
+        hint="Restore the object from a copy, or make a new key with `jsbackup key replace-writer`.",
+    )

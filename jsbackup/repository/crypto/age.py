@@ -1,0 +1,220 @@
+"""age, the encryption format of `age-encryption.org/v1`, by pyrage: the one place that knows the library.
+
+An age file has a header, with a stanza for each recipient that holds the file's key for that one alone, and the content
+in authenticated blocks of 64 KiB. It does not expand: decrypting gives less than the file has. What is wrong with one
+is told apart: no stanza is for any identity at hand (`KeyUnavailable`), or the file is damaged (`FormatError`).
+The work that a passphrase costs is written in the file; the library refuses what would take minutes.
+
+No message of this module repeats what it was given: a secret may stand where a public key belongs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyrage
+from pyrage import passphrase as _passphrase
+from pyrage import ssh, x25519
+
+from jsbackup.errors import FormatError, KeyUnavailable, UsageError
+from jsbackup.formats.paged import PagedFile
+from jsbackup.stores.base import Data
+
+__all__ = [
+    "Identity",
+    "Recipient",
+    "decrypt",
+    "decrypt_with_passphrase",
+    "encrypt",
+    "encrypt_content",
+    "encrypt_with_passphrase",
+    "identity_of",
+    "needs_passphrase",
+    "parse_identities",
+    "parse_recipient",
+    "random_identity",
+]
+
+_MAGIC = b"age-encryption.org/v1\n"
+_ARMOR = b"-----BEGIN AGE ENCRYPTED FILE-----"
+_SCRYPT = b"-> scrypt "
+_SSH_KEY = "-----BEGIN "
+_SECRET = "AGE-SECRET-KEY-1"
+# What the library says when no stanza is for any of the identities; a test holds it to that.
+_NO_MATCH = "No matching keys found"
+
+# More than a header, and 16 bytes for each block of 64 KiB.
+_ROOM_BYTES = 1 << 20
+
+_BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Who can read. `label` names it in a key of the store: the recipient itself, or an SSH key's fingerprint."""
+
+    label: str
+    key: Any
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """What reads. `text` is the secret itself, or None for an SSH key; `recipient` belongs to it, None for SSH."""
+
+    key: Any
+    text: str | None = None
+    recipient: Recipient | None = None
+
+
+def identity_of(seed: bytes) -> Identity:
+    """The X25519 identity of 32 secret bytes, whatever they are."""
+    return _x25519(_bech32("age-secret-key-", seed).upper())
+
+
+def random_identity() -> Identity:
+    """One that nobody else has and that is gone with the process."""
+    return _x25519(str(x25519.Identity.generate()))
+
+
+def _x25519(text: str) -> Identity:
+    try:
+        key = x25519.Identity.from_str(text)
+    except pyrage.IdentityError:
+        raise UsageError("the age identity is damaged", hint="It has 74 characters, AGE-SECRET-KEY-1 first.") from None
+    public = key.to_public()
+    return Identity(key, str(key), Recipient(str(public), public))
+
+
+def parse_recipient(text: str) -> Recipient:
+    """`age1…`, or an SSH public key as `ssh-ed25519 …` or `ssh-rsa …`. `UsageError` for anything else."""
+    text = text.strip()
+    try:
+        if text.startswith(("ssh-ed25519 ", "ssh-rsa ")):
+            kind, blob, *_ = text.split()
+            digest = hashlib.sha256(base64.b64decode(blob, validate=True)).hexdigest()
+            return Recipient(f"{kind}-{digest[:16]}", ssh.Recipient.from_str(text))
+        public = x25519.Recipient.from_str(text)
+    except (pyrage.RecipientError, ValueError):
+        hint = "A recipient is the age1… that age-keygen prints, or an SSH public key of type ssh-ed25519 or ssh-rsa."
+        if text.upper().startswith(_SECRET):
+            hint = "This is a secret identity. Give its public part, as `age-keygen -y` prints it."
+        raise UsageError("not an age recipient", hint=hint) from None
+    return Recipient(text, public)
+
+
+def parse_identities(text: str, what: str) -> list[Identity]:
+    """The identities of a file as age has it: one a line, `#` begins a comment; or an SSH private key.
+
+    `what` names the file's role in errors. Raises `UsageError` if there is none, or one that cannot be used.
+    """
+    if text.lstrip().startswith(_SSH_KEY):
+        return [_ssh_identity(text.lstrip(), what)]
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if any(line.startswith("AGE-PLUGIN-") for line in lines):
+        raise UsageError(f"the {what} is for a plugin of age, which jsbackup does not run")
+    if not lines or not all(line.upper().startswith(_SECRET) for line in lines):
+        raise UsageError(
+            f"the {what} holds no identity", hint="An identity is the AGE-SECRET-KEY-1… that age-keygen makes."
+        )
+    return [_x25519(line) for line in lines]
+
+
+def _ssh_identity(text: str, what: str) -> Identity:
+    try:
+        return Identity(ssh.Identity.from_buffer(text.encode()))
+    except pyrage.IdentityError as error:
+        hint = "Take an age identity." if "must be decrypted" in str(error) else "It has to be an ed25519 or RSA key."
+        reason = "is an SSH key with a passphrase" if "must be decrypted" in str(error) else "is not a usable SSH key"
+        raise UsageError(f"the {what} {reason}", hint=hint) from None
+
+
+def encrypt(data: Data, recipients: Sequence[Recipient]) -> bytes:
+    """`data` for all of `recipients`. Holds both in memory."""
+    sealed: bytes = pyrage.encrypt(bytes(data), [recipient.key for recipient in recipients])
+    return sealed
+
+
+def encrypt_content(data: Data, recipients: Sequence[Recipient]) -> memoryview:
+    """The same without a copy of `data`, into memory that is given back at once: for what is large."""
+    sealed = PagedFile(memoryview(data).nbytes + _ROOM_BYTES)
+    pyrage.encrypt_io(_Reader(data), sealed, [recipient.key for recipient in recipients])
+    return sealed.content()
+
+
+class _Reader:
+    """Bytes as the library asks for them, a few KiB at a time."""
+
+    def __init__(self, data: Data) -> None:
+        self._rest = memoryview(data).cast("B")
+
+    def read(self, size: int) -> bytes:
+        piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return piece
+
+
+def decrypt(data: bytes, identities: Sequence[Identity], what: str) -> bytes:
+    """Raises `KeyUnavailable` if it is for none of `identities`, `FormatError` if it is damaged or not an age file."""
+    try:
+        opened: bytes = pyrage.decrypt(data, [identity.key for identity in identities])
+    except pyrage.DecryptError as error:
+        raise _wrong(error, what) from None
+    return opened
+
+
+def needs_passphrase(data: bytes) -> bool:
+    """Whether this is an age file that takes a passphrase."""
+    if data.startswith(_ARMOR):
+        try:
+            data = base64.b64decode(b"".join(data.split(b"\n")[1:3]), validate=True)
+        except binascii.Error:
+            return False
+    return data.startswith(_MAGIC + _SCRYPT)
+
+
+def encrypt_with_passphrase(data: bytes, passphrase: str) -> bytes:
+    """Takes a second or two: that is what makes guessing slow."""
+    sealed: bytes = _passphrase.encrypt(data, passphrase)
+    return sealed
+
+
+def decrypt_with_passphrase(data: bytes, passphrase: str, what: str) -> bytes:
+    """Raises `KeyUnavailable` if it is another passphrase's, `FormatError` if it is damaged or asks for too much work.
+
+    The two cannot always be told apart: a damaged stanza looks like another passphrase.
+    """
+    try:
+        opened: bytes = _passphrase.decrypt(data, passphrase)
+    except pyrage.DecryptError as error:
+        if str(error) == "Decryption failed":
+            raise KeyUnavailable(f"the passphrase does not open {what}") from None
+        raise _wrong(error, what) from None
+    return opened
+
+
+def _wrong(error: pyrage.DecryptError, what: str) -> KeyUnavailable | FormatError:
+    if str(error) == _NO_MATCH:
+        return KeyUnavailable(f"{what} is encrypted for other keys")
+    return FormatError(f"{what} is damaged or not an age file: {' '.join(str(error).split())[:100]}")
+
+
+def _bech32(prefix: str, data: bytes) -> str:
+    """BIP 173; the form of age's keys."""
+    bits = "".join(f"{byte:08b}" for byte in data)
+    bits += "0" * (-len(bits) % 5)
+    values = [int(bits[at : at + 5], 2) for at in range(0, len(bits), 5)]
+    expanded = [ord(c) >> 5 for c in prefix] + [0] + [ord(c) & 31 for c in prefix]
+    check = 1
+    for value in [*expanded, *values, *bytes(6)]:
+        top = check >> 25
+        check = (check & 0x1FFFFFF) << 5 ^ value
+        for bit, generator in enumerate((0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)):
+            check ^= generator if top >> bit & 1 else 0
+    check ^= 1
+    values += [check >> 5 * (5 - at) & 31 for at in range(6)]
+    return f"{prefix}1{''.join(_BECH32[value] for value in values)}"

@@ -1,0 +1,147 @@
+"""How objects and documents are sealed where the repository is encrypted, signed, or both.
+
+Content (segments, pending sets, opaque pieces) is encrypted to the repository's recipient, so that whoever writes
+cannot read it; and to an identity that lives as long as the process, because a backup may have to read what it has just
+stored. Documents are signed, then encrypted to the repository's recipient and to that of the secret that writers have.
+
+Whether a key fits is known before anything is read (`access.py`): where it does, an object that it does not open is
+damaged or foreign, and that is an `IntegrityError`. `KeyUnavailable` means that the key was not given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import NoReturn
+
+from jsbackup.errors import FormatError, IntegrityError, KeyUnavailable
+from jsbackup.repository import layout
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NEEDS_WRITER
+from jsbackup.repository.crypto.secret import DocumentsSecret
+from jsbackup.repository.crypto.signing import Signatory, Signers, sign_document
+from jsbackup.stores.base import Data
+
+__all__ = ["AgeSealing", "EncryptedEnvelope", "SignedEnvelope"]
+
+SUFFIX = ".age"
+
+
+class AgeSealing:
+    """Content. `names` is None where nobody gave a key, `identity` where nobody gave one that reads."""
+
+    suffix = SUFFIX
+    # Two recipients and what age adds at random take some 500 bytes.
+    head_bytes = 4 << 10
+
+    def __init__(self, recipient: age.Recipient, names: bytes | None, identity: age.Identity | None, *, writes: bool):
+        run = age.random_identity()
+        assert run.recipient is not None
+        self._recipients = [recipient, run.recipient]
+        self._identities = [identity or run, run]
+        self._reads = identity is not None
+        self._names = names
+        self._writes = writes
+
+    def name(self, digest: str) -> str:
+        return self._hmac(f"digest\0{digest}")
+
+    def folder(self, name: str, incarnation: str) -> str:
+        hidden = self._hmac(f"stream\0{name}")[:32], self._hmac(f"incarnation\0{name}\0{incarnation}")[:8]
+        return layout.stream_folder(*hidden)
+
+    def seal(self, data: Data) -> Data:
+        if not self._writes:
+            _no_writer()
+        return age.encrypt_content(data, self._recipients)
+
+    def opens(self, head: bytes) -> bool:
+        try:
+            age.decrypt(head, self._identities, "")
+        except KeyUnavailable:
+            return False
+        except FormatError:  # not whole, or damaged
+            return True
+        return True
+
+    def unseal(self, key: str, data: bytes) -> bytes:
+        try:
+            return age.decrypt(data, self._identities, f"object {key}")
+        except KeyUnavailable:
+            if self._reads:
+                raise _foreign(f"object {key}") from None
+            raise KeyUnavailable(
+                f"object {key} is encrypted, and no key that reads messages was given", hint=NEEDS_IDENTITY
+            ) from None
+
+    def _hmac(self, text: str) -> str:
+        if self._names is None:
+            _no_writer()
+        return hmac.new(self._names, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+class SignedEnvelope:
+    """Documents with a signature. `signatory` is None for those who cannot sign; `why` says why."""
+
+    suffix = ""
+
+    def __init__(self, signers: Signers, signatory: Signatory | None, why: KeyUnavailable | None = None) -> None:
+        self._signers = signers
+        self._signatory = signatory
+        self._why = why
+
+    def ensure_writable(self) -> None:
+        self._signs()
+
+    def wrap(self, key: str, data: Data) -> Data:
+        return sign_document(self._signs(), self._signers.repository, key, data)
+
+    def _signs(self) -> Signatory:
+        if self._signatory is None:
+            raise self._why or KeyUnavailable(
+                "what is written to this repository is signed, and no writer key was given", hint=NEEDS_WRITER
+            )
+        return self._signatory
+
+    def unwrap(self, key: str, data: bytes) -> bytes:
+        return self._signers.read(key, data)
+
+
+class EncryptedEnvelope:
+    """Documents with a signature inside and an encryption outside. `documents` is None where nobody gave a key."""
+
+    suffix = SUFFIX
+
+    def __init__(self, signed: SignedEnvelope, recipient: age.Recipient, documents: DocumentsSecret | None) -> None:
+        self._signed = signed
+        self._identity = documents.identity if documents else None
+        self._recipient = recipient
+
+    def ensure_writable(self) -> None:
+        self._signed.ensure_writable()
+
+    def wrap(self, key: str, data: Data) -> Data:
+        signed = self._signed.wrap(key, data)
+        if self._identity is None or self._identity.recipient is None:
+            _no_writer()
+        return age.encrypt(signed, [self._recipient, self._identity.recipient])
+
+    def unwrap(self, key: str, data: bytes) -> bytes:
+        if self._identity is None:
+            raise KeyUnavailable(
+                "the repository is encrypted, and no key was given",
+                hint="Give --writer-key FILE for backups, lists and checks, --identity FILE to read messages.",
+            )
+        try:
+            opened = age.decrypt(data, [self._identity], f"{key}{SUFFIX}")
+        except KeyUnavailable:
+            raise _foreign(f"{key}{SUFFIX}") from None
+        return self._signed.unwrap(key, opened)
+
+
+def _foreign(what: str) -> IntegrityError:
+    return IntegrityError(f"{what} is damaged, or was not encrypted for this repository")
+
+
+def _no_writer() -> NoReturn:
+    raise KeyUnavailable("nothing can be written to this repository without its writer key", hint=NEEDS_WRITER)

@@ -1,0 +1,281 @@
+"""Who can read an encrypted repository: objects below `keys/`, each the repository's identity, encrypted for one.
+
+    keys/age1…-<8 digits>.age                 for an age recipient, which the key names
+    keys/ssh-ed25519-<16 digits>-….age        for an SSH key, by the beginning of SHA-256 over it (or ssh-rsa-…)
+    keys/passphrase-<6 digits>-….age          for whoever knows a passphrase
+
+What is inside is a file of age identities, so the public tool opens everything, in two steps:
+
+    age -d -i my.key keys/….age > repository.key
+    age -d -i repository.key segments/…/….parquet.age > segment.parquet
+
+Adding a key takes one that opens the repository already. Removing one takes nothing but the right to delete; it keeps
+nobody out who has read the object before: what is encrypted stays encrypted to the same identity.
+
+What a thief can do with a stolen key, who has the store as well:
+
+    an identity, a passphrase   reads every message, past and to come, and can make himself a writer
+    the writer key              reads manifests and catalogs (names, configurations, counts, times; no message), and
+                                signs backups of his own, until it is replaced (`writers.py`); reading cannot be undone
+    neither                     sees sizes, times, numbers of objects and sequences; can delete and bring back what was
+                                there before, which `verify` mostly notices (`checks/manifest_chain.py`); can give
+                                a reader who pins nothing another repository altogether: hence --expect-signer
+    the host that makes backups  has the writer key, and what passes through it from then on
+
+A writer key that was replaced, or an identity that was removed, calls for a new repository and `jsbackup copy` if the
+thief may have had both it and the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from jsbackup.errors import (
+    FormatError,
+    IntegrityError,
+    JsBackupError,
+    KeyUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    UsageError,
+)
+from jsbackup.repository import layout
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.secret import RepositorySecret
+from jsbackup.repository.crypto.writer_key import WriterKey, decode_writer_key
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.stores.base import Store
+
+__all__ = [
+    "NEEDS_IDENTITY",
+    "NEEDS_WRITER",
+    "NO_KEYS",
+    "GivenKeys",
+    "WrappedIdentity",
+    "list_identities",
+    "needed",
+    "open_secret",
+    "put_identity",
+    "put_passphrase",
+    "read_identities",
+    "read_keys",
+    "remove_identity",
+]
+
+NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
+NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
+
+# An identity for an RSA key takes some 700 bytes.
+_MAX_BYTES = 64 << 10
+# To bound what a hostile store can have us read.
+_MOST_IDENTITIES = 5000
+
+# Each may cost seconds of work. Others than those that are there first may be somebody's who can only put objects.
+_MOST_PASSPHRASES = 16
+
+_PASSPHRASE = "passphrase-"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GivenKeys:
+    """What the user gave. `expect_signer` is the authority's public key, 64 hex digits; not a secret."""
+
+    writer: WriterKey | None = None
+    identities: tuple[age.Identity, ...] = ()
+    passphrase: str | None = None
+    expect_signer: str | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether something was given that may read messages."""
+        return bool(self.identities) or self.passphrase is not None
+
+
+NO_KEYS = GivenKeys()
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedIdentity:
+    """The repository's identity for one who may read. `created_seconds` is Unix time by the store's clock."""
+
+    key: str
+    whom: str
+    created_seconds: float
+
+    @property
+    def id(self) -> str:
+        return self.key.removeprefix(layout.KEYS).removesuffix(".age")
+
+
+def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age.Identity, ...]:
+    """What an identity file holds; `passphrase` is for one that is encrypted itself. Raises `UsageError`."""
+    if age.needs_passphrase(data):
+        if passphrase is None:
+            raise UsageError(f"the {what} takes a passphrase", hint="Give it with --passphrase-file.")
+        try:
+            data = age.decrypt_with_passphrase(data, passphrase, f"the {what}")
+        except FormatError as error:
+            raise UsageError(error.message) from None
+    try:
+        return tuple(age.parse_identities(data.decode(), what))
+    except UnicodeDecodeError:
+        raise UsageError(f"the {what} holds no identity") from None
+
+
+def read_keys(
+    writer_key: bytes | None, identity: bytes | None, passphrase: bytes | None, expect_signer: str | None
+) -> GivenKeys:
+    """Keys from the files that hold them. Raises `UsageError` for what is no key."""
+    secret = None if passphrase is None else _as_text(passphrase, "passphrase").rstrip("\r\n")
+    writer = None if writer_key is None else decode_writer_key(_as_text(writer_key, "writer key"), "writer key")
+    identities = read_identities(identity, secret, "identity") if identity else ()
+    return GivenKeys(writer, identities, secret, expect_signer)
+
+
+def _as_text(secret: bytes, what: str) -> str:
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:  # not chained: it holds the secret
+        raise UsageError(f"the {what} is no text") from None
+
+
+def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
+    """All of them, in the order of their keys."""
+    found = []
+    for info in store.list(layout.KEYS):
+        whom = info.key.removeprefix(layout.KEYS)[: -len("-00000000.age")]
+        if layout.kind_of(info.key) is layout.ObjectKind.IDENTITY and info.key == layout.identity_key(
+            whom, descriptor.id
+        ):
+            found.append(WrappedIdentity(info.key, whom, info.modified_seconds))
+    return found
+
+
+def put_identity(store: Store, repository_id: str, secret: RepositorySecret, recipient: age.Recipient) -> str:
+    """Let `recipient` read; gives the object's key. `UsageError` if it can already."""
+    return _put(store, repository_id, recipient.label, age.encrypt(_text(secret, repository_id), [recipient]))
+
+
+def put_passphrase(
+    store: Store, repository_id: str, secret: RepositorySecret, passphrase: str, *, random: bytes
+) -> str:
+    """Let whoever knows `passphrase` read; `random` is three bytes. Gives the object's key. Takes a second or two."""
+    if not passphrase:
+        raise UsageError("the passphrase is empty")
+    data = age.encrypt_with_passphrase(_text(secret, repository_id), passphrase)
+    return _put(store, repository_id, _PASSPHRASE + random[:3].hex(), data)
+
+
+def _text(secret: RepositorySecret, repository_id: str) -> bytes:
+    return f"# the identity of the jsbackup repository {repository_id}\n{secret.identity.text}\n".encode()
+
+
+def _put(store: Store, repository_id: str, whom: str, data: bytes) -> str:
+    key = layout.identity_key(whom, repository_id)
+    try:
+        store.put(key, data)
+    except ObjectExists:
+        raise UsageError(f"{whom} can read the repository already") from None
+    return key
+
+
+def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedIdentity:
+    """Remove the one whose id begins with `text`. `UsageError` if that is not exactly one, or if it is the last."""
+    identities = list_identities(store, descriptor)
+    found = [one for one in identities if text and one.id.startswith(text)]
+    if len(found) != 1:
+        shown = "several keys begin" if found else "no key begins"
+        raise UsageError(f"{shown} with {text[:80]!r}", hint="See `jsbackup key list`.")
+    if len(identities) == 1:
+        raise UsageError("that is the last key: without it nobody can read the repository", hint="Add another first.")
+    store.delete(found[0].key)
+    return found[0]
+
+
+def needed(secret: RepositorySecret | None) -> RepositorySecret:
+    """The secret of an encrypted repository for what cannot be done without. Raises `KeyUnavailable`."""
+    if secret is None:
+        raise KeyUnavailable("this takes a key that reads the repository", hint=NEEDS_IDENTITY)
+    return secret
+
+
+def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
+    """The secret of an encrypted repository.
+
+    Raises:
+        KeyUnavailable: nothing of what was given opens it.
+        IntegrityError: what it should open is damaged, or opens something else.
+        StoreError: the store does not answer.
+    """
+    for identity in given.identities:  # the repository's own, as `age -d` brings it out of an object in `keys/`
+        if identity.recipient is not None and identity.recipient.label == descriptor.recipient:
+            return _proved(identity, descriptor, layout.DESCRIPTOR)
+    damage: JsBackupError | None = None
+    labels = _labels(given.identities)
+    for wrapped in _worth_trying(list_identities(store, descriptor), given, labels):
+        try:
+            return _open(store, wrapped, descriptor, given)
+        except (KeyUnavailable, ObjectNotFound):
+            continue
+        except IntegrityError as error:  # another one may do
+            # Whatever somebody puts there for others is nothing that we miss.
+            if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
+                damage = damage or error
+    if damage is not None:
+        raise damage
+    raise KeyUnavailable(
+        "no identity or passphrase that was given opens the repository",
+        hint="`jsbackup key list` says for whom it is encrypted.",
+    )
+
+
+def _labels(identities: Sequence[age.Identity]) -> frozenset[str]:
+    return frozenset(identity.recipient.label for identity in identities if identity.recipient is not None)
+
+
+def _worth_trying(
+    wrapped_ones: Sequence[WrappedIdentity], given: GivenKeys, labels: Collection[str]
+) -> Iterator[WrappedIdentity]:
+    """First what is named after an identity that was given; of the rest first what was there first. Passphrases come
+    last, for they cost most."""
+    oldest_first = sorted(wrapped_ones, key=lambda one: (one.whom not in labels, one.created_seconds, one.key))
+    if given.identities:
+        others = [one for one in oldest_first if not one.whom.startswith(_PASSPHRASE)]
+        yield from others[:_MOST_IDENTITIES]
+    if given.passphrase is not None:
+        yield from [one for one in oldest_first if one.whom.startswith(_PASSPHRASE)][:_MOST_PASSPHRASES]
+
+
+def _open(store: Store, wrapped: WrappedIdentity, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
+    data = store.get_range(wrapped.key, 0, _MAX_BYTES)
+    if wrapped.whom.startswith(_PASSPHRASE):
+        if given.passphrase is None:
+            raise KeyUnavailable("no passphrase was given")
+        text = age.decrypt_with_passphrase(data, given.passphrase, wrapped.key)
+    else:
+        text = _decrypt(data, wrapped, given.identities)
+    try:
+        identities = age.parse_identities(text.decode(), wrapped.key)
+    except (UsageError, UnicodeDecodeError):
+        raise FormatError(f"{wrapped.key} holds no identity") from None
+    return _proved(identities[0], descriptor, wrapped.key)
+
+
+def _decrypt(data: bytes, wrapped: WrappedIdentity, identities: Sequence[age.Identity]) -> bytes:
+    try:
+        return age.decrypt(data, identities, wrapped.key)
+    except KeyUnavailable:
+        if wrapped.whom in _labels(identities):
+            raise IntegrityError(f"{wrapped.key} is damaged, or was encrypted for somebody else") from None
+        raise
+
+
+def _proved(identity: age.Identity, descriptor: Descriptor, key: str) -> RepositorySecret:
+    """The secret, if the descriptor is that of its repository: all that it says of keys comes from the secret."""
+    if identity.recipient is None or identity.recipient.label != descriptor.recipient:
+        raise IntegrityError(f"{key} and {layout.DESCRIPTOR} do not belong together: one of them has been exchanged")
+    secret = RepositorySecret(identity)
+    if secret.authority.public != descriptor.authority:
+        raise IntegrityError(f"{layout.DESCRIPTOR} has been exchanged: it names another authority for signatures")
+    return secret

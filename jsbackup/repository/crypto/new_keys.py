@@ -1,0 +1,128 @@
+"""The secrets of a new repository that is signed or encrypted, and the objects that its keys begin with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectNotFound, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import NEEDS_WRITER, needed, put_identity, put_passphrase
+from jsbackup.repository.crypto.secret import RepositorySecret
+from jsbackup.repository.crypto.signing import Signatory
+from jsbackup.repository.crypto.writer_key import WriterKey
+from jsbackup.repository.crypto.writers import Writer, load_signers, put_writer
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.documents import Documents
+from jsbackup.stores.base import Store
+
+__all__ = ["Founding", "found", "put_keys", "replace_writer"]
+
+Random = Callable[[int], bytes]
+
+# What writers sign. Leases and lists of unused objects are not signed, and `keys/` is the authority's.
+_SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED, *layout.CHECKS)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Founding:
+    """What a repository begins with. `secret` is None where it is signed only; `writer_key` goes to its maker.
+
+    `passphrase` comes with the three random bytes that name its object.
+    """
+
+    authority: Signatory
+    writer_key: WriterKey
+    secret: RepositorySecret | None
+    recipients: tuple[age.Recipient, ...] = ()
+    passphrase: tuple[str, bytes] | None = None
+
+    @property
+    def recipient(self) -> str | None:
+        if self.secret is None:
+            return None
+        assert self.secret.identity.recipient is not None, "a repository's identity is an age identity"
+        return self.secret.identity.recipient.label
+
+
+def found(repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random) -> Founding:
+    """New secrets. Without recipients and passphrase nothing will be encrypted."""
+    signing = random(32)
+    if not recipients and passphrase is None:
+        signatory = Signatory(signing)
+        return Founding(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
+    if len({recipient.label for recipient in recipients}) < len(recipients):
+        raise UsageError("a recipient is given twice")
+    secret = RepositorySecret(age.identity_of(random(32)))
+    writer_key = WriterKey(repository_id, secret.authority.public, secret.documents.value, signing)
+    named = None if passphrase is None else (passphrase, random(3))
+    return Founding(secret.authority, writer_key, secret, tuple(recipients), named)
+
+
+def put_keys(store: Store, founding: Founding, created: str) -> None:
+    """Store everything that goes to `keys/`. The descriptor comes after it: until then there is no repository."""
+    repository = founding.writer_key.repository
+    if founding.secret is not None:
+        for recipient in founding.recipients:
+            put_identity(store, repository, founding.secret, recipient)
+        if founding.passphrase is not None:
+            passphrase, random = founding.passphrase
+            put_passphrase(store, repository, founding.secret, passphrase, random=random)
+    writer = Writer(repository, founding.recipient, founding.writer_key.signatory.public, created)
+    put_writer(store, founding.authority, writer)
+
+
+def replace_writer(
+    store: Store,
+    descriptor: Descriptor,
+    documents: Documents,
+    secret: RepositorySecret | None,
+    *,
+    writer_key: WriterKey | None,
+    created: str,
+    random: Random,
+) -> tuple[WriterKey, Callable[[], None]]:
+    """A new writer key in place of all there are, and what to call to make it valid, once the key is kept safe.
+
+    Takes the secret of an encrypted repository; of a plain one, its first writer key. Everything that was signed before
+    and can still be read stays signed.
+
+    Raises:
+        KeyUnavailable: what it takes was not given.
+        UsageError: nothing is signed in this repository.
+        IntegrityError, StoreError: the repository cannot be read.
+    """
+    if descriptor.authority is None:
+        raise UsageError("the repository is neither encrypted nor signed, so it has no writer key")
+    signing = random(32)
+    if descriptor.recipient is not None:
+        secret = needed(secret)
+        authority, value = secret.authority, secret.documents.value
+    else:
+        authority, value = _first_writer(writer_key), None
+    key = WriterKey(descriptor.id, descriptor.authority, value, signing)
+    signed = dict(_signed(documents))
+    replaces = dict.fromkeys(sorted(load_signers(store, descriptor).current), signed)
+    writer = Writer(descriptor.id, descriptor.recipient, key.signatory.public, created, replaces)
+    return key, lambda: put_writer(store, authority, writer)
+
+
+def _first_writer(key: WriterKey | None) -> Signatory:
+    if key is None:
+        raise KeyUnavailable("it takes the first writer key of a plain repository to make another", hint=NEEDS_WRITER)
+    if key.signatory.public != key.authority:
+        raise KeyUnavailable("the writer key is not the first one of this repository", hint="Give that one.")
+    return key.signatory
+
+
+def _signed(documents: Documents) -> Iterator[tuple[str, str]]:
+    """Every document that can be read, with its SHA-256."""
+    for info in chain.from_iterable(map(documents.list, _SIGNED)):
+        with suppress(IntegrityError, ObjectNotFound):
+            data = documents.get(info.key, MAX_DOCUMENT_BYTES)
+            yield info.key, hashlib.sha256(data).hexdigest()

@@ -1,0 +1,134 @@
+"""Signatures of documents (Ed25519) and secrets that come from others (HKDF): all that asks `cryptography`.
+
+A signed document is its bytes, which end with a newline, and one more line:
+
+    {"signature":"<128 hex digits>","signer":"<64 hex digits: the public key>"}
+
+What is signed is not the document itself but these four lines, each with a newline at its end:
+
+    jsbackup document 1
+    <id of the repository>
+    <key of the document, without what encryption adds to it>
+    <SHA-256 of the document in hex>
+
+So a signature says which document it belongs to: the same bytes under another key, or in another repository, are
+signed by nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from jsbackup.errors import IntegrityError
+from jsbackup.stores.base import Data
+
+__all__ = [
+    "SIGNATURE_BYTES",
+    "Signatory",
+    "SignedDocument",
+    "Signers",
+    "claimed_signer",
+    "derive",
+    "read_signed",
+    "sign_document",
+]
+
+# Every signed document ends with this many bytes.
+_TAIL = re.compile(rb'\{"signature":"([0-9a-f]{128})","signer":"([0-9a-f]{64})"\}\n')
+SIGNATURE_BYTES = 221
+
+
+class Signatory:
+    """Whoever has the 32 secret bytes `seed`. `public` is its name, 64 hex digits."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, seed: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = self._key.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedDocument:
+    """A document whose signature is right. Whether `signer` may sign it is another question."""
+
+    data: bytes
+    signer: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Who signs in the repository `repository`.
+
+    The signatures of those who were replaced count for what there was then: document key → SHA-256 of the document.
+    """
+
+    repository: str
+    current: frozenset[str] = frozenset()
+    replaced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def read(self, key: str, data: bytes) -> bytes:
+        """The document in `data`. `IntegrityError` unless one of those who may has signed it as `key`."""
+        document = read_signed(self.repository, key, data)
+        if document.signer in self.current:
+            return document.data
+        if document.signer not in self.replaced:
+            raise IntegrityError(f"{key} is signed by a key that is none of this repository's: {document.signer}")
+        if self.replaced[document.signer].get(key) != document.sha256:
+            raise IntegrityError(f"{key} is signed by a key that had been replaced before: {document.signer}")
+        return document.data
+
+
+def sign_document(signatory: Signatory, repository: str, key: str, data: Data) -> bytes:
+    """`data` with its signature. It has to end with a newline, as JSON documents do here."""
+    whole = bytes(data)
+    assert whole.endswith(b"\n"), "a signature is a line of its own"
+    signature = signatory.sign(_statement(repository, key, whole)).hex()
+    return whole + f'{{"signature":"{signature}","signer":"{signatory.public}"}}\n'.encode()
+
+
+def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
+    """The document in `data`, if anybody at all has signed it as `key`. Raises `IntegrityError`."""
+    match = _TAIL.fullmatch(data, max(0, len(data) - SIGNATURE_BYTES))
+    if match is None:
+        raise IntegrityError(f"{key} is not signed, or damaged")
+    document = data[: match.start()]
+    try:
+        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(match[2].decode()))
+        public.verify(bytes.fromhex(match[1].decode()), _statement(repository, key, document))
+    except (InvalidSignature, ValueError):
+        raise IntegrityError(
+            f"{key} is not what was signed: it was changed, or put under this name by somebody else"
+        ) from None
+    return SignedDocument(document, match[2].decode())
+
+
+def claimed_signer(tail: bytes) -> str | None:
+    """Who claims to have signed a document that ends with these `SIGNATURE_BYTES`; nothing is checked."""
+    match = _TAIL.fullmatch(tail)
+    return match[2].decode() if match else None
+
+
+def _statement(repository: str, key: str, data: bytes) -> bytes:
+    return f"jsbackup document 1\n{repository}\n{key}\n{hashlib.sha256(data).hexdigest()}\n".encode()
+
+
+def derive(secret: bytes, info: str) -> bytes:
+    """32 bytes that come from a secret: HKDF with SHA-256 (RFC 5869), no salt."""
+    from cryptography.hazmat.primitives.hashes import SHA256  # plain repositories derive nothing
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), length=32, salt=None, info=info.encode()).derive(secret)

@@ -1,0 +1,169 @@
+"""Who signs: writers, each made one by the repository's authority.
+
+`keys/writer-<public key>.json` is a document that the authority has signed:
+
+    repository, recipient    which repository, and who can read what is encrypted there (null where nothing is)
+    signer                   the writer's public key
+    created                  when, RFC 3339
+    replaces                 for each writer whose key this one takes the place of: the documents that it had signed,
+                             key → SHA-256 of the document. Its signature counts for these and for nothing else, so a
+                             stolen key that was replaced signs nothing new, not under an old date either.
+
+The authority of an encrypted repository comes from its secret (`secret.py`), so whoever can read everything can replace
+a writer key that was lost. In a plain one it is the first writer key itself.
+
+Whoever only knows the public key of the authority (`--expect-signer`; it is in a writer key, and an identity leads to
+it) so knows all the writers and, by `recipient`, that the descriptor does not make them encrypt for somebody else.
+Objects in this place that the authority has not signed are nobody's business and passed over. All are looked at: one
+that is not seen may be the one that replaces a stolen key. Where somebody has put too many for that, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from jsbackup.errors import IntegrityError
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.crypto.signing import (
+    SIGNATURE_BYTES,
+    Signatory,
+    Signers,
+    claimed_signer,
+    read_signed,
+    sign_document,
+)
+from jsbackup.repository.descriptor import Descriptor
+from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.stores.base import ObjectInfo, Store
+
+__all__ = ["Writer", "decode_writer", "encode_writer", "load_signers", "load_writers", "put_writer"]
+
+FORMAT_VERSION = 1
+FEATURES: frozenset[str] = frozenset()
+
+# Half a million documents of a replaced key.
+_MAX_BYTES = 64 << 20
+# More than any repository has, to bound what a hostile store can have us read: objects, and bytes of those that claim
+# to be the authority's.
+_MOST_WRITERS = 5000
+_MOST_BYTES = 1 << 30
+# Up to here an object is read at once. Of a larger one it is asked first who claims to have signed it.
+_SMALL_BYTES = 64 << 10
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One writer, as above. `recipient` is None in a plain repository."""
+
+    repository: str
+    recipient: str | None
+    signer: str
+    created: str
+    replaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def encode_writer(writer: Writer) -> bytes:
+    return encode_document(
+        {
+            "format": FORMAT_VERSION,
+            "required_features": [],
+            "repository": writer.repository,
+            "recipient": writer.recipient,
+            "signer": writer.signer,
+            "created": writer.created,
+            "replaces": {signer: dict(documents) for signer, documents in writer.replaces.items()},
+        },
+        f"writer {writer.signer}",
+    )
+
+
+def decode_writer(data: bytes, key: str) -> Writer:
+    """Raises `FormatError` if it is damaged, `UnsupportedError` if it takes a later tool."""
+    fields = decode_document(data, key)
+    fields.version(FORMAT_VERSION, FEATURES)
+    replaces = fields.fields("replaces")
+    return Writer(
+        repository=fields.text("repository"),
+        recipient=fields.optional_text("recipient"),
+        signer=fields.hex256("signer"),
+        created=fields.text("created"),
+        replaces={
+            signer: {document: documents.hex256(document) for document in documents.value}
+            for signer in replaces.value
+            for documents in (replaces.fields(signer),)
+        },
+    )
+
+
+def put_writer(store: Store, authority: Signatory, writer: Writer) -> None:
+    """Make somebody a writer. Raises `ObjectExists` if it is one already."""
+    key = layout.writer_key(writer.signer)
+    store.put(key, sign_document(authority, writer.repository, key, encode_writer(writer)))
+
+
+def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
+    """All that the authority made writers, replaced ones too.
+
+    Raises:
+        IntegrityError: the descriptor says something else than the authority, or there are too many objects.
+        StoreError: the store does not answer.
+    """
+    found = []
+    infos = [info for info in store.list(layout.WRITERS) if layout.kind_of(info.key) is layout.ObjectKind.WRITER]
+    if len(infos) > _MOST_WRITERS:
+        raise _too_many(f"{len(infos):,} objects")
+    left_bytes = _MOST_BYTES
+    reads = (partial(_read, store, info, descriptor) for info in infos)
+    for info, data in zip(infos, in_order(reads, _THREADS), strict=True):
+        key = info.key
+        left_bytes -= len(data)
+        if left_bytes < 0:
+            raise _too_many("too much")
+        try:
+            document = read_signed(descriptor.id, key, data)
+        except IntegrityError:
+            continue
+        if document.signer == descriptor.authority:
+            writer = decode_writer(document.data, key)
+            if (writer.repository, writer.recipient) != (descriptor.id, descriptor.recipient):
+                raise IntegrityError(
+                    f"{layout.DESCRIPTOR} has been exchanged: it is not what {key} says",
+                    hint="Write nothing there; somebody may want to read it.",
+                )
+            found.append(writer)
+    return found
+
+
+def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:
+    """What is stored there; nothing if it does not claim to be the authority's."""
+    if not SIGNATURE_BYTES < info.size <= _MAX_BYTES:
+        return b""
+    if info.size > _SMALL_BYTES:
+        tail = store.get_range(info.key, info.size - SIGNATURE_BYTES, SIGNATURE_BYTES)
+        if claimed_signer(tail) != descriptor.authority:
+            return b""
+    return store.get_range(info.key, 0, info.size)
+
+
+def _too_many(what: str) -> IntegrityError:
+    return IntegrityError(
+        f"there is {what} below {layout.WRITERS}, where each writer key has one small object",
+        hint="Somebody may want to hide one of them. Remove those that are none of yours; "
+        "each is named after a writer's public key.",
+    )
+
+
+def load_signers(store: Store, descriptor: Descriptor) -> Signers:
+    """Who may sign, as `load_writers` finds it."""
+    writers = load_writers(store, descriptor)
+    replaced: dict[str, Mapping[str, str]] = {}
+    for writer in writers:
+        for signer, documents in writer.replaces.items():
+            replaced[signer] = {**replaced.get(signer, {}), **documents}
+    current = frozenset(writer.signer for writer in writers) - replaced.keys()
+    return Signers(descriptor.id, current, replaced)

@@ -1,0 +1,138 @@
+"""Forget: take backups out of a repository. First it is decided (`plan_…`, which changes nothing), then carried out.
+
+Only manifests are deleted. What no other manifest names is then unused, and `prune` removes it when its time has come;
+that is the order in which a repository stays valid. Manifests go one by one, the oldest first, after a catalog without
+them was written. Killed anywhere, some backups are gone, the others are whole, and the same command does the rest:
+
+- before the catalog: nothing has happened;
+- between the catalog and a deletion: the backup is not in the catalog any more, but its manifest is listed, so it is
+  there for everybody (`inventory.py`), and the next catalog covers it again;
+- after a deletion: the backup is gone, and the objects that only it named lie there unused.
+
+On doubt nothing is deleted: not a backup whose manifest a policy cannot read (it can still be removed by its id), and
+not one that somebody holds by the time its turn comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
+from jsbackup.repository.keep.retention import Decisions, KeptBackup, Policy, RemovedBackup, apply_policy
+from jsbackup.repository.repository import Repository
+
+__all__ = ["LOCKED", "ForgetPlan", "carry_out", "plan_by_ids", "plan_by_policy"]
+
+_log = logging.getLogger(__name__)
+
+LOCKED = "locked by the store, for now"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlan:
+    """What is to be done. `unreadable` backups are kept; `warnings` are about catalogs that were of no use."""
+
+    decisions: Decisions
+    unreadable: tuple[UnreadableBackup, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def plan_by_policy(
+    repository: Repository, policy: Policy, grouping: Grouping, *, now_ns: int, profile: str = ""
+) -> ForgetPlan:
+    """What a policy removes. `now_ns` is Unix time; `profile` is the one whose policy it is.
+
+    Raises:
+        UsageError: the policy is empty, or keeps tags only, which no backup has.
+        KeyUnavailable: nothing can be read without a key that was not given.
+        StoreError: the store does not answer.
+    """
+    inventory = repository.inventory()
+    missed = [rule for rule in policy.tags if not any(map(rule.matches, inventory.summaries))]
+    if missed and inventory.summaries and replace(policy, tags=()).is_empty and len(missed) == len(policy.tags):
+        raise UsageError(
+            f"no backup has the tag {missed[0]}, so the policy would keep nothing",
+            hint="See 'jsbackup list' for the tags there are.",
+        )
+    unseen = tuple(f"--keep-tag {rule}: no backup has this tag" for rule in missed)
+    held = held_backups(repository)
+    decisions = apply_policy(policy, inventory, held, now_ns=now_ns, grouping=grouping, profile=profile)
+    return ForgetPlan(decisions, inventory.unreadable, (*inventory.warnings, *unseen))
+
+
+def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
+    """Remove exactly these backups; `backups` are ids. One whose manifest is lost is taken off the record.
+
+    Raises:
+        UsageError: one of them is not there.
+        JsBackupError: one of them is held.
+    """
+    catalog, warnings = newest_catalog(repository.documents)
+    there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
+    named = set(backups)
+    if not named <= set(there):  # one that nothing but its follower witnesses can be given up, too
+        there = sorted({*there, *(gap.backup for gap in find_gaps(repository.documents, wanted=()) if gap.backup)})
+    for backup in sorted(named.difference(there)):
+        raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
+    for backup in sorted(named & held_backups(repository)):
+        raise _is_held(backup, find_hold(repository, backup))
+    return ForgetPlan(
+        Decisions(
+            kept=tuple(KeptBackup(backup, "", ("not named",)) for backup in there if backup not in named),
+            removed=tuple(RemovedBackup(backup, "", "named") for backup in there if backup in named),
+        ),
+        warnings=warnings,
+    )
+
+
+def _is_held(backup: str, hold: Hold | None) -> JsBackupError:
+    since = f" since {hold.created}" if hold and hold.created else ""
+    reason = f": {hold.reason}" if hold and hold.reason else ""
+    return JsBackupError(
+        f"backup {backup} is held{since}{reason}",
+        hint=f"Nothing was removed. If it is no longer needed: 'jsbackup hold --release {backup}'.",
+    )
+
+
+def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
+    """Delete what is to be removed. Gives what was done in the end: somebody may have held a backup meanwhile,
+    and a store with object lock keeps (`LOCKED`) what its time has not come for.
+
+    Raises:
+        IntegrityError: a backup that is not among them was taken away or exchanged; nothing was deleted.
+        KeyUnavailable: documents are signed or encrypted here, and the keys that takes were not given; nothing was
+            deleted.
+        UnsupportedError: the newest catalog takes a newer tool; nothing was deleted.
+        StoreError: the store fails; the hint says how far it went.
+    """
+    if not decisions.removed:
+        return decisions
+    # Where it is signed, a catalog without them says that they were taken out and did not get lost.
+    generation = write_catalog(repository.documents, without=[one.backup for one in decisions.removed])
+    kept, gone = list(decisions.kept), list[RemovedBackup]()
+    for one in sorted(decisions.removed, key=lambda one: one.backup):
+        try:
+            if is_held(repository, one.backup):
+                kept.append(KeptBackup(one.backup, one.group, ("held",)))
+                continue
+            repository.documents.delete(layout.manifest_key(one.backup))
+        except ObjectLocked:
+            kept.append(KeptBackup(one.backup, one.group, (LOCKED,)))
+            continue
+        except StoreError as error:
+            done = f"{len(gone)} of {len(decisions.removed)} backups were removed; run it again to remove the others."
+            raise error.with_more_hint(done) from error.__cause__
+        _log.info("removed backup %s: %s", one.backup, one.reason)
+        gone.append(one)
+    try:
+        settle_catalog(repository.documents, generation, [one.backup for one in gone])
+    except JsBackupError as error:  # they are gone, and hardly ever is there anything to do
+        _log.warning("the catalog of backups could not be read again: %s", error.message)
+    return Decisions(tuple(sorted(kept, key=lambda one: one.backup)), tuple(gone))

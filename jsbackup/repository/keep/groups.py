@@ -1,0 +1,48 @@
+"""Groups: which backups succeed each other, of the same source and asked for in the same words (`retention.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from jsbackup.repository.keep.worth import find_hollow
+from jsbackup.repository.origin import origin_of
+from jsbackup.repository.summary import BackupSummary
+
+__all__ = ["FOLLOW_TAG", "Grouping", "group_of", "hollow_backups"]
+
+# The tag of backups that `follow` made.
+FOLLOW_TAG = "follow"
+
+
+class Grouping(StrEnum):
+    """What backups must have in common to be of one group."""
+
+    SELECTION = "selection"  # where from, and what was asked for
+    SOURCE = "source"  # where from
+    NONE = "none"  # nothing
+
+
+def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
+    """What tells a backup's group from others, such as `cluster C1`, `account A`, `streams ORDERS*`."""
+    words: list[str] = []
+    if grouping is not Grouping.NONE:
+        words += [f"import of {backup.imported}"] if backup.imported is not None else []
+        words += [f"transform {backup.transformed}"] if backup.transformed is not None else []
+        words += [f"{what} {name}" for what, name in origin_of(backup).parts if name]
+    selection = backup.selection
+    if grouping is Grouping.SELECTION:
+        words.append(f"streams {' '.join(selection.streams)}" if selection.streams else "all streams")
+        words += [f"except {' '.join(selection.exclude)}"] if selection.exclude else []
+        words += [] if selection.consumers else ["without consumers"]
+    words += ["without messages"] if selection.config_only else []
+    words += ["followed"] if FOLLOW_TAG in backup.tags else []
+    return tuple(words) or ("all backups",)
+
+
+def hollow_backups(backups: Iterable[BackupSummary]) -> frozenset[str]:
+    """Ids of those without any stream although their group (the narrowest) had some before; `backups` oldest first."""
+    groups: dict[tuple[str, ...], list[BackupSummary]] = {}
+    for one in backups:
+        groups.setdefault(group_of(one, Grouping.SELECTION), []).append(one)
+    return frozenset(backup for group in groups.values() for backup in find_hollow(group))

@@ -1,0 +1,343 @@
+"""Prune: remove what no manifest names, in two phases.
+
+1. *Mark*, under a shared lease, beside backups and restores: read every manifest, and put a list of the unused objects
+   and since when each is known to be unused (`unused_objects.py`). It replaces the list of the run before, and takes
+   its times over.
+2. *Delete*, under an exclusive lease, which nobody else holds one beside: the manifests that have come since are read
+   too, and what is still unused, and was marked as long ago as the grace period says, goes.
+
+An object that a running backup has stored, or means to use again, is protected by the backup's shared lease: while it
+lives nobody has an exclusive one, and when it has ended its manifest is among those that are read. The same lease
+protects what a restore reads of a backup that is forgotten meanwhile. The grace period is for writers that hold no
+lease, and for second thoughts; it counts from the later of mark and put, since an object may have come back.
+
+What receipts list (`receipts.py`) is named by no manifest: they protect nothing, and go when they are as old as that
+and their run has ended.
+
+On doubt nothing is deleted. What ends it is a manifest that is damaged, of a newer format, listed and not there, not of
+the kind that this repository has, exchanged, or removed by something else than `forget` (`manifest_chain.py`). Where
+there is no manifest at all, what is newer than the last catalog ends it. Foreign objects are never touched. Killed
+anywhere, it has deleted only what the next run would have deleted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.manifest_chain import refuse_gaps
+from jsbackup.repository.keep.leases import Lease, Mode, list_leases
+from jsbackup.repository.keep.unused_objects import delete_marks, put_marks, read_marks
+from jsbackup.repository.layout import ObjectKind
+from jsbackup.repository.manifest import objects_named
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
+
+__all__ = [
+    "LeaseTaker",
+    "PruneReport",
+    "preview_prune",
+    "prune",
+]
+
+LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
+"""Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
+
+_CONTENT = frozenset({ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE})
+# Requests are short and mostly wait. Each thread holds one manifest.
+_THREADS = 8
+# What nobody should be working on any more: probes of an `init`, uploads.
+_LEFTOVER_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PruneReport:
+    """What came of it.
+
+    *Marked* objects wait for their grace period; the first of them may go at `due_seconds` (Unix time, by the store's
+    clock; None if there is none). *Kept* ones are due, and the store keeps them locked. `leftovers` are expired leases,
+    receipts of runs that have ended, holds of backups that are gone, traces of an interrupted `init`, and unfinished
+    uploads.
+    """
+
+    deleted_objects: int = 0
+    freed_bytes: int = 0
+    marked_objects: int = 0
+    marked_bytes: int = 0
+    due_seconds: float | None = None
+    kept_objects: int = 0
+    kept_bytes: int = 0
+    leftovers: int = 0
+
+
+def _ns(seconds: float) -> int:
+    """What moments are compared as: seconds made of nanoseconds again may come to a little more than they were."""
+    return int(seconds * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unused:
+    """An object that no manifest names, and since when that is known, by the store's clock."""
+
+    info: ObjectInfo
+    seen_ns: int
+
+    def due_ns(self, grace_seconds: float) -> int:
+        return max(self.seen_ns, _ns(self.info.modified_seconds)) + _ns(grace_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What a look at everything came to; `now_seconds` is the store's time after it."""
+
+    backups: frozenset[str]
+    named: frozenset[str]
+    unused: tuple[_Unused, ...]
+    now_seconds: float
+
+    def due(self, grace_seconds: float, now_seconds: float) -> list[_Unused]:
+        return [one for one in self.unused if one.due_ns(grace_seconds) <= _ns(now_seconds)]
+
+
+def prune(
+    repository: Repository,
+    take: LeaseTaker,
+    *,
+    grace_seconds: float,
+    tool: str,
+    random: Callable[[int], bytes],
+    threads: int = _THREADS,
+) -> PruneReport:
+    """Mark what is unused, and delete what was marked long enough ago; with a grace of 0 that is all of it, at once.
+
+    The caller holds no lease itself (`forget --prune` gives its own up first). `tool` is name and version, `random`
+    gives so many random bytes.
+
+    Raises:
+        RepositoryLocked: others are at work, so nothing was deleted; marks were put, and count.
+        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read, or is not there although nobody has
+            forgotten it; nothing was deleted.
+        StoreError: the store fails.
+    """
+    store = repository.store
+    with take(Mode.SHARED) as lease:
+        holds = list(store.list(layout.HOLDS))  # before the backups: what is held was there first
+        marks = read_marks(store)
+        survey = _look(repository, lease, marks.seen_ns, frozenset(), threads=threads)
+        marks = put_marks(store, marks, {one.info.key: one.seen_ns for one in survey.unused}, tool, random=random)
+        leftovers = _remove_leftovers(store, survey, holds, grace_seconds)
+    due = survey.due(grace_seconds, survey.now_seconds)
+    if not due:
+        return _waiting(survey.unused, PruneReport(leftovers=leftovers), grace_seconds)
+    with take(Mode.EXCLUSIVE) as lease:
+        deleted = _delete_due(repository, lease, survey, grace_seconds, threads=threads)
+        if marks.seen_ns.keys() <= {info.key for info in deleted.deleted}:
+            delete_marks(store, marks)
+    report = PruneReport(
+        deleted_objects=len(deleted.deleted),
+        freed_bytes=sum(info.size for info in deleted.deleted),
+        kept_objects=len(deleted.kept),
+        kept_bytes=sum(info.size for info in deleted.kept),
+        leftovers=leftovers,
+    )
+    return _waiting(deleted.waiting, report, grace_seconds)
+
+
+def preview_prune(
+    repository: Repository,
+    take: LeaseTaker,
+    *,
+    grace_seconds: float,
+    without: Collection[str] = (),
+    threads: int = _THREADS,
+) -> PruneReport:
+    """What `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
+    with take(Mode.SHARED) as lease:
+        survey = _look(repository, lease, read_marks(repository.store).seen_ns, frozenset(without), threads=threads)
+    due = survey.due(grace_seconds, survey.now_seconds)
+    if due:
+        _refuse_without_manifests(repository, survey.backups, [one.info for one in due])
+        _refuse_gaps(repository)
+    gone = {one.info.key for one in due}
+    report = PruneReport(deleted_objects=len(due), freed_bytes=sum(one.info.size for one in due))
+    return _waiting([one for one in survey.unused if one.info.key not in gone], report, grace_seconds)
+
+
+# --- looking ---
+
+
+def _look(
+    repository: Repository, lease: Lease, seen_ns: Mapping[str, int], without: frozenset[str], *, threads: int
+) -> _Survey:
+    backups = _all_backups(repository)
+    named = _named_by(repository, backups - without, threads)
+    unused = [
+        info
+        for info in repository.store.list(layout.SEGMENTS)
+        if info.key not in named and layout.kind_of(info.key) in _CONTENT
+    ]
+    now = lease.renew()  # after the listing, so that no mark is older than what it tells
+    now_ns = _ns(now)
+    return _Survey(backups, named, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
+
+
+def _all_backups(repository: Repository) -> frozenset[str]:
+    """Every backup. `IntegrityError` if there are manifests that this repository does not take for its own."""
+    infos = repository.store.list(layout.BACKUPS)
+    stored = [info.key for info in infos if layout.kind_of(info.key) is ObjectKind.MANIFEST]
+    backups = frozenset(repository.backups())
+    own = {repository.documents.stored_key(layout.manifest_key(backup)) for backup in backups}
+    for key in stored:
+        if key not in own and _is_there(repository.store, key):  # if not: forgotten between the two listings
+            raise IntegrityError(f"{key} is a manifest of a kind that this repository does not have", hint=_HINT)
+    return backups
+
+
+def _is_there(store: Store, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+_HINT = "Nothing is deleted as long as a manifest cannot be read: what it names would seem unused."
+
+
+def _named_by(repository: Repository, backups: Collection[str], threads: int) -> frozenset[str]:
+    named: set[str] = set()
+    gone: list[str] = []
+    try:
+        reads = [partial(_read, repository, backup) for backup in sorted(backups)]
+        for backup, keys in zip(sorted(backups), in_order(reads, threads), strict=True):
+            named.update(keys or ())
+            if keys is None:
+                gone.append(backup)
+    except JsBackupError as error:
+        raise error.with_hint(error.hint or _HINT) from error.__cause__
+    if gone:
+        listed = set(repository.backups())
+        for backup in gone:
+            if backup in listed:
+                raise IntegrityError(f"manifest {layout.manifest_key(backup)} is listed, but not there", hint=_HINT)
+    return frozenset(named)
+
+
+def _read(repository: Repository, backup: str) -> list[str] | None:
+    """The objects that a backup names; None if it is not there."""
+    try:
+        return list(objects_named(repository.manifest(backup)))
+    except UsageError:
+        return None
+
+
+def _refuse_gaps(repository: Repository) -> None:
+    """What a backup named that somebody has taken away is all that is left of it."""
+    if gaps := [gap for gap in find_gaps(repository.documents, wanted=()) if gap.backup]:
+        raise refuse_gaps(gaps)
+
+
+def _refuse_without_manifests(repository: Repository, backups: Collection[str], due: Sequence[ObjectInfo]) -> None:
+    """Where all backups were forgotten, there is a catalog that says so, and what they named was stored before it."""
+    if backups or not due:
+        return
+    written = [info.modified_seconds for info in repository.documents.list(layout.CATALOGS)]
+    if not written or any(info.modified_seconds > max(written) for info in due):
+        raise IntegrityError(
+            f"there are objects of backups below {layout.SEGMENTS}, and no manifest below {layout.BACKUPS}",
+            hint="Nothing was deleted. If backups were made here, restore their manifests from a copy. "
+            "If these objects are left by a first backup that failed, make one, and prune again.",
+        )
+
+
+# --- deleting ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    """What was due and is gone, what was due and is locked by the store, what is not due yet."""
+
+    deleted: tuple[ObjectInfo, ...]
+    kept: tuple[ObjectInfo, ...]
+    waiting: tuple[_Unused, ...]
+
+
+def _delete_due(
+    repository: Repository, lease: Lease, survey: _Survey, grace_seconds: float, *, threads: int
+) -> _Deleted:
+    # Manifests never change: those that were read need not be read again.
+    backups = _all_backups(repository)
+    named = _named_by(repository, backups - survey.backups, threads)
+    unused = [one for one in survey.unused if one.info.key not in named]
+    now_ns = _ns(lease.renew())
+    due = [one.info for one in unused if one.due_ns(grace_seconds) <= now_ns]
+    # With nobody else at work: a first backup that runs has stored objects, and no manifest yet.
+    _refuse_without_manifests(repository, backups, due)
+    _refuse_gaps(repository)
+    deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
+    gone = list(in_order(deletes, threads))
+    return _Deleted(
+        deleted=tuple(info for info, is_gone in zip(due, gone, strict=True) if is_gone),
+        kept=tuple(info for info, is_gone in zip(due, gone, strict=True) if not is_gone),
+        waiting=tuple(one for one in unused if one.due_ns(grace_seconds) > now_ns),
+    )
+
+
+def _delete(store: Store, lease: Lease, key: str) -> bool:
+    """Whether it is gone now. `RepositoryLocked` if the lease is lost."""
+    lease.check()
+    return _is_deleted(store, key)
+
+
+def _is_deleted(store: Store, key: str) -> bool:
+    """Delete it, unless the store keeps it locked."""
+    try:
+        store.delete(key)
+    except ObjectLocked:
+        return False
+    return True
+
+
+def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: float) -> PruneReport:
+    """The report with what waits."""
+    return replace(
+        report,
+        marked_objects=len(unused),
+        marked_bytes=sum(one.info.size for one in unused),
+        due_seconds=min((one.due_ns(grace_seconds) / 1e9 for one in unused), default=None),
+    )
+
+
+# --- what else lies around ---
+
+
+def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo], grace_seconds: float) -> int:
+    """How many there were."""
+
+    def is_old(info: ObjectInfo) -> bool:
+        return survey.now_seconds - info.modified_seconds > _LEFTOVER_SECONDS
+
+    def is_of_no_backup(info: ObjectInfo) -> bool:
+        backup = layout.held_backup_of(info.key)
+        return backup is not None and backup not in survey.backups
+
+    def is_spent(info: ObjectInfo) -> bool:
+        receipt = layout.parse_receipt_key(info.key.removesuffix(".age"))
+        age_seconds = survey.now_seconds - info.modified_seconds
+        return receipt is not None and receipt.run not in live and age_seconds >= grace_seconds
+
+    leases = list_leases(store)
+    live = {seen.key.id for seen in leases if seen.is_live(survey.now_seconds)}
+    expired = [key for seen in leases if seen.key.id not in live for key in seen.keys]
+    receipts = [info.key for info in store.list(layout.RECEIPTS) if is_spent(info)]
+    probes = [info for info in store.list(layout.PROBES) if layout.kind_of(info.key) is ObjectKind.PROBE]
+    old = [info.key for info in [*probes, *filter(is_of_no_backup, holds)] if is_old(info)]
+    deleted = sum([_is_deleted(store, key) for key in [*expired, *receipts, *old]])
+    uploads = store.abort_stale_uploads(_LEFTOVER_SECONDS) if isinstance(store, StaleUploads) else 0
+    return deleted + uploads

@@ -1,0 +1,376 @@
+"""What differs between two backups of a repository, or between a backup and messages that are read elsewhere.
+
+By digest first: streams whose digests are equal are not read. Where they differ, segments are set side by side, and
+only spans that differ are read and compared message by message (`segment_diff.py`): here, or wherever else tasks are
+run. So what differs is told without a key that reads messages, as long as it is whole segments.
+
+A stream digest is a fingerprint, not protection against an attacker who writes manifests (`formats/digest.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import TypeAlias
+
+from jsbackup.errors import FormatError, IncompleteError, JsBackupError, UnsupportedError
+from jsbackup.formats.compressed_batch import PackedBatch
+from jsbackup.formats.digest import Digester, MessageBatch
+from jsbackup.model import JsonObject
+from jsbackup.progress import NullProgress, Progress
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.read.config_diff import ConsumerChange, FieldChange, diff_configs, diff_consumers
+from jsbackup.repository.read.message_diff import EQUAL, Change, DifferenceTally, Merger, MessageDiff, Range, cut_at
+from jsbackup.repository.read.segment_diff import SegmentSpan, compare_span, count_whole, diff_segments, find_spans
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = [
+    "AlongSegments",
+    "Choose",
+    "Compare",
+    "Described",
+    "DiffReport",
+    "DiffRun",
+    "DiffWork",
+    "NotCompared",
+    "Side",
+    "StreamDiff",
+    "Tallies",
+    "compare_described",
+    "described",
+    "diff_backups",
+    "diff_stream",
+    "has_messages",
+    "left_out",
+    "one_sided",
+    "stored_only",
+]
+
+Choose = Callable[[Set[str]], Set[str]]
+"""Given the names of all streams that either side has, those to compare. Raises UsageError if that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffWork:
+    """What has to be read of a stream."""
+
+    stream: str
+    spans: tuple[SegmentSpan, ...]
+
+
+Tallies: TypeAlias = Generator[DifferenceTally, None, None]
+"""Those of a stream's spans, in order. Raises what goes wrong with the stream."""
+
+Compare = Callable[[Sequence[DiffWork], int], Iterator[Tallies]]
+"""Given what has to be read and how many messages of each kind to name: the tallies of each stream, in order."""
+
+
+class Side(StrEnum):
+    A = "a"
+    B = "b"
+
+    @property
+    def alone(self) -> Change:
+        """What it means that this side alone has something."""
+        return Change.REMOVED if self is Side.A else Change.ADDED
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of a stream but its messages. `consumers` is None where nobody asked for them."""
+
+    incarnation: str
+    created: str
+    config: JsonObject
+    consumers: tuple[ConsumerBackup, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDiff:
+    """What differs in a stream. `only_in` is the side that has it alone: nothing else is compared then.
+
+    `created` is that of A and of B. `recreated`: these are two streams of one name, at different times or places;
+    their contents are compared all the same, and that alone makes no difference.
+    """
+
+    name: str
+    messages: MessageDiff = EQUAL
+    config: tuple[FieldChange, ...] = ()
+    consumers: tuple[ConsumerChange, ...] = ()
+    only_in: Side | None = None
+    recreated: bool = False
+    created: tuple[str | None, str | None] = (None, None)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return self.only_in is None and self.messages.equal and not self.config and not self.consumers
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """A stream that could not be compared, and why."""
+
+    name: str
+    error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class DiffReport:
+    """All streams that were compared, and those that could not be, in order of names."""
+
+    streams: tuple[StreamDiff, ...]
+    failures: tuple[NotCompared, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRun:
+    """What streams are compared by. `named` messages of each kind are named; `consumers`: whether these count too."""
+
+    objects: Objects
+    choose: Choose
+    consumers: bool
+    named: int
+    progress: Progress = field(default_factory=NullProgress)
+
+
+def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None = None) -> DiffReport:
+    """Compare the streams of two backups. `compare` reads; here, without.
+
+    Raises what `choose` raises. What goes wrong with one stream does not stop the others.
+    """
+    ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
+    lost = {**left_out(a), **left_out(b)}
+    names = sorted(run.choose({*ours, *theirs, *lost}))
+    work = [_work(ours[name], theirs[name]) for name in names if name in ours and name in theirs and name not in lost]
+    found = (compare or _Here(run.objects, run.progress))(work, run.named)
+    diffs: list[StreamDiff] = []
+    failures: list[NotCompared] = []
+    for stream in names:
+        try:
+            if stream in lost:
+                raise lost[stream]
+            if stream not in theirs:
+                diffs.append(stored_only(ours[stream], Side.A))
+            elif stream not in ours:
+                diffs.append(stored_only(theirs[stream], Side.B))
+            else:
+                with closing(next(found)) as tallies:
+                    old, new = ours[stream], theirs[stream]
+                    diff = _diff(run.objects, old, new, tallies, consumers=run.consumers, named=run.named)
+                    diffs.append(diff)
+        except JsBackupError as error:
+            failures.append(NotCompared(stream, error))
+    return DiffReport(tuple(diffs), tuple(failures))
+
+
+def left_out(manifest: Manifest) -> dict[str, IncompleteError]:
+    """Streams that should be in a backup and are not, by name: what they would differ in is not known."""
+    return {
+        s.name: IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}") for s in manifest.skipped
+    }
+
+
+def stored_only(stream: StreamBackup, side: Side) -> StreamDiff:
+    """A stream of the backup on that side, which the other side has not."""
+    captured = stream.captured
+    return one_sided(
+        stream.name, side, stream.created, captured.messages, first_seq=captured.first_seq, last_seq=captured.last_seq
+    )
+
+
+def described(stream: StreamBackup, *, consumers: bool) -> Described:
+    return Described(stream.incarnation, stream.created, stream.config, stream.consumers if consumers else None)
+
+
+def has_messages(stream: StreamBackup) -> bool:
+    """Whether the backup has the stream's messages, and not its configuration alone."""
+    return stream.archive_format is not ArchiveFormat.CONFIG
+
+
+def one_sided(name: str, side: Side, created: str, messages: int, *, first_seq: int, last_seq: int) -> StreamDiff:
+    """A stream that one side has alone."""
+    ranges = (Range(side.alone, first_seq, last_seq, messages),) if messages else ()
+    added, removed = (0, messages) if side is Side.A else (messages, 0)
+    times = (created, None) if side is Side.A else (None, created)
+    return StreamDiff(name, MessageDiff(added, removed, ranges=ranges), only_in=side, created=times)
+
+
+def compare_described(
+    objects: Objects, name: str, a: Described, b: Described, *, messages: MessageDiff, notes: Iterable[str]
+) -> StreamDiff:
+    """The whole difference, once that of the messages is known. Raises as `diff_consumers`."""
+    said = list(notes)
+    consumers: tuple[ConsumerChange, ...] = ()
+    if a.consumers is None or b.consumers is None:
+        said.append("consumers are not compared: a backup was made without them")
+    else:
+        consumers = diff_consumers(objects, a.consumers, b.consumers)
+    return StreamDiff(
+        name,
+        messages,
+        diff_configs(a.config, b.config),
+        consumers,
+        recreated=a.incarnation != b.incarnation,
+        created=(a.created, b.created),
+        notes=tuple(said),
+    )
+
+
+def diff_stream(
+    objects: Objects, a: StreamBackup, b: StreamBackup, progress: Progress, *, consumers: bool, named: int
+) -> StreamDiff:
+    """Two backups of a stream. `named` messages of each kind are named.
+
+    Raises:
+        UnsupportedError: it is kept as it came in one of them, undecoded, and not the same.
+        KeyUnavailable: segments have to be read that are encrypted, and no key that opens them was given.
+        IntegrityError: a segment is missing or damaged.
+        StoreError: it cannot be read.
+    """
+    with closing(next(_Here(objects, progress)([_work(a, b)], named))) as tallies:
+        return _diff(objects, a, b, tallies, consumers=consumers, named=named)
+
+
+def _diff(
+    objects: Objects,
+    a: StreamBackup,
+    b: StreamBackup,
+    tallies: Iterator[DifferenceTally],
+    *,
+    consumers: bool,
+    named: int,
+) -> StreamDiff:
+    messages = EQUAL
+    notes: list[str] = []
+    if not has_messages(a) or not has_messages(b):
+        if has_messages(a) or has_messages(b):
+            notes.append("messages are not compared: a backup has the configuration only")
+    elif a.opaque or b.opaque:
+        if [piece.key for piece in a.opaque] != [piece.key for piece in b.opaque]:
+            raise UnsupportedError(f"stream {a.name} is stored undecoded, so its messages cannot be compared")
+    elif _may_differ(a, b):
+        messages = diff_segments(SegmentReader(objects), a.segments, b.segments, tallies, named=named, notes=notes)
+    return compare_described(
+        objects,
+        a.name,
+        described(a, consumers=consumers),
+        described(b, consumers=consumers),
+        messages=messages,
+        notes=notes,
+    )
+
+
+def _work(a: StreamBackup, b: StreamBackup) -> DiffWork:
+    return DiffWork(a.name, tuple(find_spans(a.segments, b.segments)) if _may_differ(a, b) else ())
+
+
+def _may_differ(a: StreamBackup, b: StreamBackup) -> bool:
+    """Whether both have messages that can be compared, and not the same ones."""
+    if not has_messages(a) or not has_messages(b) or a.opaque or b.opaque:
+        return False
+    return a.digest != b.digest or a.captured.messages != b.captured.messages
+
+
+class _Here:
+    """Compares in this process, one stream after the other, when their tallies are asked for."""
+
+    def __init__(self, objects: Objects, progress: Progress) -> None:
+        self._reader = SegmentReader(objects)
+        self._progress = progress
+
+    def __call__(self, work: Sequence[DiffWork], named: int) -> Iterator[Tallies]:
+        return (self._tallies(one, named) for one in work)
+
+    def _tallies(self, work: DiffWork, named: int) -> Tallies:
+        if not work.spans:
+            return
+        stream, spans = work.stream, work.spans
+        self._progress.start(stream, sum(span.bytes for span in spans), sum(span.messages for span in spans))
+        try:
+            for span in spans:
+                yield compare_span(self._reader, span, named, partial(self._progress.advance, stream))
+        finally:
+            self._progress.finish(stream)
+
+
+class AlongSegments:
+    """A sink for messages that are read elsewhere: compares them with a backup's, of which it reads what differs.
+
+    The messages within the bounds of a segment are held back, packed, until their digest tells whether they are those
+    of the segment; at most as many bytes as it has. What comes beyond `last_seq` is not looked at. `side` is that of
+    the backup. Call `finish` at the end.
+    """
+
+    def __init__(
+        self, reader: SegmentReader, refs: Sequence[SegmentRef], last_seq: int, side: Side, *, named: int
+    ) -> None:
+        self.notes: list[str] = []
+        self._reader = reader
+        self._refs = list(reversed(refs))  # those that have not been dealt with; the next one is the last
+        self._last_seq = last_seq
+        self._side = side
+        self._tally = DifferenceTally(named)
+        self._digester = Digester()
+        self._held: list[PackedBatch] = []
+        self._merger: Merger | None = None
+        self._last = 0
+
+    def add(self, batch: MessageBatch) -> None:
+        """Messages, in order. Raises FormatError, and what reading a segment raises (see `diff_stream`)."""
+        batch, _beyond = cut_at(batch, self._last_seq)
+        while batch.num_rows:
+            first = batch.column("sequence")[0].as_py()
+            if first <= self._last:
+                raise FormatError(f"sequence {first} after {self._last}")
+            while self._refs and self._refs[-1].last_seq < first:
+                self._leave()
+            if self._refs and self._refs[-1].first_seq <= first:
+                part, batch = cut_at(batch, self._refs[-1].last_seq)
+                self._take(part)
+            else:
+                part, batch = cut_at(batch, self._refs[-1].first_seq - 1 if self._refs else self._last_seq)
+                Merger((), self._tally, self._side.alone).add(part)
+            self._last = part.column("sequence")[-1].as_py()
+
+    def finish(self) -> MessageDiff:
+        """There are no more."""
+        while self._refs:
+            self._leave()
+        return self._tally.result()
+
+    def _take(self, batch: MessageBatch) -> None:
+        if self._merger is not None:
+            self._merger.add(batch)
+            return
+        self._digester.update(batch)
+        self._held.append(PackedBatch(batch))
+        ref = self._refs[-1]
+        if self._digester.messages > ref.messages or self._digester.raw_bytes > ref.bytes:
+            self._merge()
+
+    def _merge(self) -> Merger:
+        """Compare message by message from here on."""
+        merger = self._merger = Merger(self._reader.read(self._refs[-1]), self._tally, self._side.alone)
+        held, self._held = self._held, []
+        for packed in held:
+            merger.add(packed.unpack())
+        return merger
+
+    def _leave(self) -> None:
+        """All within the next segment has come."""
+        ref = self._refs[-1]
+        if self._merger is not None:
+            self._merger.finish()
+        elif not self._digester.messages:
+            count_whole(self._reader, ref, self._tally, self._side.alone, notes=self.notes)
+        elif self._digester.segment_digest == ref.digest:
+            self._tally.same()
+        else:
+            self._merge().finish()
+        self._refs.pop()
+        self._digester, self._held, self._merger = Digester(), [], None

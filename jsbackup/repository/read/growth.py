@@ -1,0 +1,89 @@
+"""How streams grew from backup to backup, as manifests tell it: no message is read.
+
+Backups of other origins in the same repository do not count: a stream of the same name elsewhere is another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import ArchiveFormat, Manifest
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import BackupSummary, summary_of
+
+__all__ = ["GrowthPoint", "growth_of"]
+
+_log = logging.getLogger(__name__)
+
+# A manifest takes 16 ms where streams have hundreds of segments; of thousands of streams fewer points are held.
+_MOST_POINTS, _LEAST_POINTS, _POINTS_IN_ALL = 30, 5, 200_000
+_THREADS = 8
+
+_WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthPoint:
+    """A stream in one backup. `created` is RFC 3339; `stored_bytes` are those of its objects, shared ones included."""
+
+    backup: str
+    created: str
+    messages: int
+    bytes: int
+    stored_bytes: int
+
+
+def growth_of(repository: Repository, manifest: Manifest, names: Sequence[str]) -> dict[str, list[GrowthPoint]]:
+    """For each of these streams the last backups up to this one that hold its messages, oldest first.
+
+    What cannot be read is left out, with a warning in the log. Raises StoreError if the store does not answer.
+    """
+    origin = _origin(summary_of(manifest))
+    inventory = repository.inventory()
+    for one in inventory.unreadable:
+        if one.id < manifest.id:
+            _warn(one.id, one.error)
+    earlier = [one.id for one in inventory.summaries if one.id < manifest.id and _origin(one) == origin]
+    most = max(_LEAST_POINTS, min(_MOST_POINTS, _POINTS_IN_ALL // max(1, len(names))))
+    wanted = frozenset(names)
+    tasks = [partial(_points_of, repository, backup, wanted) for backup in earlier[-(most - 1) :]]
+    growth: dict[str, list[GrowthPoint]] = {name: [] for name in names}
+    for points in (*in_order(tasks, _THREADS), _points(manifest, wanted)):
+        for name, point in points.items():
+            growth[name].append(point)
+    return growth
+
+
+def _points_of(repository: Repository, backup: str, wanted: frozenset[str]) -> dict[str, GrowthPoint]:
+    try:
+        return _points(repository.manifest(backup), wanted)
+    except (UsageError, IntegrityError, UnsupportedError, KeyUnavailable) as error:
+        _warn(backup, error)
+        return {}
+
+
+def _warn(backup: str, error: JsBackupError) -> None:
+    _log.warning("growth leaves out backup %s: %s", backup, error.message)
+
+
+def _points(manifest: Manifest, wanted: frozenset[str]) -> dict[str, GrowthPoint]:
+    return {
+        stream.name: GrowthPoint(
+            manifest.id,
+            manifest.created,
+            stream.captured.messages,
+            stream.captured.bytes,
+            sum(ref.size for ref in stream.segments),
+        )
+        for stream in manifest.streams
+        if stream.name in wanted and stream.archive_format not in _WITHOUT_MESSAGES
+    }
+
+
+def _origin(summary: BackupSummary) -> tuple[str | None, ...]:
+    return summary.cluster, summary.account, summary.domain, summary.imported

@@ -1,0 +1,306 @@
+"""What `latest` means: the newest backup that is fit for what it is asked for. The one place that decides it.
+
+    dated           not in the future: some clock was wrong, and nobody can tell when it was made
+    one source      that of the connection, else the only one there is (`sources.py`); of servers without a name, one
+                    whose streams are those that are there (`lives.py`)
+    fit             complete, where there is a complete one; with messages, where there is one with messages; not
+                    made of another backup; not of a server that had lost all of its streams (`worth.py`)
+    what is asked   its words cover the streams that are asked for, as no newer backup's do (`offers.py`)
+
+What is newer and not meant is named with the reason, and so is what the chosen backup lacks and another one has.
+A backup that is newer and cannot be read might be the one that is meant: that is an error.
+
+A stream that the server had no more when the chosen backup was made is named with the last backup that has it: it may
+have been deleted by mistake. Only a few manifests are read for that: those after which there were fewer streams.
+
+Usually the newest backup is one of everything, of the source that is connected to, and complete. Then no other one can
+be meant, and none of another source is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from jsbackup.errors import IntegrityError, JsBackupError, UsageError
+from jsbackup.repository.inventory import Inventory
+from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
+from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.read.lives import refuse_another_server
+from jsbackup.repository.read.offers import Elsewhere, Offer, OfferedSeries, Offers, is_asked
+from jsbackup.repository.read.sources import Wanted, counts, of_one_source
+from jsbackup.repository.summary import BackupSummary, is_dated_ahead, summary_of
+from jsbackup.times import parse_time
+
+__all__ = ["Choice", "Elsewhere", "Wanted", "about_named", "choose_latest", "find_unselected"]
+
+_log = logging.getLogger(__name__)
+
+_MOST_NOTES = 5
+_MOST_NAMED = 5
+# Backups that are read for streams that have gone, and how long before the chosen one they may be made.
+_MOST_READ = 4
+_GONE_NS = 31 * 24 * 3600 * 10**9
+
+
+class _Reader(Protocol):
+    """A repository."""
+
+    def backups(self) -> list[str]: ...
+    def inventory(self) -> Inventory: ...
+    def manifest(self, backup: str) -> Manifest: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backup that is meant. `elsewhere` is what it lacks of what was asked for; `notes` are sentences."""
+
+    manifest: Manifest
+    notes: tuple[str, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+
+def choose_latest(repository: _Reader, wanted: Wanted, connected: Source | None = None) -> Choice:
+    """The backup that `latest` means, where a command is `connected` to that source.
+
+    Raises:
+        UsageError: there is none, or it might be one of several sources; the message names them.
+        FormatError, UnsupportedError, KeyUnavailable: a newer backup cannot be read.
+        IntegrityError: the manifest of a newer one is missing.
+        StoreError: the store does not answer.
+    """
+    choice = _choose(repository, wanted)
+    if not wanted.tags:
+        refuse_another_server(repository, choice.manifest, connected)
+    return choice
+
+
+def _choose(repository: _Reader, wanted: Wanted) -> Choice:
+    ids = repository.backups()
+    if not ids:
+        _refuse_removed(repository, repository.inventory())
+        raise UsageError("the repository has no backup yet", hint="Make one with `jsbackup backup`.")
+    now_ns = time.time_ns()
+    newest = _read(repository, ids[-1])
+    if newest is not None and _is_plainly_meant(newest, wanted) and not is_dated_ahead(newest.created, now_ns):
+        return Choice(newest, tuple(_about_others(repository, newest, wanted)))
+    inventory = repository.inventory()
+    backups = [one for one in inventory.summaries if counts(one, wanted.tags, wanted.origins)]
+    if not backups:
+        if inventory.unreadable:
+            raise inventory.unreadable[-1].error
+        raise _none_counts(inventory.summaries, wanted)
+    ahead = [one for one in backups if is_dated_ahead(one.created, now_ns)]
+    backups = [one for one in backups if one not in ahead] or ahead
+    pool, origin = of_one_source(backups, wanted)
+    fit = _fit(pool, hollow_backups(pool))
+    offers = Offers(_lines(fit), repository.manifest, wanted)
+    chosen = offers.choose()
+    for unreadable in inventory.unreadable:
+        if unreadable.id > chosen.id:
+            told = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
+            raise unreadable.error.with_more_hint(told)
+    _refuse_removed(repository, inventory, chosen.id)
+    elsewhere = offers.elsewhere(chosen)
+    named = {one.stream for one in elsewhere}
+    notes = [
+        *_about_source(origin, wanted),
+        *_about_ahead(ahead, chosen.id),
+        *_about_newer(offers, chosen, backups, pool, fit=fit),
+        *_about_gone(repository, chosen.manifest, fit, wanted, named=named),
+    ]
+    return Choice(chosen.manifest, tuple(notes), tuple(elsewhere))
+
+
+def _none_counts(summaries: Sequence[BackupSummary], wanted: Wanted) -> UsageError:
+    """What to raise where no backup has the tags and is of the sources that are wanted."""
+    sources = " or ".join(repr(glob.pattern) for glob in wanted.origins)
+    asked = [*([f"of source {sources}"] if sources else []), *(f"tagged {str(tag)!r}" for tag in wanted.tags)]
+    there = sorted({shlex.quote(str(origin_of(one))) for one in summaries if one.is_of_a_server})
+    known = f"There are backups of {', '.join(there[:_MOST_NAMED])}. " if there and sources else ""
+    return UsageError(f"no backup is {' and '.join(asked)}", hint=f"{known}'jsbackup list' shows all.")
+
+
+def find_unselected(repository: _Reader, manifest: Manifest) -> list[Elsewhere]:
+    """Streams of the same source that this backup leaves out by its words, and another one has.
+
+    An import leaves out everything that backups of servers have: it tells nothing of them. Raises as `choose_latest`.
+    """
+    backup = summary_of(manifest)
+    backups = [one for one in repository.inventory().summaries if one.is_of_a_server]
+    origin = origin_of(backup)
+    pool = [one for one in backups if origin_of(one) == origin] if backup.is_of_a_server else backups
+    fit = [one for one in pool if one.id != backup.id and not one.selection.config_only]
+    offers = Offers(_lines(fit), repository.manifest, Wanted())
+    of_it = Offer(backup, manifest)
+    return [one for one in offers.elsewhere(of_it) if not backup.is_of_a_server or not of_it.selects(one.stream)]
+
+
+def _read(repository: _Reader, backup: str) -> Manifest | None:
+    try:
+        return repository.manifest(backup)
+    except JsBackupError:  # looked at with all others
+        return None
+
+
+def _is_plainly_meant(manifest: Manifest, wanted: Wanted) -> bool:
+    """Whether no other backup can be meant: it is of the connected source, complete, and of all streams."""
+    backup, asked = summary_of(manifest), manifest.selection
+    if wanted.origin is None or wanted.origins or wanted.tags or asked is None or not backup.is_of_a_server:
+        return False
+    everything = not asked.streams and not asked.exclude and asked.consumers and not asked.config_only
+    if not everything or backup.result is not Result.COMPLETE or not backup.streams:
+        return False
+    names = [stream.name for stream in manifest.streams]
+    return origin_of(backup) == wanted.origin and all(any(map(glob.matches, names)) for glob in wanted.streams)
+
+
+def _lines(backups: Sequence[BackupSummary]) -> list[OfferedSeries]:
+    groups: dict[tuple[str, ...], list[BackupSummary]] = {}
+    for one in backups:
+        groups.setdefault(group_of(one, Grouping.SELECTION), []).append(one)
+    return [OfferedSeries(group) for group in groups.values()]
+
+
+def _fit(pool: Sequence[BackupSummary], hollow: Collection[str]) -> list[BackupSummary]:
+    """Those with messages; if there are none, those that are left."""
+    sound = [one for one in pool if one.id not in hollow] or list(pool)
+    # One that is partial and has nothing lacks everything.
+    something = [one for one in sound if one.streams or one.result is Result.COMPLETE] or sound
+    return [one for one in something if not one.selection.config_only] or something
+
+
+# --- what is said of others ---
+
+
+def about_named(manifest: Manifest, connected: Source) -> list[str]:
+    """A sentence for a backup that is named by its id, if it surely comes from elsewhere. An import tells nothing."""
+    origin, ours = origin_of(manifest.source), origin_of(connected)
+    another_account = bool(origin.account and ours.account) and origin.account != ours.account
+    places = [(one.cluster, one.domain, one.api_prefix) for one in (origin, ours)]
+    if not summary_of(manifest).imported and (another_account or places[0] != places[1]):
+        return [f"backup {manifest.id} comes from {origin.words}; the connected server is {ours.words}"]
+    return []
+
+
+def _about_source(origin: Origin | None, wanted: Wanted) -> Iterator[str]:
+    if origin is not None and wanted.origin not in (None, origin):
+        assert wanted.origin is not None
+        yield f"it comes from {origin.words}; the connected server is {wanted.origin.words}"
+
+
+def _about_ahead(ahead: Sequence[BackupSummary], chosen: str) -> Iterator[str]:
+    for one in ahead[-_MOST_NOTES:]:
+        told = "is dated in the future: a clock was wrong"
+        yield f"{one.id} {told}" if one.id == chosen else f"{one.id} is not used: it {told}; to use it, give its id"
+
+
+def _about_others(repository: _Reader, chosen: Manifest, wanted: Wanted) -> list[str]:
+    try:
+        inventory = repository.inventory()
+    except JsBackupError as error:
+        _log.warning("earlier backups cannot be read: %s", error.message)
+        return []
+    _refuse_removed(repository, inventory, chosen.id)
+    try:
+        return list(_about_gone(repository, chosen, inventory.summaries, wanted, named=()))
+    except JsBackupError as error:
+        _log.warning("earlier backups cannot be read: %s", error.message)
+        return []
+
+
+def _refuse_removed(repository: _Reader, inventory: Inventory, chosen: str = "") -> None:
+    """Raise IntegrityError if somebody has taken away the manifest of a newer backup (`manifest_chain.py`)."""
+    newer = {gap.backup for gap in inventory.gaps if gap.backup > chosen}
+    if not newer:
+        return
+    # Looked at again: one that is committed or forgotten at this moment seems to be missing.
+    again = repository.inventory()
+    missing = [gap for gap in again.gaps if gap.backup in newer and gap.backup not in repository.backups()]
+    if missing:
+        gap = missing[-1]
+        use = f" To use {chosen}, the newest that is there, give its id." if chosen else ""
+        raise IntegrityError(
+            f"the manifest of backup {gap.backup}, which is newer, is missing: {gap.problem}",
+            hint="Restore it from a copy of the repository, or remove the backup with "
+            f"'jsbackup forget {gap.backup}'.{use}",
+        )
+
+
+def _about_gone(
+    repository: _Reader, chosen: Manifest, backups: Sequence[BackupSummary], wanted: Wanted, *, named: Collection[str]
+) -> Iterator[str]:
+    """Streams that were asked for and are not in it, and the last complete backup of its kind that has them."""
+    if wanted.streams and all(glob.is_literal for glob in wanted.streams):
+        return
+    last = summary_of(chosen)
+    kind = group_of(last, Grouping.SELECTION)
+    line = [one for one in backups if one.id < last.id and one.result is Result.COMPLETE]
+    line = [one for one in line if group_of(one, Grouping.SELECTION) == kind]
+    since = parse_time(last.created) - _GONE_NS
+    before = [
+        one.id
+        for one, later in pairwise([*line, last])
+        if later is last or (one.streams > later.streams and parse_time(one.created) >= since)
+    ]
+    known = {*named, *(one.name for one in chosen.streams), *(one.name for one in chosen.skipped)}
+    for backup in before[: -_MOST_READ - 1 : -1]:
+        earlier = _read(repository, backup)
+        names = [] if earlier is None else [one.name for one in earlier.streams]
+        gone = sorted(name for name in names if name not in known and is_asked(wanted, name))
+        if earlier is None or not gone:
+            continue
+        known.update(gone)
+        shown = ", ".join(gone[:_MOST_NAMED]) + (", …" if len(gone) > _MOST_NAMED else "")
+        what = f"stream {shown} is not in {last.id}; the newest backup that has it is"
+        if len(gone) > 1:
+            what = f"streams {shown} are not in {last.id}; the newest backup that has them is"
+        yield f"{what} {earlier.id}, made {earlier.created[:19]}Z"
+
+
+def _about_newer(
+    offers: Offers,
+    chosen: Offer,
+    backups: Sequence[BackupSummary],
+    pool: Sequence[BackupSummary],
+    *,
+    fit: Sequence[BackupSummary],
+) -> list[str]:
+    """What is newer than the chosen backup, of each line the newest, and why it is not meant."""
+    known, meant = {one.id for one in pool}, {one.id for one in fit}
+    others = [one for one in backups if one.imported is not None and one.transformed is None and one.id not in known]
+    found = []
+    for line in _lines([*pool, *others]):
+        newest = line.backups[-1]
+        if newest.id > chosen.id:
+            why = _why_not(offers, newest, chosen, is_meant=newest.id in meant)
+            found.append((newest.id, f"{newest.id} is newer but not used: {why}"))
+    ordered = [text for _, text in sorted(found, reverse=True)]
+    more = len(ordered) - _MOST_NOTES
+    return ordered[:_MOST_NOTES] + ([f"and {more} more that are newer"] if more > 0 else [])
+
+
+def _why_not(offers: Offers, newest: BackupSummary, chosen: Offer, *, is_meant: bool) -> str:
+    if newest.imported is not None:
+        return "it was imported"
+    if newest.selection.config_only:
+        return "it has configurations only"
+    if not newest.streams and chosen.summary.streams:
+        return "it has no stream although earlier ones have: check the server that it was made of"
+    if newest.result is not Result.COMPLETE and is_meant:
+        offer = offers.offer(newest)
+        lacking = sorted(offer.lacking) if offer is not None else []
+        shown = ", ".join(lacking[:_MOST_NAMED]) + (", …" if len(lacking) > _MOST_NAMED else "")
+        return f"it is partial, and lacks {shown or 'something'}"
+    if group_of(newest, Grouping.SELECTION) == group_of(chosen.summary, Grouping.SELECTION):
+        return "it lacks some of the named streams"
+    asked = newest.selection
+    words = f"streams {' '.join(asked.streams)}" if asked.streams else "all streams"
+    words += f" except {' '.join(asked.exclude)}" if asked.exclude else ""
+    return f"it is of {words}{'' if asked.consumers else ', without consumers'}"

@@ -1,0 +1,118 @@
+"""Whether backups of servers that nobody has named are of one server. Ids change with each start, so streams tell.
+
+A stream is the one that a backup has if it was created at the same moment, or begins with the same message, by its time
+to the nanosecond: then it was restored. Where no stream is, and the ids differ, the servers may be two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.repository.inventory import Inventory
+from jsbackup.repository.manifest import Manifest, Selection, Source
+from jsbackup.repository.origin import named_cluster, origin_of
+from jsbackup.repository.summary import BackupSummary
+
+__all__ = ["Connected", "Life", "about_another_server", "refuse_another_server"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKED_AT = 16
+
+
+class _Reader(Protocol):
+    """A repository."""
+
+    def inventory(self) -> Inventory: ...
+    def manifest(self, backup: str) -> Manifest: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What tells a stream from another one of its name; `first_ns` is 0 if it has no message."""
+
+    created: str
+    first_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected(Source):
+    """The source that a command is connected to, with the streams that it has, where the server has no name."""
+
+    lives: Mapping[str, Life] = field(default_factory=dict)
+
+
+def about_another_server(
+    repository: _Reader, source: Source, asked: Selection, tags: Mapping[str, str], *, lives: Mapping[str, Life]
+) -> Iterator[str]:
+    """A sentence for a backup, if it looks as if the one before it, with the same tags, were of another server."""
+    if named_cluster(source.cluster):
+        return
+    for earlier in islice(_backups_of(repository, source), _LOOKED_AT):
+        before = earlier.selection
+        if (before.streams, before.exclude, earlier.tags) != (asked.streams, asked.exclude, tags):
+            continue
+        manifest = _read(repository, earlier.id)
+        if manifest is None or not any(stream.name in lives for stream in manifest.streams):
+            return
+        if manifest.source.cluster != source.cluster and not _goes_on(lives, manifest):
+            yield (
+                f"this looks like another server than that of backup {earlier.id}, whose streams of the same names are "
+                "others, and 'latest' cannot tell servers without a name apart: set server_name or cluster { name } "
+                "in their configurations, or use a repository, or a --tag, for each"
+            )
+        return
+
+
+def refuse_another_server(repository: _Reader, chosen: Manifest, connected: Source | None) -> None:
+    """Raise UsageError if the chosen backup looks like one of another server, and an earlier one does not."""
+    if not isinstance(connected, Connected) or not connected.lives or named_cluster(connected.cluster):
+        return
+    if origin_of(chosen.source) != origin_of(connected) or chosen.source.cluster == connected.cluster:
+        return
+    if _goes_on(connected.lives, chosen):
+        return
+    for earlier in islice(_backups_of(repository, connected), _LOOKED_AT):
+        manifest = None if earlier.id == chosen.id else _read(repository, earlier.id)
+        if manifest is None or manifest.source.cluster == chosen.source.cluster:
+            continue
+        if _goes_on(connected.lives, manifest):
+            raise UsageError(
+                f"'latest' is ambiguous: the server has no name, its streams are those of backup {manifest.id}, and "
+                f"{chosen.id}, the newest, looks like one of another server without a name",
+                hint="Name the backup by its id. To tell servers apart, set server_name or cluster { name }.",
+            )
+
+
+def _goes_on(lives: Mapping[str, Life], manifest: Manifest) -> bool:
+    for stream in manifest.streams:
+        life = lives.get(stream.name)
+        first_ns = stream.state.first_ns if stream.state.messages else 0
+        if life is not None and (life.created == stream.created or 0 < life.first_ns == first_ns):
+            return True
+    return False
+
+
+def _backups_of(repository: _Reader, source: Source) -> Iterator[BackupSummary]:
+    """Newest first."""
+    try:
+        backups = repository.inventory().summaries
+    except JsBackupError as error:
+        _log.warning("earlier backups cannot be read: %s", error.message)
+        return
+    for one in reversed(backups):
+        if one.streams and one.is_of_a_server and origin_of(one) == origin_of(source):
+            yield one
+
+
+def _read(repository: _Reader, backup: str) -> Manifest | None:
+    try:
+        return repository.manifest(backup)
+    except JsBackupError as error:
+        _log.warning("backup %s: %s", backup, error.message)
+        return None

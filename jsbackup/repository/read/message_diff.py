@@ -1,0 +1,314 @@
+"""What differs between two runs of messages: counted, with ranges of sequences and the first few messages of each kind.
+
+Two sides, A and B. A message that A alone has was *removed*, one that B alone has was *added*, and one that both have
+under a sequence, but not with the same time, subject, headers and payload, was *changed*. Headers that are missing and
+a header block that is empty are the same, as they are for digests.
+
+All of it goes over batches as columns: only where messages differ is one of them looked at alone. Memory holds one
+batch of each side, up to `MOST_RANGES` ranges and the messages that are to be named.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+
+import pyarrow as pa
+
+from jsbackup import compute as pc
+from jsbackup.errors import FormatError
+from jsbackup.formats.batch import BATCH_SCHEMA, columns_from_batch
+from jsbackup.formats.digest import MessageBatch
+
+__all__ = [
+    "EQUAL",
+    "MOST_RANGES",
+    "Change",
+    "DifferenceTally",
+    "Example",
+    "Merger",
+    "MessageDiff",
+    "Range",
+    "cut_at",
+    "example_of",
+]
+
+# A stream of which every other message is gone has as many ranges as messages: more than anybody reads.
+MOST_RANGES = 1000
+
+_COLUMNS = {"timestamp_ns": "time", "subject": "subject", "headers": "headers", "data": "payload"}
+_NONE = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in BATCH_SCHEMA], schema=BATCH_SCHEMA)
+
+
+class Change(StrEnum):
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages that changed alike, and between which neither side has another."""
+
+    change: Change
+    first_seq: int
+    last_seq: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A message that differs. Time and subject are those of A if it has the message. `what` of it changed."""
+
+    change: Change
+    sequence: int
+    timestamp_ns: int
+    subject: str
+    what: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDiff:
+    """What a comparison came to. `ranges` are in order; there are `ranges_left_out` more."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    ranges: tuple[Range, ...] = ()
+    ranges_left_out: int = 0
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+
+EQUAL = MessageDiff()
+
+
+class DifferenceTally:
+    """Takes differences in rising order of sequences and keeps account of them; `named` messages of each kind.
+
+    Can be pickled, so that those of a stream's parts can be made elsewhere.
+    """
+
+    def __init__(self, named: int) -> None:
+        self._named = named
+        self._counts = dict.fromkeys(Change, 0)
+        self._ranges: list[Range] = []
+        self._left_out = 0
+        self._open: Range | None = None  # the range that the next difference may belong to
+        self._examples: dict[Change, list[Example]] = {change: [] for change in Change}
+        self._begins_same: bool | None = None  # whether what came first does not differ; None: nothing has come
+
+    def same(self) -> None:
+        """There are messages that do not differ."""
+        if self._begins_same is None:
+            self._begins_same = True
+        self._close()
+
+    def note(self, change: Change, first_seq: int, last_seq: int, messages: int) -> None:
+        """All messages of both sides from `first_seq` to `last_seq`."""
+        self._counts[change] += messages
+        self._extend(Range(change, first_seq, last_seq, messages))
+
+    def absorb(self, later: DifferenceTally) -> None:
+        """Take in what another one knows of the sequences that come next."""
+        if later._begins_same:
+            self.same()
+        for change, messages in later._counts.items():
+            self._counts[change] += messages
+            wanted = max(self.wants(change), 0)
+            self._examples[change] += later._examples[change][:wanted]
+        for one in later._ranges:
+            self._extend(one)
+            self._close()
+        self._left_out += later._left_out
+        if later._open is not None:
+            self._extend(later._open)
+
+    def wants(self, change: Change) -> int:
+        """How many more messages of the kind are to be named."""
+        return self._named - len(self._examples[change])
+
+    def show(self, example: Example) -> None:
+        self._examples[example.change].append(example)
+
+    def result(self) -> MessageDiff:
+        self._close()
+        examples = sorted((e for some in self._examples.values() for e in some), key=lambda e: e.sequence)
+        return MessageDiff(
+            self._counts[Change.ADDED],
+            self._counts[Change.REMOVED],
+            self._counts[Change.CHANGED],
+            tuple(self._ranges),
+            self._left_out,
+            tuple(examples),
+        )
+
+    def _extend(self, more: Range) -> None:
+        if self._begins_same is None:
+            self._begins_same = False
+        before = self._open
+        if before is not None and before.change is more.change:
+            more = Range(more.change, before.first_seq, more.last_seq, before.messages + more.messages)
+        else:
+            self._close()
+        self._open = more
+
+    def _close(self) -> None:
+        ended, self._open = self._open, None
+        if ended is not None and len(self._ranges) < MOST_RANGES:
+            self._ranges.append(ended)
+        elif ended is not None:
+            self._left_out += 1
+
+
+class Merger:
+    """Walks along the messages of one side (`ours`) while those of the other are added, in order; then `finish`.
+
+    `ours_alone` is what it means that ours alone has a message: REMOVED if we are A, ADDED if we are B.
+    """
+
+    def __init__(self, ours: Iterable[MessageBatch], tally: DifferenceTally, ours_alone: Change) -> None:
+        self._ours = iter(ours)
+        self._tally = tally
+        self._ours_alone = ours_alone
+        self._theirs_alone = Change.ADDED if ours_alone is Change.REMOVED else Change.REMOVED
+        self._current = _NONE
+        self._our_last = self._their_last = 0
+
+    def add(self, theirs: MessageBatch) -> None:
+        """More messages of the other side. Raises FormatError if sequences do not rise, and what `ours` raises."""
+        if theirs.num_rows:
+            self._their_last = _rising(theirs, self._their_last)
+        while theirs.num_rows:
+            bound = _last(theirs)
+            if self._pull():
+                bound = min(bound, _last(self._current))
+            ours, self._current = cut_at(self._current, bound)
+            part, theirs = cut_at(theirs, bound)
+            self._compare(ours, part)
+
+    def finish(self) -> None:
+        """The other side has no more."""
+        while self._pull():
+            ours, self._current = self._current, _NONE
+            self._compare(ours, _NONE)
+
+    def _pull(self) -> bool:
+        while not self._current.num_rows:
+            batch = next(self._ours, None)
+            if batch is None:
+                return False
+            if batch.num_rows:
+                self._our_last = _rising(batch, self._our_last)
+            self._current = batch
+        return True
+
+    def _compare(self, ours: MessageBatch, theirs: MessageBatch) -> None:
+        """All messages of both sides within some sequences."""
+        if _are_equal(ours, theirs):
+            self._tally.same()
+            return
+        in_both = pc.is_in(ours.column("sequence"), value_set=theirs.column("sequence"))
+        in_both_theirs = pc.is_in(theirs.column("sequence"), value_set=ours.column("sequence"))
+        our_shared = ours.filter(in_both)
+        changed = _differing(our_shared, theirs.filter(in_both_theirs))
+        kinds: list[Change | None] = [None, Change.CHANGED, self._ours_alone, self._theirs_alone]
+        groups = [
+            (our_shared.column("sequence"), pc.cast(changed, pa.int8())),
+            _as_kind(ours.filter(pc.invert(in_both)), 2),
+            _as_kind(theirs.filter(pc.invert(in_both_theirs)), 3),
+        ]
+        sequences = pa.concat_arrays([sequence for sequence, _ in groups])
+        order = pc.sort_indices(sequences)
+        sequences = sequences.take(order)
+        runs = pc.run_end_encode(pa.concat_arrays([kind for _, kind in groups]).take(order))
+        at = 0
+        for end, kind in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
+            change = kinds[kind]
+            if change is None:
+                self._tally.same()
+            else:
+                self._tally.note(change, sequences[at].as_py(), sequences[end - 1].as_py(), end - at)
+                wanted = min(self._tally.wants(change), end - at)
+                for sequence in sequences[at : at + max(wanted, 0)].to_pylist():
+                    self._tally.show(self._example(change, sequence, ours, theirs))
+            at = end
+
+    def _example(self, change: Change, sequence: int, ours: MessageBatch, theirs: MessageBatch) -> Example:
+        if change is self._ours_alone:
+            return example_of(change, _row(ours, sequence))
+        if change is self._theirs_alone:
+            return example_of(change, _row(theirs, sequence))
+        a, b = _row(ours, sequence), _row(theirs, sequence)
+        if self._ours_alone is Change.ADDED:
+            a, b = b, a
+        return example_of(
+            change, a, tuple(name for column, name in _COLUMNS.items() if _value(a, column) != _value(b, column))
+        )
+
+
+def cut_at(batch: MessageBatch, last: int) -> tuple[MessageBatch, MessageBatch]:
+    """The messages up to sequence `last`, and those beyond."""
+    row = bisect_right(_sequences(batch), last)
+    return batch.slice(0, row), batch.slice(row)
+
+
+def example_of(change: Change, row: MessageBatch, what: tuple[str, ...] = ()) -> Example:
+    """The first message of a batch."""
+    subject = row.column("subject")[0].as_py()
+    if isinstance(subject, bytes):
+        subject = subject.decode("utf-8", "backslashreplace")
+    return Example(change, row.column("sequence")[0].as_py(), row.column("timestamp_ns")[0].as_py(), subject, what)
+
+
+def _sequences(batch: MessageBatch) -> memoryview[int]:
+    return memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
+
+
+def _last(batch: MessageBatch) -> int:
+    return _sequences(batch)[-1]
+
+
+def _rising(batch: MessageBatch, last: int) -> int:
+    """The last sequence of a batch that follows `last`: within a batch whoever made it has looked."""
+    sequences = _sequences(batch)
+    if sequences[0] <= last:
+        raise FormatError(f"sequence {sequences[0]} after {last}")
+    return sequences[-1]
+
+
+def _row(batch: MessageBatch, sequence: int) -> MessageBatch:
+    return batch.slice(bisect_left(_sequences(batch), sequence), 1)
+
+
+def _value(row: MessageBatch, column: str) -> object:
+    return _plain(row, column)[0].as_py()
+
+
+def _plain(batch: MessageBatch, column: str) -> pa.Array:
+    """A column as digests see it: subjects as bytes, no headers as empty ones."""
+    array = batch.column(column)
+    if column == "subject":
+        return array.cast(pa.binary())
+    return array.fill_null(b"") if column == "headers" else array
+
+
+def _are_equal(ours: MessageBatch, theirs: MessageBatch) -> bool:
+    return ours.num_rows == theirs.num_rows and all(
+        _plain(ours, name).equals(_plain(theirs, name)) for name in ("sequence", *_COLUMNS)
+    )
+
+
+def _differing(ours: MessageBatch, theirs: MessageBatch) -> pa.Array:
+    """For messages of the same sequences, whether each differs."""
+    return reduce(pc.or_, (pc.not_equal(_plain(ours, name), _plain(theirs, name)) for name in _COLUMNS))
+
+
+def _as_kind(batch: MessageBatch, kind: int) -> tuple[pa.Array, pa.Array]:
+    return batch.column("sequence"), pa.repeat(pa.scalar(kind, pa.int8()), batch.num_rows)

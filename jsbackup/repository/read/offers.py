@@ -1,0 +1,267 @@
+"""Of the backups of one source: which is the newest that has what is asked for.
+
+Backups that were asked for in the same words make a *line*, as for retention. Each line offers its newest complete
+backup, or its newest partial one if it has no complete one; where streams are named, also a newer partial one that has
+them whole, and an older one if the newer ones have them no more.
+
+Of these the one is meant whose words cover most of what is asked for, and of several the newest: a backup of one stream
+by hand, made after the nightly one, is not what a restore of everything means. A line that has come to an end does not
+stand in for one that goes on: if its newest backup is older than the newest of all by more than three times what lies
+between its own, and by more than a day and a half, it counts only where no other line has anything of what is asked
+for. What the chosen backup lacks and another one has is named, with that one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from jsbackup.config import Glob, is_chosen
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.repository.manifest import Manifest, Result
+from jsbackup.repository.read.sources import Wanted
+from jsbackup.repository.summary import BackupSummary
+from jsbackup.times import parse_time
+
+__all__ = ["Elsewhere", "Offer", "OfferedSeries", "Offers", "is_asked"]
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_NS = 36 * 3600 * 10**9
+_MISSED = 3
+_RHYTHM = 8  # backups of a line from which is seen what lies between them
+
+ReadManifest = Callable[[str], Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A stream that the chosen backup lacks, and the newest backup that has it."""
+
+    stream: str
+    backup: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A backup that can be chosen. `whole` are the streams that it has all of, `lacking` those it should have."""
+
+    summary: BackupSummary
+    manifest: Manifest
+
+    @property
+    def id(self) -> str:
+        return self.summary.id
+
+    @cached_property
+    def lacking(self) -> frozenset[str]:
+        if self.manifest.result is Result.COMPLETE:
+            return frozenset()
+        warned = (one.name for one in self.manifest.streams if any(text != one.emptied for text in one.warnings))
+        return frozenset([*(one.name for one in self.manifest.skipped), *warned])
+
+    @cached_property
+    def whole(self) -> frozenset[str]:
+        return frozenset(stream.name for stream in self.manifest.streams) - self.lacking
+
+    def selects(self, name: str) -> bool:
+        return self.summary.selection.selects(name)
+
+
+def is_asked(wanted: Wanted, name: str) -> bool:
+    """Whether a stream of that name is among what is asked for."""
+    usual = wanted.usual if not wanted.streams else None
+    return is_chosen(name, wanted.streams, wanted.exclude) and (usual is None or usual.selects(name))
+
+
+@dataclass(frozen=True)
+class OfferedSeries:
+    """Fit backups that succeed each other, oldest first; there is at least one."""
+
+    backups: Sequence[BackupSummary]
+
+    @cached_property
+    def complete(self) -> Sequence[BackupSummary]:
+        return [one for one in self.backups if one.result is Result.COMPLETE]
+
+    @property
+    def top(self) -> BackupSummary:
+        return (self.complete or self.backups)[-1]
+
+    @property
+    def newer_partial(self) -> BackupSummary | None:
+        newest = self.backups[-1]
+        return newest if newest.id > self.top.id else None
+
+    def has_ended(self, newest_ns: int) -> bool:
+        """Whether backups of it should have been made since, when the newest of all was made at `newest_ns`."""
+        made = [parse_time(one.created) for one in (self.complete or self.backups)[-_RHYTHM:]]
+        between = max((later - earlier for earlier, later in pairwise(made)), default=0)
+        return newest_ns - made[-1] > max(_PATIENCE_NS, _MISSED * between)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What `lines` offer. Manifests are read once; one that cannot be read any more is no offer."""
+
+    lines: Sequence[OfferedSeries]
+    read: ReadManifest
+    wanted: Wanted
+    _read: dict[str, Offer | None] = field(default_factory=dict)
+
+    def choose(self) -> Offer:
+        """The backup that is meant. Raises UsageError if none, or no single one, has the streams that are named."""
+        newest_ns = max(parse_time(line.top.created) for line in self.lines)
+        ranked = sorted(
+            ((self._rank(offer), offer, line) for line in self.lines for offer in self._of(line)),
+            key=lambda item: item[0],
+        )
+        if not ranked:
+            raise UsageError("no backup can be read", hint="See 'jsbackup verify'.")
+        going_on = [item for item in ranked if item[0].is_useful and not item[2].has_ended(newest_ns)]
+        best = (going_on or ranked)[-1][1]
+        if self.wanted.all_needed and not all(_has(best, glob) for glob in self.wanted.streams):
+            raise self._missing(best)
+        return best
+
+    def elsewhere(self, chosen: Offer) -> list[Elsewhere]:
+        """What of the streams that are asked for is in others, newest first: streams that were gone are not missed."""
+        found = []
+        for name in sorted(self._asked - chosen.whole - chosen.lacking):
+            holder = max((one for one in self._tops if name in one.whole), key=lambda one: one.id, default=None)
+            if holder is not None and (holder.id > chosen.id or not chosen.selects(name)):
+                found.append(Elsewhere(name, holder.id, holder.summary.created))
+        for name in sorted(self._asked & chosen.lacking):
+            holder = max((one for one in self._tops if name in one.whole), key=lambda one: one.id, default=None)
+            if holder is not None:
+                found.append(Elsewhere(name, holder.id, holder.summary.created))
+        return found
+
+    # --- what there is ---
+
+    @cached_property
+    def _tops(self) -> list[Offer]:
+        """The newest of each line, complete and partial ones."""
+        wanted = (one for line in self.lines for one in (line.top, line.newer_partial))
+        return [offer for one in wanted if one is not None and (offer := self.offer(one)) is not None]
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        """Names of the streams that are asked for, as far as the newest backups know them."""
+        names = {name for offer in self._tops for name in offer.whole | offer.lacking}
+        return frozenset(name for name in names if is_asked(self.wanted, name))
+
+    def offer(self, summary: BackupSummary) -> Offer | None:
+        if summary.id not in self._read:
+            try:
+                self._read[summary.id] = Offer(summary, self.read(summary.id))
+            except UsageError:  # forgotten since it was listed
+                self._read[summary.id] = None
+            except JsBackupError as error:
+                _log.warning("backup %s: %s", summary.id, error.message)
+                self._read[summary.id] = None
+        return self._read[summary.id]
+
+    def _of(self, line: OfferedSeries) -> Iterator[Offer]:
+        globs = self.wanted.streams
+        newest = [line.top]
+        if line.newer_partial is not None and globs:
+            newest.append(line.newer_partial)
+        offers = [offer for one in newest if (offer := self.offer(one)) is not None]
+        yield from offers
+        for glob in globs:
+            if not any(_has(offer, glob) for offer in offers):
+                older = self._newest_with(line, glob)
+                if older is not None:
+                    yield older
+
+    def _newest_with(self, line: OfferedSeries, glob: Glob) -> Offer | None:
+        """The newest backup with such a stream, although the line's newest have none any more.
+
+        Looked for in ever larger steps back, then between the last two: a stream that came and went in between is not
+        seen.
+        """
+        backups = line.complete
+        if glob.is_literal and backups and not backups[-1].selection.selects(glob.pattern):
+            return None
+        low, step = len(backups) - 1, 1
+        while low > 0:
+            high, low = low, max(0, low - step)
+            step *= 2
+            if self._at(backups, low, glob) is not None:
+                break
+        else:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._at(backups, middle, glob) is not None else (low, middle)
+        return self._at(backups, low, glob)
+
+    def _at(self, backups: Sequence[BackupSummary], index: int, glob: Glob) -> Offer | None:
+        offer = self.offer(backups[index])
+        return offer if offer is not None and _has(offer, glob) else None
+
+    # --- which is meant ---
+
+    def _rank(self, offer: Offer) -> _Rank:
+        globs = self.wanted.streams
+        return _Rank(
+            named=sum(_has(offer, glob) for glob in globs),
+            whole=sum(any(map(glob.matches, offer.whole)) for glob in globs),
+            covered=sum(offer.selects(name) for name in self._asked),
+            consumers=offer.summary.selection.consumers,
+            id=offer.id,
+        )
+
+    def _missing(self, best: Offer) -> UsageError:
+        """That no single backup has all that is named: which has what."""
+        where: Mapping[str, Offer | None] = {
+            glob.pattern: max(
+                (offer for line in self.lines for offer in self._of(line) if _has(offer, glob)),
+                key=lambda one: one.id,
+                default=None,
+            )
+            for glob in self.wanted.streams
+        }
+        if nowhere := [pattern for pattern, offer in where.items() if offer is None]:
+            return UsageError(
+                f"backup {best.id}, the latest, has no stream {nowhere[0]}, and no other one that can be meant has",
+                hint=self._near(nowhere[0]) or "See 'jsbackup list' and 'jsbackup show' for the streams there are.",
+            )
+        told = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)
+        return UsageError(
+            f"no single backup has all of these streams: {told}",
+            hint="Name each backup by its id, with the streams that are to be taken from it.",
+        )
+
+    def _near(self, pattern: str) -> str | None:
+        from jsbackup.config import nearest
+
+        return nearest(pattern, sorted({name for offer in self._tops for name in offer.whole}))
+
+
+@dataclass(frozen=True, order=True)
+class _Rank:
+    """How well an offer is what is asked for; the largest is meant.
+
+    `named` is how many of the names and patterns of the command it has, at least in part, `whole` how many it has all
+    of, `covered` how many of the streams that are known to be asked for its words mean.
+    """
+
+    named: int
+    whole: int
+    covered: int
+    consumers: bool
+    id: str
+
+    @property
+    def is_useful(self) -> bool:
+        return bool(self.named or self.covered)
+
+
+def _has(offer: Offer, glob: Glob) -> bool:
+    return any(glob.matches(stream.name) for stream in offer.manifest.streams)

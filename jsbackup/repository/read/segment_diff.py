@@ -1,0 +1,168 @@
+"""Two rows of segments side by side: which have to be read, and what comes of them.
+
+Segments that overlap make a group. A group that adds up to the same digest on both sides is not read, however it is cut
+there, and one that one side has alone is counted by its manifest. What is left are spans of sequences, to be compared
+message by message. A span can be split at any sequence, and its parts compared anywhere and in any order: their tallies
+come to that of the whole (`DifferenceTally.absorb`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from jsbackup.errors import KeyUnavailable
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.repository.manifest import SegmentRef, total_of
+from jsbackup.repository.read.message_diff import Change, DifferenceTally, Merger, MessageDiff, cut_at, example_of
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["SegmentSpan", "compare_span", "count_whole", "diff_segments", "find_spans", "split_span"]
+
+Advance = Callable[[int, int], None]
+"""Told of bytes and messages that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpan:
+    """The messages from one sequence to another, of segments of either side that may hold others too."""
+
+    first_seq: int
+    last_seq: int
+    a: tuple[SegmentRef, ...]
+    b: tuple[SegmentRef, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Raw bytes of the segments."""
+        return sum(ref.bytes for ref in (*self.a, *self.b))
+
+    @property
+    def messages(self) -> int:
+        return sum(ref.messages for ref in (*self.a, *self.b))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Segments that overlap, of either side or of one."""
+
+    a: tuple[SegmentRef, ...]
+    b: tuple[SegmentRef, ...]
+
+    @property
+    def adds_up(self) -> bool:
+        ours, theirs = total_of(self.a), total_of(self.b)
+        return (ours.digest, ours.messages, ours.bytes) == (theirs.digest, theirs.messages, theirs.bytes)
+
+    @property
+    def span(self) -> SegmentSpan | None:
+        """What has to be read of it; None if nothing has."""
+        if not self.a or not self.b or self.adds_up:
+            return None
+        both = (*self.a, *self.b)
+        return SegmentSpan(min(ref.first_seq for ref in both), max(ref.last_seq for ref in both), self.a, self.b)
+
+
+def find_spans(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> list[SegmentSpan]:
+    """What has to be compared message by message, in order."""
+    return [span for group in _groups(a, b) if (span := group.span) is not None]
+
+
+def split_span(span: SegmentSpan, limit_bytes: int) -> list[SegmentSpan]:
+    """A span in parts of about so many bytes, cut where segments of either side end, in order."""
+    parts: list[SegmentSpan] = []
+    first, size = span.first_seq, 0
+    for ref in sorted((*span.a, *span.b), key=lambda ref: ref.last_seq):
+        size += ref.bytes
+        if size >= limit_bytes and first <= ref.last_seq < span.last_seq:
+            parts.append(_part(span, first, ref.last_seq))
+            first, size = ref.last_seq + 1, 0
+    parts.append(_part(span, first, span.last_seq))
+    return parts
+
+
+def compare_span(reader: SegmentReader, span: SegmentSpan, named: int, advance: Advance) -> DifferenceTally:
+    """What differs in a span; `named` messages of each kind are named. Raises what reading a segment raises."""
+    tally = DifferenceTally(named)
+    merger = Merger(_read(reader, span.a, span, advance), tally, Change.REMOVED)
+    for batch in _read(reader, span.b, span, advance):
+        merger.add(batch)
+    merger.finish()
+    return tally
+
+
+def diff_segments(
+    reader: SegmentReader,
+    a: Sequence[SegmentRef],
+    b: Sequence[SegmentRef],
+    tallies: Iterator[DifferenceTally],
+    *,
+    named: int,
+    notes: list[str],
+) -> MessageDiff:
+    """Put together what differs. `tallies` gives that of each span of `find_spans`.
+
+    Raises what `tallies` raises, and reading a segment.
+    """
+    whole = DifferenceTally(named)
+    for group in _groups(a, b):
+        if group.span is not None:
+            whole.absorb(next(tallies))
+        elif group.a and group.b:
+            whole.same()
+        else:
+            for ref in group.a or group.b:
+                count_whole(reader, ref, whole, Change.REMOVED if group.a else Change.ADDED, notes=notes)
+    return whole.result()
+
+
+def count_whole(
+    reader: SegmentReader, ref: SegmentRef, tally: DifferenceTally, change: Change, *, notes: list[str]
+) -> None:
+    """A segment that one side has alone. It is read only to name messages, and left at that without a key for it."""
+    if tally.wants(change) > 0:
+        try:
+            for batch in reader.read(ref):
+                for row in range(min(tally.wants(change), batch.num_rows)):
+                    tally.show(example_of(change, batch.slice(row, 1)))
+                if tally.wants(change) <= 0:
+                    break
+        except KeyUnavailable:
+            note = "without a key that reads messages, messages in whole segments are counted, not listed"
+            if note not in notes:
+                notes.append(note)
+    tally.note(change, ref.first_seq, ref.last_seq, ref.messages)
+
+
+def _part(span: SegmentSpan, first_seq: int, last_seq: int) -> SegmentSpan:
+    def within(refs: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
+        return tuple(ref for ref in refs if ref.first_seq <= last_seq and ref.last_seq >= first_seq)
+
+    return SegmentSpan(first_seq, last_seq, within(span.a), within(span.b))
+
+
+def _read(
+    reader: SegmentReader, refs: Iterable[SegmentRef], span: SegmentSpan, advance: Advance
+) -> Iterator[MessageBatch]:
+    """The messages within the span. Segments are read to their ends all the same, since that is what proves them."""
+    for ref in refs:
+        for batch in reader.read(ref):
+            advance(batch.nbytes, batch.num_rows)
+            _before, rest = cut_at(batch, span.first_seq - 1)
+            yield cut_at(rest, span.last_seq)[0]
+
+
+def _groups(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[_Group]:
+    """Segments of both sides in order, those that overlap together."""
+    ours: list[SegmentRef] = []
+    theirs: list[SegmentRef] = []
+    last = 0
+    both = [(ref.first_seq, ref.last_seq, ours_too, ref) for refs, ours_too in ((a, True), (b, False)) for ref in refs]
+    for first_seq, last_seq, is_ours, ref in sorted(both, key=lambda one: one[:3]):
+        if first_seq > last and (ours or theirs):
+            yield _Group(tuple(ours), tuple(theirs))
+            ours, theirs = [], []
+        (ours if is_ours else theirs).append(ref)
+        last = max(last, last_seq)
+    if ours or theirs:
+        yield _Group(tuple(ours), tuple(theirs))

@@ -1,0 +1,252 @@
+"""Copy: backups from one repository into another. They keep their ids; only what is missing travels.
+
+Oldest first, each backup's objects before its manifest, as in any backup: whoever is stopped at whatever point leaves a
+valid target, and the next run goes on from there. A backup of which an object is damaged or missing is not copied and
+named; the others are.
+
+A backup is at the target if there is one of its id and content. "Content" leaves out where objects are and how they are
+sealed. One of the same id and another content is a conflict, and nothing is overwritten.
+
+Manifests travel byte for byte where nobody has signed or encrypted them, and into a replica (`is_replica`). Elsewhere
+they are signed by the target's writer, and the chain of the target goes through them. (A plain one is written anew if
+an object has to lie in another place at the target.)
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from jsbackup.errors import (
+    IntegrityError,
+    JsBackupError,
+    ObjectExists,
+    ObjectNotFound,
+    TargetConflict,
+    UnsupportedError,
+)
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.catalog import CatalogEntry, entry_of
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES
+from jsbackup.repository.documents import Document
+from jsbackup.repository.inventory import newest_catalog, note_backup, tend_catalog, write_catalog
+from jsbackup.repository.keep.leases import Lease, confirm
+from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
+from jsbackup.repository.objects import StoredObject
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.object_transfer import Carrier, Resealing, TransferTally, Verbatim, replace_objects
+
+__all__ = ["CopyReport", "UncopiedBackup", "copy_backups", "is_replica"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class UncopiedBackup:
+    id: str
+    error: JsBackupError
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What came of it: ids of backups in order, and numbers of objects (manifests are among them)."""
+
+    copied: tuple[str, ...]
+    present: tuple[str, ...]
+    failed: tuple[UncopiedBackup, ...]
+    copied_objects: int
+    copied_bytes: int
+    skipped_objects: int
+
+
+def is_replica(one: Repository, other: Repository) -> bool:
+    """Whether both have the same identity, so that what one has sealed and signed is good in the other."""
+    a, b = one.descriptor, other.descriptor
+    return (a.id, a.authority, a.recipient) == (b.id, b.authority, b.recipient)
+
+
+def copy_backups(
+    source: Repository, target: Repository, backups: Collection[str], lease: Lease, *, progress: Progress, jobs: int
+) -> CopyReport:
+    """Copy `backups` (ids). `lease` is a shared one of the target's, renewed by the caller; `jobs` objects at a time.
+
+    Raises:
+        KeyUnavailable: a key that it takes was not given.
+        RepositoryLocked: the lease was lost; what was copied is whole.
+        StoreError: one of the stores does not answer; what was copied is whole.
+    """
+    run = _Run(source, target, lease, progress, jobs=jobs)
+    wanted = frozenset(backups)
+    here, there = source.inventory(wanted), target.inventory(wanted)
+    known = {entry.id: entry for entry in there.entries}
+    failed = {one.id: one.error for one in here.unreadable}
+    failed |= {one.id: _unreadable(target, one.id, one.error) for one in there.unreadable}
+    copied: list[str] = []
+    present: list[str] = []
+    for entry in here.entries:
+        if entry.id in failed:
+            continue
+        try:
+            if entry.id in known:
+                run.compare(entry, known[entry.id])
+                present.append(entry.id)
+            else:
+                (copied if run.copy(entry.id) else present).append(entry.id)
+        except (IntegrityError, UnsupportedError, TargetConflict) as error:
+            failed[entry.id] = error
+    if copied:
+        run.tend()
+    run.close_gaps([entry for entry in here.entries if entry.id not in failed])
+    return CopyReport(
+        copied=tuple(copied),
+        present=tuple(present),
+        failed=tuple(UncopiedBackup(backup, failed[backup]) for backup in sorted(failed)),
+        copied_objects=run.tally.copied_objects,
+        copied_bytes=run.tally.copied_bytes,
+        skipped_objects=run.tally.skipped_objects,
+    )
+
+
+class _Run:
+    def __init__(self, source: Repository, target: Repository, lease: Lease, progress: Progress, *, jobs: int) -> None:
+        self._source = source
+        self._target = target
+        self._lease = lease
+        self._progress = progress
+        self._jobs = jobs
+        self._carrier: Carrier | None = None
+        self._there = target.backups()
+        self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None if one is damaged
+        replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
+        self._same_documents = replica or (ours.authority is None and theirs.authority is None)
+        self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
+        self.tally = TransferTally()
+
+    def copy(self, backup: str) -> bool:
+        """Copy one that the target had not when we looked. False if somebody else has copied it meanwhile."""
+        document, manifest = _read(self._source, backup)
+        self._carrier = self._carrier or self._choose_carrier(backup)
+        carried = self._carrier.carry(manifest)
+        self._lease.check()
+        try:
+            self._put_manifest(document, carried, verbatim=self._same_documents and carried == manifest)
+        except ObjectExists:
+            found, theirs = _read(self._target, backup)
+            self.compare(entry_of(manifest, document), entry_of(theirs, found))
+            return False
+        confirm(self._target, backup, self._lease)
+        self.tally.copied_objects += 1
+        return True
+
+    def compare(self, ours: CatalogEntry, theirs: CatalogEntry) -> None:
+        """Raise `TargetConflict` unless both are the same backup."""
+        if ours.sha256 == theirs.sha256:
+            return
+        if ours.summary == theirs.summary:
+            # Documents that were signed anew differ all of them: there, what they come to has to do.
+            if not self._same_documents:
+                return
+            if _content(_read(self._source, ours.id)[1]) == _content(_read(self._target, ours.id)[1]):
+                return
+        raise TargetConflict(
+            f"{self._target.store.location} has another backup of the id {ours.id}",
+            hint="Compare both with `jsbackup show`; nothing is overwritten.",
+        )
+
+    def tend(self) -> None:
+        """Leave the target with a catalog that covers what came, where one is due."""
+        with _not_needed():
+            tend_catalog(self._target.documents)
+
+    def close_gaps(self, entries: Sequence[CatalogEntry]) -> None:
+        """Put on record which backups were copied as they are, without the one that they follow.
+
+        Manifests name that one, and `manifest_chain.py` would miss it.
+        """
+        if not self._same_documents:
+            return
+        loose = {entry.id for entry in entries if entry.previous is not None and entry.previous not in self._there}
+        with _not_needed():
+            catalog, _ = newest_catalog(self._target.documents) if loose else (None, ())
+            if loose - {entry.id for entry in (catalog.entries if catalog else ())}:
+                write_catalog(self._target.documents, loose=loose)
+
+    def _choose_carrier(self, backup: str) -> Carrier:
+        ours, theirs, before = self._source.objects, self._target.objects, self._one_before(backup)
+        if self._same_objects:
+            replica = self._same_documents and self._target.descriptor.authority is not None
+            return Verbatim(ours, theirs, self.tally, self._progress, jobs=self._jobs, before=before, replica=replica)
+        return Resealing(ours, theirs, self.tally, self._progress, jobs=self._jobs, before=before)
+
+    def _one_before(self, backup: str) -> Manifest | None:
+        earlier = self._there[: bisect_left(self._there, backup)]
+        try:
+            return self._target.manifest(earlier[-1]) if earlier else None
+        except (IntegrityError, UnsupportedError):
+            return None
+
+    def _put_manifest(self, document: Document, manifest: Manifest, *, verbatim: bool) -> None:
+        key = layout.manifest_key(manifest.id)
+        if verbatim:
+            data = self._source.objects.fetch_stored(document.key, document.size, document.sha256)
+            self._target.store.put(document.key, data)
+            self.tally.copied_bytes += document.size
+        else:
+            manifest = self._chained(manifest)
+            stored = self._target.documents.put(key, encode_manifest(manifest))
+            self._stored[manifest.id] = stored.sha256
+            self.tally.copied_bytes += stored.size
+        note_backup(self._target.documents, manifest.id, manifest.previous)
+        insort(self._there, manifest.id)
+
+    def _chained(self, manifest: Manifest) -> Manifest:
+        """With the backup that comes before it at the target."""
+        before = self._there[: bisect_left(self._there, manifest.id)]
+        if self._target.descriptor.authority is None:
+            return replace(manifest, previous=before[-1] if before else None, previous_sha256=None)
+        for previous in reversed(before):
+            if previous not in self._stored:
+                found = self._target.inventory({previous}).entries
+                self._stored[previous] = found[0].sha256 if found else None
+            if (sha256 := self._stored[previous]) is not None:
+                return replace(manifest, previous=previous, previous_sha256=sha256)
+        return replace(manifest, previous=None, previous_sha256=None)
+
+
+@contextmanager
+def _not_needed() -> Iterator[None]:
+    """Around what puts a catalog: the backups are there without it."""
+    try:
+        yield
+    except JsBackupError as error:
+        _log.warning("the catalog of backups was not updated: %s", error.message)
+
+
+def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
+    key = layout.manifest_key(backup)
+    try:
+        document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
+    except ObjectNotFound:
+        raise IntegrityError(f"backup {backup} was removed from {repository.store.location} meanwhile") from None
+    return document, decode_manifest(document.data, key)
+
+
+def _content(manifest: Manifest) -> bytes:
+    """Two manifests that give equal bytes hold the same messages, configurations and states."""
+    streams = tuple(_without_places(stream) for stream in manifest.streams)
+    return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams))
+
+
+def _without_places(stream: StreamBackup) -> StreamBackup:
+    return replace_objects(stream, lambda ref: StoredObject("", 0, "", added=False))
+
+
+def _unreadable(target: Repository, backup: str, error: JsBackupError) -> IntegrityError:
+    return IntegrityError(
+        f"{target.store.location} has a backup {backup} that cannot be read: {error.message}", hint=error.hint
+    )

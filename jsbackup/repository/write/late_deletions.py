@@ -1,0 +1,107 @@
+"""Which messages that were read are gone all the same, where the server does not list them.
+
+An archive v1 tells of deletions after the messages they concern. Those with a tombstone among the captured records are
+certain. The others are known to the index alone, which was written after the last block was read. On a quiet stream it
+is exact. On a busy one it is ahead of the blocks: what it calls deleted may have been removed by something that was not
+captured, a key's next revision or an acknowledgement, and taking it out would lose what the stream held when its last
+captured message was stored. So of these only those go that captured messages explain: enough newer ones on the same
+subject, where the stream limits messages per subject. A segment of an earlier backup that is encrypted cannot be read
+here: it explains nothing, and what is in doubt within it stays.
+
+Where a stream was read on after its first end (`engine/read/catch_up.py`), newer messages explain what they replaced,
+by the limit per subject and by roll-ups (`overwritten`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from jsbackup.errors import KeyUnavailable
+from jsbackup.formats.archive.archive import ArchiveEnd, late_deletions
+from jsbackup.formats.digest import MessageBatch
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.model import JsonObject
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.segments import SegmentReader
+
+__all__ = ["messages_to_remove", "overwritten"]
+
+# As servers read it: the first field of that name, its value in any case.
+_ROLL_UP = re.compile(rb"\r\nNats-Rollup:[ \t]*((?i:sub|all))[ \t]*\r\n")
+
+
+def messages_to_remove(
+    end: ArchiveEnd, config: JsonObject, segments: Sequence[SegmentRef], reader: SegmentReader
+) -> SequenceSet:
+    """The sequences to take out of `segments`. Reads segments only where a deletion is in doubt."""
+    late = late_deletions(end)
+    limit = config.get("max_msgs_per_subject") or 0
+    if not late.doubtful or limit < 1:
+        return late.certain
+    gone = [s for s in _explained(late.doubtful, limit, segments, reader) if s not in late.certain]
+    return late.certain | SequenceSet(sorted(gone))
+
+
+def _explained(
+    doubtful: SequenceSet, limit: int, segments: Sequence[SegmentRef], reader: SegmentReader
+) -> Iterator[int]:
+    subjects = {
+        subject
+        for ref in segments
+        if doubtful.within(ref.first_seq, ref.last_seq)
+        for sequence, subject in _forwards(ref, reader)
+        if sequence in doubtful
+    }
+    newer: Counter[bytes] = Counter()  # captured messages of these subjects, from the end on
+    for ref in reversed(segments):
+        for sequence, subject in reversed(list(_forwards(ref, reader))):
+            if subject in subjects:
+                if newer[subject] >= limit and sequence in doubtful:
+                    yield sequence
+                else:
+                    newer[subject] += 1
+
+
+def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: SegmentReader) -> SequenceSet:
+    """The sequences of `segments` that messages after the sequence `after` have replaced.
+
+    `limit` is how many messages of each subject the stream keeps, 0 for all. Raises KeyUnavailable and IntegrityError
+    where a segment cannot be read.
+    """
+    gone: list[int] = []
+    newer: dict[bytes, int] = {}  # subjects of messages after `after`, and how many newer ones of them were met
+    rolled_up: set[bytes] = set()
+    all_rolled_up = False
+    for ref in reversed(segments):
+        rows = [row for batch in reader.read(ref) for row in _with_headers(batch)]
+        for sequence, subject, headers in reversed(rows):
+            if sequence > after:
+                newer.setdefault(subject, 0)
+            if all_rolled_up or subject in rolled_up or (limit and newer.get(subject, -1) >= limit):
+                gone.append(sequence)
+            elif subject in newer:
+                newer[subject] += 1
+            if sequence > after and (found := _ROLL_UP.search(headers or b"")):
+                rolled_up.add(subject)
+                all_rolled_up = all_rolled_up or found[1].lower() == b"all"
+    return SequenceSet(reversed(gone))
+
+
+def _with_headers(batch: MessageBatch) -> Iterator[tuple[int, bytes, bytes | None]]:
+    columns = (batch.column(name).to_pylist() for name in ("sequence", "subject", "headers"))
+    for sequence, subject, headers in zip(*columns, strict=True):
+        yield sequence, subject.encode() if isinstance(subject, str) else subject, headers
+
+
+def _forwards(ref: SegmentRef, reader: SegmentReader) -> Iterator[tuple[int, bytes]]:
+    """Sequence and subject of a segment's messages. A subject is text or bytes as its segment has it; here bytes."""
+    try:
+        batches = reader.read(ref)
+    except KeyUnavailable:
+        return
+    for batch in batches:
+        columns = batch.column("sequence").to_pylist(), batch.column("subject").to_pylist()
+        for sequence, subject in zip(*columns, strict=True):
+            yield sequence, subject.encode() if isinstance(subject, str) else subject

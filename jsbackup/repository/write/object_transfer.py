@@ -1,0 +1,264 @@
+"""How the objects of a backup get into another repository: as they are, or sealed anew.
+
+As they are, where both repositories are plain, or one is a replica of the other: keys, sizes and SHA-256 stay, and what
+is there already with its size does not travel. Sealed anew, where one of them is encrypted for somebody else or for
+nobody: that takes what opens the source and what writes to the target; digests stay, keys and SHA-256 change.
+
+Either way every object is checked against size and SHA-256 of the source's manifest on its way, before it is put. What
+is found at the target has to have the size, and the SHA-256 in a manifest there or the same end; all of it is read by
+`verify` only.
+
+Each thread holds one object in memory, and what is known of the target is that it has the objects of the backup before:
+the next one shares most of them, and asking for all keys again and again, or keeping them all, would not scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from jsbackup.errors import DigestMismatch, ObjectExists, ObjectNotFound
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
+
+__all__ = ["Carrier", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
+
+AnyRef = SegmentRef | ObjectRef | OpaqueRef
+_Ref = TypeVar("_Ref", SegmentRef, ObjectRef, OpaqueRef)
+
+# How much of the end of an object is compared: some hundred row groups have their places there.
+_END_BYTES = 64 << 10
+
+# Up to here each object is asked for by its key; from here on the folder is listed, a request for each thousand.
+_MOST_HEADS = 16
+
+
+@dataclass(slots=True)
+class TransferTally:
+    """What travelled, and what did not need to."""
+
+    copied_objects: int = 0
+    copied_bytes: int = 0
+    skipped_objects: int = 0
+
+    def count(self, stored: StoredObject) -> None:
+        if stored.added:
+            self.copied_objects += 1
+            self.copied_bytes += stored.size
+        else:
+            self.skipped_objects += 1
+
+
+class Carrier(Protocol):
+    """Brings the objects of backups into the target, one backup after the other."""
+
+    def carry(self, manifest: Manifest) -> Manifest:
+        """Bring everything that the backup names; the manifest as it is right for the target.
+
+        Raises:
+            IntegrityError: an object of the source is missing or damaged, or the target has another one in its place.
+            KeyUnavailable: a key that it takes was not given.
+            StoreError: one of the stores does not answer.
+        """
+
+
+class Verbatim:
+    """As they are. `before` is a backup of the target that may share objects with the first one to come.
+
+    Another object under a key of ours is left alone: it may be damaged, or hold the same messages as another version of
+    the Parquet library writes them. Ours is stored beside it, unless the target is to be a `replica`.
+    """
+
+    def __init__(
+        self,
+        source: Objects,
+        target: Objects,
+        tally: TransferTally,
+        progress: Progress,
+        *,
+        jobs: int,
+        before: Manifest | None,
+        replica: bool,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._tally = tally
+        self._progress = progress
+        self._jobs = jobs
+        self._replica = replica
+        self._vouched = {
+            ref.key: ref.sha256 for stream in (before.streams if before else ()) for ref in _refs_of(stream)
+        }
+        self._known: Mapping[str, StoredObject] = {}
+
+    def carry(self, manifest: Manifest) -> Manifest:
+        refs = {ref.key: ref for stream in manifest.streams for ref in _refs_of(stream)}
+        stored = {key: self._known[key] for key in refs if key in self._known}
+        folders: dict[str, list[AnyRef]] = {}
+        for key, ref in refs.items():
+            if key not in stored:
+                folders.setdefault(key.rpartition("/")[0], []).append(ref)
+        looks = [partial(self._look, folder, wanted) for folder, wanted in folders.items()]
+        there = {key for found in in_order(looks, self._jobs) for key in found}
+        stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in there}
+        self._tally.skipped_objects += len(there)
+        missing = [ref for key, ref in refs.items() if key not in stored]
+        with _watched(self._progress, manifest.id, missing) as advance:
+            brought = in_order([partial(self._bring, ref) for ref in missing], self._jobs)
+            for ref, one in zip(missing, brought, strict=True):
+                stored[ref.key] = one
+                self._tally.count(one)
+                advance(ref)
+        self._known = stored
+        if all(one.key == key for key, one in stored.items()):
+            return manifest
+        streams = (replace_objects(stream, lambda ref: stored[ref.key]) for stream in manifest.streams)
+        return replace(manifest, streams=tuple(streams))
+
+    def _look(self, folder: str, wanted: Sequence[AnyRef]) -> list[str]:
+        """The keys of those that the target has."""
+        store = self._target.store
+        if len(wanted) > _MOST_HEADS:
+            sizes = {info.key: info.size for info in store.list(f"{folder}/")}
+        else:
+            sizes = {}
+            for ref in wanted:
+                with suppress(ObjectNotFound):
+                    sizes[ref.key] = store.head(ref.key).size
+        there = (ref for ref in wanted if sizes.get(ref.key) == ref.size and not self._target.is_damaged(ref))
+        return [ref.key for ref in there if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
+
+    def _same_end(self, ref: AnyRef) -> bool:
+        """Whether both end alike, where a Parquet file names its writer, and places and sizes of its pages."""
+        place = ref.key, max(0, ref.size - _END_BYTES), _END_BYTES
+        try:
+            return self._source.store.get_range(*place) == self._target.store.get_range(*place)
+        except ObjectNotFound:
+            return False
+
+    def _bring(self, ref: AnyRef) -> StoredObject:
+        data = self._source.fetch_sealed(ref)
+        for key in (ref.key, *layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256)):
+            try:
+                self._target.store.put(key, data)
+            except ObjectExists:
+                if self._target.store.get_range(key, 0, ref.size + 1) == data:
+                    return StoredObject(key, ref.size, ref.sha256, added=False)
+                if self._replica:
+                    raise DigestMismatch(
+                        f"{self._target.store.location} has another object under the key {key}",
+                        hint="Nothing is overwritten. Remove it if `jsbackup verify` finds it damaged, and copy again.",
+                    ) from None
+            else:
+                return StoredObject(key, ref.size, ref.sha256, added=True)
+        raise all_damaged(ref.key)
+
+
+class Resealing:
+    """Sealed anew. `before` is a backup of the target that may share objects with the first one to come."""
+
+    def __init__(
+        self,
+        source: Objects,
+        target: Objects,
+        tally: TransferTally,
+        progress: Progress,
+        *,
+        jobs: int,
+        before: Manifest | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._tally = tally
+        self._progress = progress
+        self._jobs = jobs
+        # By the key that an object has at first, also if it is a replacement.
+        refs = [ref for stream in (before.streams if before else ()) for ref in _refs_of(stream)]
+        refs = [ref for ref in refs if not target.is_damaged(ref)]
+        self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
+
+    def carry(self, manifest: Manifest) -> Manifest:
+        places = [(self._folder(stream), ref) for stream in manifest.streams for ref in _refs_of(stream)]
+        refs = [ref for _, ref in places]
+        brought: dict[str, StoredObject] = {}
+        known: dict[str, StoredObject] = {}
+        with _watched(self._progress, manifest.id, refs) as advance:
+            tasks = [partial(self._bring, folder, ref) for folder, ref in places]
+            for ref, (key, stored) in zip(refs, in_order(tasks, self._jobs), strict=True):
+                if key not in self._known:
+                    self._tally.count(stored)
+                brought[ref.key] = known[key] = stored
+                advance(ref)
+        self._known = known
+        streams = (replace_objects(stream, lambda ref: brought[ref.key]) for stream in manifest.streams)
+        return replace(manifest, streams=tuple(streams))
+
+    def _folder(self, stream: StreamBackup) -> str:
+        return self._target.sealing.folder(stream.name, stream.incarnation)
+
+    def _bring(self, folder: str, ref: AnyRef) -> tuple[str, StoredObject]:
+        """The object at the target, and the key that it has there if it is not a replacement."""
+        sealing = self._target.sealing
+        if isinstance(ref, SegmentRef):
+            name = sealing.name(ref.digest)
+            key = layout.segment_key(folder, ref.first_seq, ref.last_seq, name, suffix=sealing.suffix)
+            if self._has(key):
+                return key, self._known[key]
+        content = self._source.fetch(ref)
+        if not isinstance(ref, SegmentRef):
+            make_key = layout.opaque_key if isinstance(ref, OpaqueRef) else layout.pending_key
+            key = make_key(folder, sealing.name(sha256_of(content)), sealing.suffix)
+            if self._has(key):
+                return key, self._known[key]
+        return key, self._target.put_once(key, content)
+
+    def _has(self, key: str) -> bool:
+        known = self._known.get(key)
+        try:
+            return known is not None and self._target.store.head(known.key).size == known.size
+        except ObjectNotFound:
+            return False
+
+
+def _refs_of(stream: StreamBackup) -> Iterator[AnyRef]:
+    yield from stream.segments
+    yield from stream.opaque
+    yield from (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
+
+
+def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObject]) -> StreamBackup:
+    """The stream with other objects in the place of those that it names."""
+
+    def moved(ref: _Ref) -> _Ref:
+        new = stored(ref)
+        return replace(ref, key=new.key, size=new.size, sha256=new.sha256)
+
+    def with_moved(consumer: ConsumerBackup) -> ConsumerBackup:
+        return consumer if consumer.pending is None else replace(consumer, pending=moved(consumer.pending))
+
+    return replace(
+        stream,
+        segments=tuple(map(moved, stream.segments)),
+        opaque=tuple(map(moved, stream.opaque)),
+        consumers=tuple(map(with_moved, stream.consumers)),
+    )
+
+
+@contextmanager
+def _watched(progress: Progress, backup: str, refs: Sequence[AnyRef]) -> Iterator[Callable[[AnyRef], None]]:
+    """Progress of one backup; gives what tells that an object is through."""
+    progress.start(backup, sum(ref.size for ref in refs), sum(map(_messages, refs)))
+    try:
+        yield lambda ref: progress.advance(backup, ref.size, _messages(ref))
+    finally:
+        progress.finish(backup)
+
+
+def _messages(ref: AnyRef) -> int:
+    return ref.messages if isinstance(ref, SegmentRef) else 0

@@ -1,0 +1,114 @@
+"""Consumers' states ⇄ manifest, with large pending sets in an object of their own.
+
+A work queue can have hundreds of thousands of messages pending: too much for a JSON document that every command reads.
+More than `INLINE_ENTRIES` go to a Parquet file beside the segments, with the columns `sequence`, `consumer_sequence`,
+`timestamp_ns` and `redelivered` (uint64, uint64, int64, uint64), one row per stream sequence in rising order; the
+middle two are null for a message that was redelivered and is no longer pending, the last where it was not redelivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jsbackup.errors import FormatError
+from jsbackup.model import ConsumerState, PendingAck
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import ConsumerBackup, ObjectRef
+from jsbackup.repository.objects import Objects, sha256_of
+from jsbackup.stores.base import Data
+
+__all__ = ["INLINE_ENTRIES", "decode_pending", "encode_pending", "load_consumer", "store_consumer"]
+
+# About 35 bytes each in JSON: a manifest of a hundred such consumers stays at some megabytes.
+INLINE_ENTRIES = 2000
+
+# A server's bound on what a consumer may have pending is far lower; this is the bound on what a footer may declare.
+_MAX_ROWS = 1 << 26
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("sequence", pa.uint64(), nullable=False),
+        pa.field("consumer_sequence", pa.uint64()),
+        pa.field("timestamp_ns", pa.int64()),
+        pa.field("redelivered", pa.uint64()),
+    ]
+)
+
+
+def store_consumer(objects: Objects, folder: str, consumer: ConsumerBackup) -> ConsumerBackup:
+    """The consumer as it goes into a manifest: its pending set stored apart if it is large."""
+    state = consumer.state
+    if state is None or len(state.pending) + len(state.redelivered) <= INLINE_ENTRIES:
+        return consumer
+    data = encode_pending(state)
+    name = objects.sealing.name(sha256_of(data))
+    stored = objects.put_once(layout.pending_key(folder, name, objects.sealing.suffix), data)
+    ref = ObjectRef(stored.key, stored.size, stored.sha256)
+    return replace(consumer, state=replace(state, pending={}, redelivered={}), pending=ref)
+
+
+def load_consumer(objects: Objects, consumer: ConsumerBackup) -> ConsumerBackup:
+    """The opposite: the consumer with its whole state in memory.
+
+    Raises:
+        IntegrityError: the object is missing or damaged.
+        KeyUnavailable: it is encrypted, and no key that opens it was given.
+        StoreError: it cannot be read.
+    """
+    ref = consumer.pending
+    if ref is None or consumer.state is None:
+        return consumer
+    whole = decode_pending(objects.fetch(ref))
+    state = replace(consumer.state, pending=whole.pending, redelivered=whole.redelivered)
+    return replace(consumer, state=state, pending=None)
+
+
+def encode_pending(state: ConsumerState) -> bytes:
+    """The state's pending and redelivered messages as a Parquet file."""
+    sequences = sorted(state.pending.keys() | state.redelivered.keys())
+    acks = [state.pending.get(sequence) for sequence in sequences]
+    columns = [
+        sequences,
+        [None if ack is None else ack.consumer for ack in acks],
+        [None if ack is None else ack.timestamp_ns for ack in acks],
+        [state.redelivered.get(sequence) for sequence in sequences],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=_SCHEMA),
+        sink,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding={field.name: "DELTA_BINARY_PACKED" for field in _SCHEMA},
+        write_page_checksum=True,
+        store_schema=False,
+    )
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_pending(data: Data) -> ConsumerState:
+    """A state with nothing but its pending and redelivered messages. `FormatError` if the file is not one of these."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        if file.schema_arrow != _SCHEMA or not 0 <= file.metadata.num_rows <= _MAX_ROWS:
+            raise FormatError("pending set: wrong columns")
+        columns = [column.to_pylist() for column in file.read(use_threads=False).columns]
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise FormatError(f"pending set: {' '.join(str(error).split())[:200]}") from error
+    pending: dict[int, PendingAck] = {}
+    redelivered: dict[int, int] = {}
+    last = -1
+    for sequence, consumer, timestamp_ns, times in zip(*columns, strict=True):
+        if sequence <= last or (consumer is None) != (timestamp_ns is None):
+            raise FormatError(f"pending set: bad row for sequence {sequence}")
+        last = sequence
+        if consumer is not None:
+            pending[sequence] = PendingAck(consumer, timestamp_ns)
+        if times is not None:
+            redelivered[sequence] = times
+    return ConsumerState(pending=pending, redelivered=redelivered)

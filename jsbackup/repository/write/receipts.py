@@ -1,0 +1,202 @@
+"""Receipts: what a run has stored and no manifest names yet, so that a rerun stores only the rest.
+
+Without them, a rerun after a crash makes the same segments again and finds them by their names. That is of no use where
+objects are encrypted: the backup host cannot read them, age never makes the same bytes twice, and so what is there is
+not proved to be what it should be (`cutter.py`). A receipt says what was put there, signed where manifests are. And
+everywhere it spares encoding and compressing.
+
+    receipts/<lease>-<generation>.json
+        {"format": 1, "required_features": [], "tool", "created", "segments": [as in a manifest, of all streams]}
+
+A run has one receipt, under the id of its lease. It grows by being replaced: the next generation is put, then the one
+before is deleted. When a manifest names what it lists, it goes. Of a run that was stopped, the next ones of the same
+streams use what it lists as they use the segments of the last backup: if the object is there in its size, and if the
+messages that come have its digest. So a receipt that is lost or out of date costs storing again, and nothing else; one
+that cannot be read is passed over. (Who forges one can do harm where nothing is signed; there he can exchange segments
+as well.) None keeps anything from `prune` (leases do).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jsbackup.errors import JsBackupError, ObjectNotFound
+from jsbackup.model import JsonObject
+from jsbackup.repository import layout
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from jsbackup.repository.documents import Documents
+from jsbackup.repository.layout import ReceiptKey
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.manifest_json import segment_from_json, segment_to_json
+from jsbackup.stores.base import ObjectInfo
+from jsbackup.times import parse_time
+
+__all__ = ["Receipts"]
+
+_log = logging.getLogger(__name__)
+
+_FORMAT_VERSION = 1
+
+# A receipt is due after so many raw bytes, and after such a part of what is listed: what a crash costs is bounded by
+# both. That is 10 for 20 segments, and 120 for the 16,000 of a terabyte, which have 60 MB in all, the last one 7 MB.
+# A run that stores less than that, as most do, puts none.
+_EVERY_BYTES = 128 << 20
+_EVERY_PART = 16
+
+# Runs that were stopped one after the other, and jobs with other streams; what is older is left to `prune`.
+_MOST_READ = 16
+# Its newest receipt may be damaged.
+_GENERATIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    """What a run has left: all its generations, and its segments by their folders."""
+
+    keys: tuple[str, ...]
+    created_ns: int
+    segments: Mapping[str, Sequence[SegmentRef]]
+
+
+class Receipts:
+    """The receipt of a run, and those of earlier ones. May be used from several threads.
+
+    `run` is the id of its lease, `created` RFC 3339, `tool` name and version.
+    """
+
+    def __init__(self, documents: Documents, run: str, created: str, tool: str) -> None:
+        self._documents = documents
+        self._run = run
+        self._created = created
+        self._tool = tool
+        self._earlier: list[_Receipt] = []
+        self._lock = threading.Lock()
+        self._noted: dict[str, list[SegmentRef]] = {}
+        self._listed_bytes = self._unlisted_bytes = 0
+        self._generation = 0
+        self._keys: list[str] = []  # of this run, as far as they may be there
+        self._taken_over: list[str] = []
+
+    def read_earlier(self) -> None:
+        """Look for receipts of runs that did not come to their manifests. One listing, and one request for each."""
+        try:
+            self._earlier = list(self._read_all())
+        except JsBackupError as error:
+            _log.warning("receipts cannot be looked up: %s", error.message)
+
+    def _read_all(self) -> Iterable[_Receipt]:
+        runs: dict[str, list[tuple[ReceiptKey, ObjectInfo]]] = {}
+        for info in self._documents.list(layout.RECEIPTS):
+            key = layout.parse_receipt_key(info.key)
+            if key is not None:
+                runs.setdefault(key.run, []).append((key, info))
+                if key.run == self._run:
+                    self._generation = key.generation
+        newest = sorted(runs.values(), key=lambda found: found[-1][1].modified_seconds, reverse=True)
+        for found in newest[:_MOST_READ]:
+            receipt = self._read([info.key for _, info in found])
+            if receipt is not None:
+                yield receipt
+
+    def _read(self, keys: Sequence[str]) -> _Receipt | None:
+        """The newest generation that can be read; None if there is none."""
+        for key in list(reversed(keys))[:_GENERATIONS]:
+            try:
+                created_ns, segments = _decode(self._documents.get(key, MAX_DOCUMENT_BYTES), key)
+            except ObjectNotFound:  # that run goes on, or has just been committed
+                continue
+            except JsBackupError as error:
+                _log.warning("%s is ignored: %s", key, error.message)
+                continue
+            _log.info("%s: %d segments of a run that did not finish", key, sum(map(len, segments.values())))
+            return _Receipt(tuple(keys), created_ns, segments)
+        return None
+
+    def candidates(self, folder: str, previous: StreamBackup | None) -> list[Sequence[SegmentRef]]:
+        """What may be stored of a stream already, newest first: by this run, by earlier ones, by its last backup."""
+        found = [(one.created_ns, one.segments[folder]) for one in self._earlier if folder in one.segments]
+        if previous is not None:
+            found.append((parse_time(previous.captured.begun, f"stream {previous.name}"), previous.segments))
+        found.sort(key=lambda one: one[0], reverse=True)
+        with self._lock:
+            noted = tuple(self._noted.get(folder, ()))
+        return [refs for refs in (noted, *(refs for _, refs in found)) if refs]
+
+    def note(self, ref: SegmentRef) -> None:
+        """A segment is in the store. Puts a receipt when one is due; that it cannot be put is no error."""
+        with self._lock:
+            refs = self._noted.setdefault(layout.parse_segment_key(ref.key).folder, [])
+            start = bisect_left(refs, ref.first_seq, key=lambda one: one.last_seq)
+            stop = bisect_right(refs, ref.last_seq, key=lambda one: one.first_seq)
+            refs[start:stop] = [ref]  # in place of what an earlier attempt had there
+            self._unlisted_bytes += ref.bytes
+            if self._unlisted_bytes >= max(_EVERY_BYTES, self._listed_bytes // _EVERY_PART):
+                self._listed_bytes += self._unlisted_bytes
+                self._unlisted_bytes = 0
+                self._put()
+
+    def _put(self) -> None:
+        self._generation += 1
+        key = layout.receipt_key(ReceiptKey(self._run, self._generation))
+        segments = [segment_to_json(ref) for refs in self._noted.values() for ref in refs]
+        try:
+            data = _encode(segments, self._created, self._tool, key)
+            self._keys.append(key)  # first: it may be there although it fails
+            self._documents.put(key, data)
+            while len(self._keys) > 1:
+                self._documents.delete(self._keys[0])
+                del self._keys[0]
+        except JsBackupError as error:
+            _log.warning("what is stored so far would be stored again after a crash: %s", error.message)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The receipts that this run has put, and not deleted."""
+        with self._lock:
+            return tuple(self._keys)
+
+    def take_over(self, keys: Iterable[str]) -> None:
+        """Receipts of processes that did a part of this run: what they list will be named by its manifest."""
+        self._taken_over += keys
+
+    def settle(self, folders: Collection[str]) -> None:
+        """A manifest names the streams in `folders`: take away the receipts that list nothing else."""
+        spent = list(self._keys) if self._noted.keys() <= set(folders) else []
+        spent += self._taken_over
+        spent += [key for one in self._earlier if one.segments.keys() <= set(folders) for key in one.keys]
+        try:
+            for key in spent:
+                self._documents.delete(key)
+        except JsBackupError as error:
+            _log.info("receipts are left behind: %s", error.message)
+
+
+def _encode(segments: list[JsonObject], created: str, tool: str, key: str) -> bytes:
+    document: JsonObject = {
+        "format": _FORMAT_VERSION,
+        "required_features": [],
+        "tool": tool,
+        "created": created,
+        "segments": segments,
+    }
+    return encode_document(document, key)
+
+
+def _decode(data: bytes, key: str) -> tuple[int, dict[str, list[SegmentRef]]]:
+    """When the run began, in Unix time, and its segments by their folders.
+
+    Raises:
+        FormatError: damaged, or hostile.
+        UnsupportedError: of a later format.
+    """
+    fields = decode_document(data, key)
+    fields.version(_FORMAT_VERSION, frozenset())
+    segments: dict[str, list[SegmentRef]] = {}
+    for one in fields.each("segments"):
+        folder = layout.parse_segment_key(one.text("key")).folder
+        segments.setdefault(folder, []).append(segment_from_json(one, folder))
+    return fields.time_ns("created"), segments

@@ -1,0 +1,144 @@
+"""Repair: put back the right bytes of objects that are missing or damaged, so that the backups are whole again.
+
+A manifest names the SHA-256 of each object, so only the very same bytes will do: those of the same object in another
+repository, or those that come of the same messages once more. They are proved before anything is changed. Then what is
+damaged is deleted, which nothing else does with an object that a backup names, and the right bytes are put under the
+key. Killed in between, the object is missing, and the same command puts it there.
+
+Where the store keeps the damaged object locked, the right bytes are put beside (`layout.replacement_keys`): later
+backups use them, and the backup stays damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jsbackup.errors import IntegrityError, ObjectExists, ObjectLocked, ObjectNotFound, UnsupportedError, UsageError
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.checks.damaged import read_damaged
+from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier
+from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
+from jsbackup.repository.object_id import AnyRef
+from jsbackup.repository.objects import Objects, sha256_of
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+
+__all__ = ["Broken", "Found", "RepairOutcome", "fetch_from", "find_broken", "put_back"]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An object that is missing or damaged. `stream` is that of the newest of the `backups` that name it, by id."""
+
+    ref: AnyRef
+    stream: StreamBackup
+    problem: str
+    backups: tuple[str, ...]
+
+    @property
+    def messages(self) -> int:
+        return self.ref.messages if isinstance(self.ref, SegmentRef) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is wrong with backups: objects, and what no object mends (key and problem)."""
+
+    objects: tuple[Broken, ...]
+    beyond: tuple[tuple[str, str], ...]
+
+
+class RepairOutcome(StrEnum):
+    MENDED = "mended"
+    BESIDE = "beside"  # the store keeps what is damaged
+
+
+def find_broken(repository: Repository, backups: Iterable[str], progress: Progress, *, check: bool) -> Found:
+    """What is missing, of a wrong size, or was found damaged by the last `verify` and is so still.
+
+    With `check` all objects are read.
+
+    Raises:
+        KeyUnavailable: manifests are encrypted, and no key that opens them was given.
+        StoreError: the store cannot be listed.
+    """
+    verifier = Verifier(repository.objects, Level.OBJECTS, progress=progress)
+    if not check:
+        verifier.limit_to(read_damaged(repository.documents))
+    found: dict[tuple[str, str], Broken] = {}
+    beyond: dict[tuple[str, str], None] = {}
+    for backup in backups:
+        key = repository.documents.stored_key(layout.manifest_key(backup))
+        try:
+            manifest = repository.manifest(backup)
+        except UsageError:  # forgotten meanwhile
+            continue
+        except (IntegrityError, UnsupportedError) as error:
+            beyond[key, error.message] = None
+            continue
+        refs = {ref.key: (stream, ref) for stream, ref in _refs_of(manifest)}
+        for problem in verifier.check(manifest):
+            if problem.kind is ProblemKind.INCONSISTENT or problem.key not in refs:
+                beyond[problem.key, problem.problem] = None
+                continue
+            stream, ref = refs[problem.key]
+            before = found.get((ref.key, ref.sha256))
+            named_by = (*(before.backups if before else ()), backup)
+            found[ref.key, ref.sha256] = Broken(ref, stream, problem.problem, named_by)
+    return Found(tuple(found.values()), tuple(beyond))
+
+
+def _refs_of(manifest: Manifest) -> Iterator[tuple[StreamBackup, AnyRef]]:
+    for stream in manifest.streams:
+        pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
+        refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
+        yield from ((stream, ref) for ref in refs)
+
+
+def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
+    """The bytes of the object in another repository; None if it has no object of the same bytes. Raises StoreError."""
+    first = layout.replaced_key(ref.key)
+    for key in dict.fromkeys((ref.key, first, *layout.replacement_keys(first, ref.sha256))):
+        try:
+            return Objects(store).fetch_stored(key, ref.size, ref.sha256)
+        except IntegrityError:  # missing, or another one
+            continue
+    return None
+
+
+def put_back(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
+    """Put the right bytes of an object where they belong, or beside, if the store keeps what is there.
+
+    Raises:
+        IntegrityError: these are not the right ones, or the store does not give them back; nothing was deleted for the
+            former.
+        StoreError: the store does not answer, or does not allow it.
+    """
+    if len(data) != ref.size or sha256_of(data) != ref.sha256:
+        raise IntegrityError(f"these are not the bytes of object {ref.key}")
+    try:
+        store.delete(ref.key)
+    except ObjectLocked:
+        _put_beside(store, layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256), data)
+        return RepairOutcome.BESIDE
+    with suppress(ObjectExists):  # somebody else mends it, too
+        store.put(ref.key, data)
+    Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
+    return RepairOutcome.MENDED
+
+
+def _put_beside(store: Store, keys: Sequence[str], data: bytes) -> None:
+    for key in keys:
+        try:
+            store.put(key, data)
+            return
+        except ObjectExists:
+            try:
+                if store.get_range(key, 0, len(data) + 1) == data:
+                    return
+            except ObjectNotFound:
+                continue

@@ -1,0 +1,184 @@
+"""`diff` as it is typed, between backups in a folder and against a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jsbackup.model import ConsumerState, SequencePair
+from jsbackup.repository.crypto.keys import GivenKeys
+from jsbackup.repository.crypto.writer_key import encode_writer_key
+from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.cli.test_json import check
+from tests.cli.typed import Shop, Typed, in_terminal
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque, store_stream
+from tests.harness.batches import some_messages
+from tests.harness.history import IDENTITY, founding_of
+
+Type = Callable[..., Typed]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    """Two backups: ORDERS is another in the second, SAME is not, OLD is in the first alone."""
+    store = LocalStore(tmp_path / "repo")
+    repository = make_repository(store)
+    messages = some_messages(50, 100)
+    orders = store_stream(repository.objects, "ORDERS", messages)
+    same = store_stream(repository.objects, "SAME", messages[:9])
+    old = store_stream(repository.objects, "OLD", messages[:9])
+    changed = [m._replace(data=b"\x1b[31m", subject="evil.\x1b[31m") if m is messages[20] else m for m in messages[1:]]
+    later = store_stream(repository.objects, "ORDERS", [*changed, *some_messages(3, 9, first=1000)])
+    small, _large = orders.consumers
+    small = replace(small, state=ConsumerState(SequencePair(9, 8), SequencePair(4, 4)), config={"ack_wait": 5})
+    new = replace(later, config={"name": "ORDERS", "max_age": 5}, consumers=(small,))
+    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, (orders, same, old))
+    repository.commit(first)
+    repository.commit(replace(first, id=SECOND, streams=(new, same)))
+    return tmp_path / "repo"
+
+
+def test_equal_backups_are_told_in_a_line(typed: Type, repo: Path) -> None:
+    done = typed("diff", FIRST, FIRST, "-r", repo)
+    assert (done.code, done.out) == (0, f"from {FIRST} to {FIRST}: 3 streams equal, 0 different\n")
+    document = check("diff", typed("diff", FIRST, "latest", "SAME", "-r", repo, "--json"))
+    assert document["equal"] is True and [s["stream"] for s in document["streams"]] == ["SAME"]
+
+
+def test_what_differs_is_told(typed: Type, repo: Path) -> None:
+    done = typed("diff", FIRST, SECOND, "-r", repo, "--json", "--messages", "2")
+    document = check("diff", done)
+    assert (done.code, document["equal"], document["a"], document["b"]) == (1, False, FIRST, SECOND)
+    old, orders, same = document["streams"]
+    assert (old["only_in"], old["removed"], same["equal"]) == ("a", 9, True)
+    assert (orders["added"], orders["removed"], orders["changed"]) == (3, 1, 1)
+    assert [one["change"] for one in orders["ranges"]] == ["removed", "changed", "added"]
+    assert [one["what"] for one in orders["messages"]] == [[], ["subject", "payload"], [], []]
+    assert orders["config_changes"] == [{"field": "max_age", "from": None, "to": 5}]
+    large, small = orders["consumer_changes"]
+    assert (large["consumer"], large["change"]) == ("large", "removed")
+    assert [one["field"] for one in small["config_changes"]] == ["ack_wait", "durable_name"]
+    assert {"field": "delivered.stream_seq", "from": 0, "to": 8} in small["state_changes"]
+
+    text = typed("diff", SECOND, FIRST, "-r", repo)
+    lines = text.out.splitlines()
+    assert text.code == 1 and "\x1b" not in text.out
+    assert lines[0].split() == ["STREAM", "ADDED", "REMOVED", "CHANGED", "CONFIG", "CONSUMERS"]
+    assert lines[1].split() == ["OLD", "9", "0", "0", "only", "in", "B", "0"]
+    assert lines[2].split() == ["ORDERS", "1", "3", "1", "1", "2"]
+    assert "ORDERS: config max_age: 5 -> -" in lines
+    assert "ORDERS: consumer large: added" in lines
+    assert any(line.startswith("ORDERS: ! ") and line.endswith("(subject, payload)") for line in lines)
+    assert lines[-1] == f"from {SECOND} to {FIRST}: 1 stream equal, 2 different"
+    assert typed("diff", FIRST, SECOND, "--exclude", "O*", "-r", repo).code == 0
+    assert typed("diff", FIRST, SECOND, "-r", repo, "-q").out == ""
+
+
+def test_what_cannot_be_compared_is_told_and_the_rest_is_compared(typed: Type, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "repo")
+    repository = make_repository(store)
+    same = store_stream(repository.objects, "SAME", some_messages(9, 9))
+    a, b = (store_opaque(store, "OPAQUE", bytes([n]) * 3000) for n in (1, 2))
+    first = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, (same, a))
+    repository.commit(first)
+    repository.commit(
+        replace(first, id=SECOND, streams=(same, b), selection=Selection(("SAME", "O*"), ("OTHER",), consumers=False))
+    )
+    done = typed("diff", FIRST, SECOND, "-r", repository.store.location, "--json")
+    document = check("diff", done)
+    assert done.code == 13 and document["equal"] is False
+    assert [one["name"] for one in document["failed"]] == ["OPAQUE"]
+    assert document["streams"][0]["equal"] is True and "without them" in document["streams"][0]["notes"][0]
+    third = "20261121T014700Z-000003"
+    repository.commit(replace(first, id=third, streams=(), skipped=(SkippedStream("SAME", "it broke"),)))
+    done = typed("diff", FIRST, third, "-r", repository.store.location)
+    assert done.code == 3 and f"failed: SAME: stream SAME is not in backup {third}: it broke" in done.out
+    fourth = "20261121T014800Z-000004"
+    repository.commit(replace(first, id=fourth, streams=(same,), selection=Selection(("S*",))))
+    done = typed("diff", FIRST, fourth, "-r", repository.store.location)
+    assert done.code == 0 and "skipped: OPAQUE: backup" in done.out
+    asked = typed("diff", FIRST, fourth, "OPAQUE", "-r", repository.store.location)
+    assert asked.code == 2 and f"cannot be compared: backup {fourth} was made without it on purpose" in asked.err
+
+
+def test_damage_is_14_and_the_rest_is_compared(typed: Type, repo: Path) -> None:
+    line = ("diff", FIRST, SECOND, "-r", repo)
+    for segment in repo.glob("segments/ORDERS-*/*.parquet"):
+        segment.chmod(0o600)
+        segment.write_bytes(segment.read_bytes()[:-1] + b"?")
+    done = typed(*line, "--json")
+    document = check("diff", done)
+    assert done.code == 14 and [one["name"] for one in document["failed"]] == ["ORDERS"]
+    assert {one["stream"] for one in document["streams"]} == {"OLD", "SAME"} and document["equal"] is False
+    plain = typed(*line)
+    assert plain.code == 14 and plain.out.splitlines()[-1].endswith("1 stream equal, 1 different, 1 not compared")
+    for segment in repo.glob("segments/ORDERS-*/*.parquet"):
+        segment.unlink()
+    assert "is missing" in typed(*line).out
+    (repo / "backups" / f"{SECOND}.json").write_text("{}")
+    assert typed(*line).code == 14
+
+
+def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: Path) -> None:
+    place = tmp_path / "repo"
+    founding = founding_of("encrypted", "00ff")
+    assert founding is not None
+    store = LocalStore(place)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    writer, identity = tmp_path / "writer.key", tmp_path / "identity"
+    writer.write_text(encode_writer_key(founding.writer_key))
+    identity.write_text(IDENTITY.text)
+    repository = Repository.open(store, GivenKeys(founding.writer_key))
+    messages = some_messages(40, 100)
+    first = store_backup(repository, FIRST)
+    changed = store_stream(repository.objects, "orders", [m for m in messages if m is not messages[7]])
+    repository.commit(replace(first, id=SECOND, previous=FIRST, streams=(changed, first.streams[1])))
+    line = ("diff", FIRST, SECOND, "-r", place)
+    assert typed(*line).code == 12
+    done = typed(*line, "--writer-key", writer, "--json")
+    document = check("diff", done)
+    assert done.code == 12 and [one["name"] for one in document["failed"]] == ["orders"]
+    assert typed("diff", FIRST, FIRST, "-r", place, "--writer-key", writer).code == 0
+    assert typed(*line, "verbatim", "--writer-key", writer).code == 0
+    done = typed(*line, "--identity", identity, "--json")
+    (orders, _same) = check("diff", done)["streams"]
+    assert (done.code, orders["removed"], orders["changed"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("diff", 2, "missing argument A"),
+        (f"diff {FIRST}", 2, "missing argument B"),
+        ("diff live live -r REPO", 2, "both sides are live"),
+        (f"diff {FIRST} {SECOND} -r REPO -s nats://x", 2, "server options make no sense"),
+        (f"diff {FIRST} 1999 -r REPO", 2, "no backup starts with '1999'"),
+        (f"diff {FIRST} latest NOTHING -r REPO", 2, "no stream on either side matches NOTHING"),
+        (f"diff {FIRST} latest --messages -1 -r REPO", 2, "--messages"),
+        (f"diff {FIRST} live -r REPO -s nats://127.0.0.1:1", 20, "127.0.0.1:1"),
+        (f"diff {FIRST} {SECOND} -r NOWHERE", 10, "no repository at"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    typed: Type, repo: Path, tmp_path: Path, line: str, code: int, said: str
+) -> None:
+    words = [
+        str(repo) if word == "REPO" else str(tmp_path / word) if word == "NOWHERE" else word for word in line.split()
+    ]
+    done = typed(*words)
+    assert done.code == code and said in done.err
+
+
+@pytest.mark.nats
+def test_a_server_is_equal_to_the_backup_just_made(typed: Type, shop: Shop) -> None:
+    for sides in (("latest", "live"), ("live", "latest")):
+        document = check("diff", typed("diff", *sides, "-s", shop.url, "-r", shop.repo, "--json"))
+        assert document["equal"] is True and len(document["streams"]) == 3
+        assert not any(s["recreated"] or s["notes"] for s in document["streams"])
+    done = in_terminal("diff", "latest", "live", "ORDERS", "-s", shop.url, "-r", shop.repo)
+    assert done.code == 0 and "1 stream equal" in done.out and "diff" in done.err

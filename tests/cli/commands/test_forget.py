@@ -1,0 +1,261 @@
+"""`forget` and `hold` as they are typed, on repositories in folders; and what `list` and `show` say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsbackup.cli.commands.forget import GROUPINGS
+from jsbackup.repository import layout
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.cli.test_json import check
+from tests.cli.typed import Shop, Typed
+from tests.harness.backups import make_repository, store_backup
+from tests.harness.many import nth_id, put_manifests
+
+Type = Callable[..., Typed]
+
+IDS = [nth_id(number) for number in range(12)]  # from midnight on, one every ten minutes
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    store = LocalStore(tmp_path / "repo")
+    make_repository(store)
+    put_manifests(store, len(IDS))
+    return tmp_path / "repo"
+
+
+def backups(repo: Path) -> list[str]:
+    return Repository.open(LocalStore(repo)).backups()
+
+
+def kept(document: dict[str, Any]) -> list[str]:
+    return [one["backup"] for one in document["kept"]]
+
+
+def removed(document: dict[str, Any]) -> list[str]:
+    return [one["backup"] for one in document["removed"]]
+
+
+# --- by a policy ---
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ("--keep-last 3", IDS[9:]),
+        ("--keep-hourly 2", [IDS[5], IDS[11]]),
+        ("--keep-hourly 1 --keep-last 2", IDS[10:]),
+        ("--keep-daily 7", [IDS[11]]),
+        ("--keep-weekly 7", [IDS[11]]),
+        ("--keep-monthly 7", [IDS[11]]),
+        ("--keep-yearly 7", [IDS[11]]),
+        ("--keep-within 20m", IDS[9:]),
+        ("--keep-within 1h30m", IDS[2:]),
+        ("--keep-tag number=3", [IDS[3], IDS[11]]),
+        ("--keep-tag number=3 --keep-tag number=5", [IDS[3], IDS[5], IDS[11]]),
+        ("--keep-tag number", IDS),
+        ("--keep-last 1 --group-by none", [IDS[11]]),
+    ],
+)
+def test_each_option_keeps_what_it_says(typed: Type, repo: Path, options: str, left: list[str]) -> None:
+    planned = check("forget", typed("forget", "-r", repo, "--json", "--dry-run", *options.split()))
+    assert planned["dry_run"] is True and kept(planned) == left and backups(repo) == IDS
+    done = check("forget", typed("forget", "-r", repo, "--json", *options.split()))
+    assert done == planned | {"dry_run": False} and backups(repo) == left
+    assert sorted(kept(done) + removed(done)) == IDS
+
+
+def test_each_backup_has_its_reason_for_people_too(typed: Type, repo: Path) -> None:
+    line = ["forget", "-r", repo, "--keep-last", "1", "--keep-hourly", "2"]
+    planned = typed(*line, "--dry-run")
+    assert planned.code == 0 and planned.err == ""
+    group, header, first, *_ = planned.out.splitlines()
+    assert group == "all streams" and header.split() == ["BACKUP", "WHY"]
+    assert first.split(None, 3) == [
+        IDS[0],
+        "would",
+        "remove",
+        f"last: 1 newer kept; hourly 2026-01-01T00: {IDS[5]} kept",
+    ]
+    assert planned.out.splitlines()[-1] == "would remove 10 backups, and keep 2"
+    done = typed(*line)
+    assert f"{IDS[0]}  removed  last: 1 newer kept" in done.out
+    assert f"{IDS[11]}  keep     newest complete backup; last (1 of 1); hourly 2026-01-01T01 (1 of 2)" in done.out
+    assert done.out.splitlines()[-1] == "removed 10 backups, kept 2"
+    assert typed(*line).out.splitlines()[-1] == "removed 0 backups, kept 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("forget", "no --keep option was given"),
+        ("forget --dry-run", "no --keep option was given"),
+        ("forget --keep-last 0 --keep-within 0", "no --keep option was given"),
+        ("forget latest --keep-last 1", "backups are named, and there is a policy too"),
+        ("forget --keep-last -1", "-1 is not in the range"),
+        ("forget --keep-within 3", "not a duration: '3'"),
+        ("forget --keep-tag =v", "not a tag: '=v'"),
+        ("forget --keep-last 1 --group-by host", "'host' is not one of"),
+        ("forget 2020", "no backup starts with '2020'"),
+        ("forget 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
+        ("forget --keep-last 1 --prune --grace 3", "not a duration: '3'"),
+        ("hold", "missing argument BACKUP"),
+        ("hold 20200101T000000Z-000000", "no backup 20200101T000000Z-000000"),
+        ("hold latest --release --reason x", "--reason makes no sense with --release"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_removes_nothing(typed: Type, repo: Path, line: str, message: str) -> None:
+    error = check("error", typed(*line.split(), "-r", repo, "--json"))["error"]
+    assert error["code"] == 2 and message in error["message"]
+    assert backups(repo) == IDS
+
+
+def test_a_damaged_backup_is_kept_and_told_of(typed: Type, repo: Path) -> None:
+    (repo / layout.manifest_key(IDS[0])).write_bytes(b"{}")
+    done = typed("forget", "-r", repo, "--keep-last", "1", "--json")
+    document = check("forget", done)
+    assert done.code == 14 and kept(document) == [IDS[0], IDS[11]] and IDS[0] in document["damaged"][0]
+    assert document["kept"][0]["reasons"][0].startswith("cannot be read: ")
+    told = typed("forget", "-r", repo, "--keep-last", "1")
+    assert told.code == 14 and "of no known group" in told.out and "cannot be read: " in told.out
+    gone = typed("forget", IDS[0], "-r", repo)
+    assert (gone.code, gone.out) == (0, "removed 1 backup, kept 1\n") and backups(repo) == [IDS[11]]
+
+
+@pytest.mark.nats
+def test_backups_of_some_streams_do_not_displace_those_of_all(typed: Type, shop: Shop, tmp_path: Path) -> None:
+    def back_up(*line: str) -> str:
+        done = typed("backup", *line, "-s", shop.url, "-r", tmp_path / "repo", "--json")
+        backup: str = done.document["backup"]
+        return backup
+
+    chosen = [["ORDERS", "evil*"], ["--exclude", "ORDERS"], ["--no-consumers"], ["--config-only"], []]
+    first = {str(line): back_up(*line) for line in chosen}
+    assert check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))["removed"] == []
+    last = back_up("evil*", "ORDERS")  # the same streams in other words
+    done = check("forget", typed("forget", "-r", tmp_path / "repo", "--keep-last", "1", "--json"))
+    assert removed(done) == [first[str(chosen[0])]] and kept(done)[-1] == last
+    assert len({one["group"] for one in done["kept"]}) == 5
+    assert "streams ORDERS evil*" in done["removed"][0]["group"] and "account $G" in done["removed"][0]["group"]
+
+
+# --- and what only they needed ---
+
+
+def test_a_prune_can_follow(typed: Type, tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    repository = make_repository(LocalStore(repo))
+    store_backup(repository, IDS[0], count=100)
+    store_backup(repository, IDS[1], count=3)
+
+    def segments() -> set[Path]:
+        return set(repo.glob("segments/*/*"))
+
+    before = segments()
+    line = ["forget", "-r", repo, "--keep-last", "1", "--prune", "--json"]
+    planned = check("forget", typed(*line, "--grace", "0", "--dry-run"))
+    assert planned["prune"]["dry_run"] is True and planned["prune"]["deleted_objects"] > 0
+    assert segments() == before and backups(repo) == IDS[:2]
+
+    marked = check("forget", typed(*line))
+    assert marked["prune"]["deleted_objects"] == 0 and marked["prune"]["marked_objects"] > 0
+    assert segments() == before and backups(repo) == IDS[1:2]
+
+    pruned = check("forget", typed(*line, "--grace", "0"))
+    assert pruned["removed"] == []
+    assert pruned["prune"] == {
+        **pruned["prune"],
+        **{k: planned["prune"][k] for k in ("deleted_objects", "freed_bytes")},
+    }
+    assert len(segments()) == len(before) - planned["prune"]["deleted_objects"]
+    told = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
+    assert told.out.splitlines()[-2:] == ["removed 0 backups, kept 1", "nothing to delete"]
+    assert typed("verify", "--level", "data", "-r", repo).code == 0
+
+
+def test_a_prune_that_fails_leaves_no_doubt_about_what_was_removed(typed: Type, repo: Path) -> None:
+    (repo / layout.manifest_key(IDS[0])).write_bytes(b"{}")
+    done = typed("forget", "-r", repo, "--keep-last", "1", "--prune")
+    assert done.code == 14 and done.err.startswith("removed 10 backups, before the prune failed\nerror: manifest ")
+    assert backups(repo) == [IDS[0], IDS[11]]
+
+
+# --- by ids ---
+
+
+def test_backups_that_are_named_are_removed(typed: Type, repo: Path) -> None:
+    line = ["forget", "latest", IDS[2], nth_id(3)[:-3], IDS[2], "-r", repo]
+    planned = check("forget", typed(*line, "--dry-run", "--json"))
+    assert removed(planned) == [IDS[2], IDS[3], IDS[11]] and backups(repo) == IDS
+    assert typed(*line).out == "removed 3 backups, kept 9\n"
+    assert backups(repo) == [*IDS[:2], *IDS[4:11]]
+
+
+# --- holds ---
+
+
+def test_a_held_backup_is_shown_and_kept_until_it_is_released(typed: Type, repo: Path) -> None:
+    (row,) = check("hold", typed("hold", IDS[0], "-r", repo, "--reason", "audit \x1b[31m", "--json"))["backups"]
+    assert (row["held"], row["changed"], row["reason"]) == (True, True, "audit \x1b[31m")
+
+    listed = typed("list", "-r", repo, "--json").document["backups"]
+    assert [one["backup"] for one in listed if one["held"]] == [IDS[0]]
+    assert typed("list", "-r", repo).out.count("complete, held") == 1
+    assert check("show", typed("show", IDS[0], "-r", repo, "--json"))["held"] == {
+        k: row[k] for k in ("since", "reason")
+    }
+    assert f"held      since {row['since']}: audit" in typed("show", IDS[0], "-r", repo).out
+    assert check("show", typed("show", "latest", "-r", repo, "--json"))["held"] is None
+
+    assert kept(typed("forget", "-r", repo, "--keep-last", "1", "--json").document) == [IDS[0], IDS[11]]
+    refused = typed("forget", IDS[11], IDS[0], "-r", repo)
+    assert refused.code == 1 and "is held since" in refused.err and "jsbackup hold --release" in refused.err
+    assert backups(repo) == [IDS[0], IDS[11]]
+
+    (row,) = check("hold", typed("hold", IDS[0], "--release", "-r", repo, "--json"))["backups"]
+    assert (row["held"], row["changed"], row["since"]) == (False, True, None)
+    assert typed("forget", IDS[0], "-r", repo).code == 0 and backups(repo) == [IDS[11]]
+
+
+def test_holding_and_releasing_twice_says_so(typed: Type, repo: Path) -> None:
+    line = ["hold", "latest", IDS[0], "-r", repo]
+    assert typed(*line, "--reason", "audit").out == f"{IDS[11]} is held: audit\n{IDS[0]} is held: audit\n"
+    again = typed(*line, "--reason", "other").out.splitlines()
+    assert [text.startswith(f"{one} is held already since 20") for one, text in zip(line[1:3], again, strict=True)]
+    assert all(text.endswith(": audit") for text in again)
+    assert typed(*line, "--release").out == f"{IDS[11]} is released\n{IDS[0]} is released\n"
+    assert typed(*line, "--release").out == f"{IDS[11]} was not held\n{IDS[0]} was not held\n"
+
+
+def test_a_hold_that_cannot_be_read_holds(typed: Type, repo: Path) -> None:
+    (repo / "holds").mkdir()
+    (repo / layout.hold_key(IDS[0])).write_bytes(b"")
+    told = typed("show", IDS[0], "-r", repo)
+    assert "held      since nobody knows when: the hold cannot be read" in told.out
+    assert check("show", typed("show", IDS[0], "-r", repo, "--json"))["held"]["since"] is None
+    assert "is held already: the hold cannot be read" in typed("hold", IDS[0], "-r", repo).out
+    assert kept(typed("forget", "-r", repo, "--keep-last", "1", "--json").document) == [IDS[0], IDS[11]]
+
+
+def test_choices_are_those_of_retention() -> None:
+    assert list(GROUPINGS) == [str(grouping) for grouping in Grouping]
+
+
+def test_the_policy_of_a_profile_is_for_runs_that_name_nothing(typed: Type, repo: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f"[profiles.p]\nrepo = '{repo}'\n[profiles.p.forget]\nkeep-last = 10\nkeep-tag = ['number=0']\n")
+    line = ["forget", "--config", config, "--profile", "p"]
+    assert typed(*line, IDS[5]).code == 0
+    assert backups(repo) == IDS[:5] + IDS[6:]
+    assert typed(*line, IDS[6], "--keep-last", "1").code == 2
+    assert typed(*line).code == 0
+    assert IDS[0] in backups(repo) and len(backups(repo)) == 11
+    assert typed(*line, "--keep-last", "1").code == 0
+    assert backups(repo) == [IDS[0], IDS[11]]

@@ -1,0 +1,314 @@
+"""A runbook as a file: what each key means, what is refused by its name, and what a file by anybody can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from jsbackup.cli.commands import plan, restore
+from jsbackup.cli.options.context import Shared
+from jsbackup.cli.options.shared import KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.output.output import Output
+from jsbackup.cli.profiles.runbook_file import MAX_ENTRIES, RunbookEntry, _keys, read_runbook
+from jsbackup.config import Secret, UserPassword
+from jsbackup.config.toml_file import MAX_FILE_BYTES, MAX_LINE_BYTES
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.planning.model import Consumers, IfExists, SendAs
+from tests.cli.typed import Shop, Typed
+from tests.harness.servers import NEWEST, NatsServer
+
+Read = Callable[..., list[RunbookEntry]]
+
+HEAD = '[[restore]]\nbackup = "latest"\n'
+
+
+def _shared(**server: str) -> Shared:
+    return Shared("REPO", 0, False, "text", Output(), server=server)
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """`read(text, server=…)`: the restores of a runbook beside these server options of the command line."""
+    for name in ("NATS_URL", "NATS_CONTEXT", "NATS_USER", "NATS_CREDS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/nonexistent")
+
+    def read_it(text: str | bytes, **server: str) -> list[RunbookEntry]:
+        file = tmp_path / "book.toml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_runbook(file, _shared(**server))
+
+    return read_it
+
+
+def _refused(read: Read, text: str | bytes, **server: str) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read(text, **server)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_every_option_of_a_plan_is_a_key() -> None:
+    """But what is about the run as a whole: where the plan is saved, leases, the key of masks."""
+    shared = [*S3_OPTIONS, *KEY_OPTIONS, *SERVER_OPTIONS]
+    known = _keys()
+    whole = {"output", "runbook", "lock-timeout", "mask-key-file", "mask-key-command"}
+    own = [*plan.COMMANDS["plan"].own_params, *shared]  # type: ignore[attr-defined]
+    options = {name.removeprefix("--") for one in own for name in one.opts if name.startswith("--")}
+    assert options - whole <= known.keys()
+    assert not whole & known.keys()
+    assert {"backup", "streams", "repo"} <= known.keys()
+
+
+def test_a_restore_says_what_it_would_say_on_the_command_line(read: Read) -> None:
+    (entry,) = read(
+        """
+[[restore]]
+backup = "2026"
+repo = "OTHER"
+streams = ["ORDERS", "-DASH*"]
+exclude = ["KV_*"]
+if-exists = "replace"
+replicas = 3
+storage = "memory"
+placement-cluster = "C"
+placement-tag = ["a", "b"]
+set = ["max_age=null"]
+consumers = "none"
+wire = "v1"
+rename = ["ORDERS=OLD"]
+map-subject = ["a.*=>b.$1"]
+until = "2026-11-20T14:02:00Z"
+since = "5"
+subject = ["a.>"]
+mask = ["a.>:$.user=redact"]
+unmaskable = "drop"
+s3-path-style = true
+expect-signer = "--repo"
+"""
+    )
+    options = entry.options
+    assert (entry.number, entry.backup, entry.shared.repo) == (1, "2026", "OTHER")
+    assert [glob.pattern for glob in options.streams] == ["ORDERS", "-DASH*"]
+    assert [glob.pattern for glob in options.exclude] == ["KV_*"]
+    assert (options.if_exists, options.consumers, options.wire) == (IfExists.REPLACE, Consumers.NONE, SendAs.V1)
+    assert (options.replicas, options.storage, options.placement_cluster) == (3, "memory", "C")
+    assert (options.placement_tags, dict(options.fields)) == (("a", "b"), {"max_age": None})
+    assert dict(options.renames.names) == {"ORDERS": "OLD"}
+    reshape = options.reshape
+    assert reshape.cut and reshape.subjects and reshape.maps and reshape.masks
+    assert (entry.shared.s3, entry.shared.keys) == ({"s3_path_style": True}, {"expect_signer": "--repo"})
+
+
+def test_what_a_time_was_taken_for_is_said(read: Read, capsys: pytest.CaptureFixture[str]) -> None:
+    read('[[restore]]\nbackup = "latest"\nrepo = "./repo"\nserver = "nats://a:1"\nuntil = "2026-11-20 07:09"\n')
+    assert "restore 1: --until 2026-11-20 07:09 is 2026-11-20T07:09:00" in capsys.readouterr().err
+
+
+def test_what_a_restore_leaves_open_is_as_on_the_command_line(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JSBACKUP_REPO", "ENVIRONMENT")  # which `shared` has already, where nothing else was given
+    monkeypatch.setenv("SECRET", "s3cret")
+    first, second, third = read(
+        HEAD
+        + HEAD
+        + 'user = "bank"\npassword = "env://SECRET"\ns3-virtual-style = false\n'
+        + HEAD
+        + "s3-virtual-style = true\ntlsfirst = false\n",
+        server="nats://h:1",
+        user="shop",
+        password="p",
+    )
+    assert [one.number for one in (first, second, third)] == [1, 2, 3]
+    assert first.shared.repo == "REPO" and first.connection.url == second.connection.url == "nats://h:1"
+    assert first.connection.login == third.connection.login == UserPassword("shop", Secret("p"))
+    assert second.connection.login == UserPassword("bank", Secret("s3cret"))
+    assert (second.shared.s3, third.shared.s3) == ({"s3_path_style": True}, {"s3_path_style": False})
+    assert not first.options.streams and first.options.if_exists is IfExists.FAIL
+
+
+def test_who_names_a_server_takes_no_login_of_another(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_USER", "environment")
+    monkeypatch.setenv("NATS_PASSWORD", "p")
+    monkeypatch.setenv("NATS_URL", "nats://environment:1")
+    (entry,) = read(HEAD + 'server = "nats://h:2"', server="nats://h:1", user="shop", password="p", timeout="9s")
+    connection = entry.connection
+    assert (connection.url, connection.login, connection.token) == ("nats://h:2", None, None)
+    assert connection.timeout_seconds == 9
+    refused = _refused(read, HEAD + 'context = "nosuch"', server="nats://h:1")
+    assert "nosuch" in refused.message
+    refused = _refused(read, HEAD + 'user = "bank"\npassword = "env://NATS_PASSWORD"', server="nats://shop:p@h:1")
+    assert refused.message == "restore 1: it logs in otherwise than --server, which holds a login"
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "hint"),
+    [
+        ("if_exists = 'fail'", "it has the unknown key 'if_exists'", "Did you mean if-exists?"),
+        ("renames = ['A=B']", "it has the unknown key 'renames'", "Did you mean rename?"),
+        ("json = true", "it has the unknown key 'json'", None),
+        ("jobs = 4", "it has the unknown key 'jobs'", None),
+        ("help = true", "it has the unknown key 'help'", None),
+        ("rename = 'A=B'", "rename has to be a list of texts", None),
+        ("rename = [1]", "rename has to be a list of texts", None),
+        ("until = 1", "until has to be a text", None),
+        ("until = 2026-11-20T14:02:00Z", "until has to be a text", None),
+        ("until = ['1']", "until has to be a text", None),
+        ("replicas = '3'", "replicas has to be a number", None),
+        ("replicas = true", "replicas has to be a number", None),
+        ("replicas = 3.0", "replicas has to be a number", None),
+        ("replicas = 9", "invalid value for '--replicas': 9 is not in the range 1<=x<=5", None),
+        ("wire = 'v3'", "invalid value for '--wire': 'v3' is not one of", None),
+        ("tlsfirst = 'yes'", "tlsfirst has to be true or false", None),
+        ("streams = 'ORDERS'", "streams has to be a list of texts", None),
+        ("streams = ['a.b']", "no stream can be named 'a.b'", None),
+        ("streams = ['']", "streams is empty", None),
+        ("server = ''", "server is empty", None),
+        ('repo = "a\\u0000b"', "repo holds a NUL character", None),
+        ("set = ['x=1']", "no field 'x'", None),
+        ("backup.x = 1", "not TOML", None),
+        ("server = {}", "server has to be a text", None),
+        ("creds = '/nonexistent/creds'", "the credentials file /nonexistent/creds does not exist", None),
+        ("identity-command = 'cat key'", "identity-command runs a program", "Give it on the command line."),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_name(read: Read, text: str, told: str, hint: str | None) -> None:
+    refused = _refused(read, HEAD + HEAD + text)
+    assert told in refused.message
+    assert refused.message.startswith("restore 2: ") or "not TOML" in told
+    assert hint is None or refused.hint == hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user = 'u'\npassword = 'hunter2'",
+        "token = 'hunter2'",
+        "server = 'nats://u:hunter2@h'",
+        "server = 'nats://hunter2@h'",
+        "creds = 'data:;base64,hunter2'",
+        "password = 'data:;base64,hunter2'",
+        "nkey = 'DATA:;base64,hunter2'",
+        "password = ['hunter2']",
+        "password = hunter2",
+        "hunter2",
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(read: Read, text: str) -> None:
+    refused = _refused(read, HEAD + text)
+    if "=" in text and "hunter2'" in text and "[" not in text:
+        assert "holds a secret, which a runbook may not" in refused.message
+    assert "hunter2" not in f"{refused.message} {refused.hint}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no list of restores"),
+        ("restore = []", "has no list of restores"),
+        ("restore = 1", "has no list of restores"),
+        ("restore = [1]", "has no list of restores"),
+        ("[restore]\nbackup = 'latest'", "has no list of restores"),
+        ("[[restores]]\nbackup = 'latest'", "has the unknown key 'restores'"),
+        (f"repo = 'x'\n{HEAD}", "has the unknown key 'repo'"),
+        ("[[restore]]", "restore 1: it names no backup"),
+        ("[[restore]]\nbackup = 1", "restore 1: backup has to be a text"),
+        (HEAD * (MAX_ENTRIES + 1), "more than 1000"),
+        ("x = " + "[" * 3000, "nested too deeply"),
+        (HEAD + "replicas = 0x" + "f" * 4000, "replicas has to be a number"),
+        ("x = " + "_".join(["1"] * 2000), "has the unknown key 'x'"),
+        ("x = 1" + "0" * 4080, "has the unknown key 'x'"),
+        ("x" + ".x" * 3000 + " = 1", "larger than a runbook may be"),
+        ("# " + "x" * MAX_LINE_BYTES, "larger than a runbook may be"),
+        ("#\n" * (MAX_FILE_BYTES // 2 + 1), "larger than a runbook may be"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"\x00", "not TOML"),
+        (HEAD + "backup = 'other'", "not TOML"),
+        ("x = 1979-99-99", "not TOML"),
+    ],
+)
+def test_a_hostile_file_is_a_mistake_of_usage(read: Read, text: str | bytes, told: str) -> None:
+    assert told in _refused(read, text).message
+
+
+def test_a_damaged_file_is_read_or_refused(read: Read) -> None:
+    """Cut at every length, and each byte exchanged: an error of ours, or restores."""
+    whole = b'[[restore]]\nbackup = "latest"\nreplicas = 3\nrename = ["A=B"]\nserver = "h"\n'
+    for at in range(len(whole)):
+        for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :]):
+            try:
+                assert all(isinstance(entry, RunbookEntry) for entry in read(damaged))
+            except JsBackupError as error:
+                assert error.exit_code == 2, (damaged, error.message)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path, Path("a\0b")):
+        with pytest.raises(UsageError, match="cannot read the runbook"):
+            read_runbook(path, _shared())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("restore latest --runbook FILE", "BACKUP makes no sense with --runbook, which says it already"),
+        ("restore --runbook FILE --if-exists skip", "--if-exists makes no sense with --runbook"),
+        ("restore --runbook FILE --rename A=B", "--rename makes no sense with --runbook"),
+        ("restore --runbook FILE --plan FILE", "--plan makes no sense with --runbook"),
+        ("plan latest --runbook FILE", "BACKUP makes no sense with --runbook"),
+        ("plan --runbook FILE --until 5", "--until makes no sense with --runbook"),
+        ("plan --runbook FILE -o saved", "--output makes no sense with --runbook"),
+        ("plan --runbook FILE", "cannot read the runbook"),
+        ("restore --runbook FILE", "cannot read the runbook"),
+    ],
+)
+def test_nothing_that_a_runbook_says_may_stand_beside_it(
+    typed: Callable[..., Typed], tmp_path: Path, line: str, told: str
+) -> None:
+    words = [str(tmp_path / "none.toml") if word == "FILE" else word for word in line.split()]
+    refused = typed(*words, "-r", tmp_path, "-s", "nats://127.0.0.1:1", "--json")
+    assert refused.code == 2
+    assert told in refused.document["error"]["message"]
+
+
+def test_both_commands_have_the_option() -> None:
+    for command in (plan.COMMANDS["plan"], restore.COMMANDS["restore"]):
+        assert isinstance(command, click.Command)
+        assert any("--runbook" in one.opts for one in command.params)
+
+
+@pytest.mark.nats
+def test_a_failure_stops_what_is_behind_it(
+    typed: Callable[..., Typed], shop: Shop, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    full, free = nats_server(NEWEST, max_file_bytes=1024), nats_server(NEWEST)
+    book = tmp_path / "book.toml"
+
+    def restored(*urls: str) -> list[Typed]:
+        """One restore into each, under a name of its own: told as JSON, and once more as people read it."""
+        done = []
+        for more in (["--json"], []):
+            parts = []
+            for number, url in enumerate(urls):
+                name = f"r{len(urls)}{len(more)}{number}"
+                reshaped = f'rename-prefix = "{name}"\nmap-subject = ["orders.*=>{name}.$1"]\nstreams = ["ORDERS"]\n'
+                parts.append(f'[[restore]]\nbackup = "latest"\nserver = "{url}"\n{reshaped}')
+            book.write_text("".join(parts))
+            done.append(typed("restore", "--runbook", book, "-r", shop.repo, *more))
+        return done
+
+    first, told = restored(full.url, free.url)
+    (failed,) = first.document["restores"]
+    assert failed["streams"] == [] and first.code == told.code == failed["failed"][0]["code"]
+    assert first.document["not_begun"] == [{"restore": 2, "backup": shop.backup}]
+    assert told.out.splitlines()[0] == f"restore 1: latest of {shop.repo} into {full.url}"
+    assert told.out.splitlines()[-1] == f"not begun: restore 2: backup {shop.backup}"
+
+    midway, told = restored(free.url, full.url, full.url)
+    assert (midway.code, told.code) == (3, 3)
+    whole, failed = midway.document["restores"]
+    assert [one["verified"] for one in whole["streams"]] == [True] and failed["failed"]
+    assert [one["restore"] for one in midway.document["not_begun"]] == [3]
+    assert "restored 1 stream, 0 failed, 0 skipped" in told.out and "restored 0 streams, 1 failed" in told.out

@@ -1,0 +1,286 @@
+"""Progress bars: what a line says, which lines there are, and that nothing else is drawn anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsbackup.cli.output import bars
+from jsbackup.cli.output.bars import TqdmProgress, draw_line
+from jsbackup.cli.output.progress import make_progress, write_beside_bars
+from jsbackup.cli.output.terminal import display_width
+from jsbackup.progress import NullProgress
+from tests.cli.conftest import EVIL
+from tests.cli.screen import Screen
+from tests.cli.typed import in_shell, in_terminal
+from tests.harness.api import call, connected
+from tests.harness.servers import NEWEST, NatsServer
+
+MIB = 1 << 20
+COUNT = st.integers(0, 1 << 70)
+
+
+@given(st.text(), COUNT, COUNT | st.none(), COUNT, st.floats(0, 1e20), st.integers(1, 300), st.booleans())
+def test_a_line_never_leaves_its_row(
+    label: str, done: int, total: int | None, messages: int, rate: float, columns: int, plain: bool
+) -> None:
+    line = draw_line(label.replace("\n", " "), done, total, messages, rate=rate, columns=columns, plain=plain)
+    assert display_width(line) <= columns
+
+
+def test_a_line_says_bytes_messages_rate_and_time_left() -> None:
+    line = draw_line("ORDERS", 300 * MIB, 1200 * MIB, 12_345, rate=100.0 * MIB, columns=100)
+    assert line == (
+        "ORDERS                     25% ████▌                0.29/1.17 GiB  12.3k msgs  100 MiB/s  00:09 left"
+    )
+
+
+def test_a_line_without_a_known_end_says_what_is_done() -> None:
+    line = draw_line("verify", 3 * MIB, None, 10, rate=1.5 * MIB, columns=90)
+    assert line.split() == ["verify", "3.00", "MiB", "10", "msgs", "1.50", "MiB/s"]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "share"),
+    [(0, 100, "0%"), (50, 100, "50%"), (100, 100, "100%"), (0, 0, "100%"), (120, 100, "100%")],
+)
+def test_the_share_is_never_more_than_all(done: int, total: int, share: str) -> None:
+    line = draw_line("S", done, total, 0, rate=1.0, columns=120)
+    assert line.split()[1] == share
+    assert ("left" in line) is (done < total)
+
+
+def test_bars_fill_smoothly_and_in_ascii_where_blocks_cannot_be_shown() -> None:
+    def bar(done: int, *, plain: bool) -> str:
+        line = draw_line("S", done, 160, 0, rate=0.0, columns=102, plain=plain)
+        return line[line.index("%") + 2 :].partition(f"{done}/")[0].rstrip()
+
+    assert [bar(done, plain=False) for done in (0, 1, 2, 7, 8, 9)] == ["", "▏", "▎", "▉", "█", "█▏"]
+    assert bar(160, plain=False) == "█" * 20
+    assert [bar(done, plain=True) for done in (0, 8, 80)] == ["", "#", "#" * 10]
+
+
+def test_a_wide_label_is_cut_to_its_column() -> None:
+    wide = draw_line("注文履歴の長い名前をもつストリーム", 0, 10, 0, rate=0.0, columns=100)
+    short = draw_line("S", 0, 10, 0, rate=0.0, columns=100)
+    assert "…" in wide
+    assert display_width(wide[: wide.index("0%")]) == short.index("0%")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(9, "00:09"), (75, "01:15"), (3600, "1h00m"), (400 * 3600, "16d")])
+def test_time_left_is_a_clock(seconds: int, shown: str) -> None:
+    assert draw_line("S", 0, seconds * 1000, 0, rate=1000.0, columns=100).endswith(f" {shown} left")
+
+
+class Terminal(io.StringIO):
+    """A stderr that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def screen(self) -> Screen:
+        screen = Screen()
+        screen.feed(self.getvalue())
+        return screen
+
+    @property
+    def lines(self) -> list[str]:
+        return self.screen.lines
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr(bars, "_REDRAW_SECONDS", 0)
+    return Terminal()
+
+
+@pytest.fixture
+def progress(terminal: Terminal) -> Iterator[TqdmProgress]:
+    watching = TqdmProgress("backup", terminal)
+    yield watching
+    watching.close()
+
+
+def _numbers(line: str) -> tuple[str, str, str]:
+    """Share, amount and messages of a line."""
+    found = re.search(r"(\d+%)?[^0-9%]*([0-9./]+ \w+) +(\S+) msgs", line)
+    assert found is not None, line
+    return found[1] or "", found[2], found[3]
+
+
+def test_each_running_stream_has_a_line_below_the_one_for_all(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.expect({"A": 10 * MIB, "B": 30 * MIB})
+    progress.start("A", 10 * MIB, 100)
+    progress.start("B", 30 * MIB, 300)
+    progress.advance("A", 5 * MIB, 50)
+    progress.advance("B", 15 * MIB, 150)
+    whole, first, second = terminal.lines
+    assert whole.startswith("backup 0/2 ") and first.startswith("A ") and second.startswith("B ")
+    assert _numbers(whole) == ("50%", "20.0/40.0 MiB", "200")
+    assert _numbers(first) == ("50%", "5.00/10.0 MiB", "50")
+    assert _numbers(second) == ("50%", "15.0/30.0 MiB", "150")
+
+
+def test_lines_close_ranks_when_a_stream_ends(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.expect(dict.fromkeys("ABC", MIB))
+    for name in "ABC":
+        progress.start(name, MIB, 10)
+    progress.advance("A", MIB, 10)
+    progress.finish("A")
+    assert [line.split()[0] for line in terminal.lines] == ["backup", "B", "C"]
+    assert terminal.lines[0].startswith("backup 1/3 ")
+    progress.start("D", MIB, 10)
+    assert [line.split()[0] for line in terminal.lines] == ["backup", "B", "C", "D"]
+    progress.finish("C")
+    assert [line.split()[0] for line in terminal.lines] == ["backup", "B", "D"]
+
+
+def test_a_retry_starts_from_nothing(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.expect({"A": 10 * MIB, "B": 10 * MIB})
+    progress.start("A", 10 * MIB, 100)
+    progress.start("B", 10 * MIB, 100)
+    progress.advance("A", 8 * MIB, 80)
+    progress.advance("B", 5 * MIB, 50)
+    progress.start("A", 20 * MIB, 200)
+    assert [_numbers(line) for line in terminal.lines] == [
+        ("17%", "5.00/30.0 MiB", "50"),
+        ("0%", "0/20.0 MiB", "0"),
+        ("50%", "5.00/10.0 MiB", "50"),
+    ]
+
+
+def test_totals_that_were_missed_are_set_right(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.expect(dict.fromkeys("ABC", 10 * MIB))
+    progress.start("A", 12 * MIB, 1)  # more than expected
+    progress.advance("A", 14 * MIB, 1)  # and more than announced
+    assert [_numbers(line)[:2] for line in terminal.lines] == [("41%", "14.0/34.0 MiB"), ("100%", "14.0/14.0 MiB")]
+    progress.finish("A")
+    progress.start("B", 10 * MIB, 1)
+    progress.advance("B", 6 * MIB, 1)
+    progress.finish("B")  # less than announced
+    assert _numbers(terminal.lines[0])[:2] == ("67%", "20.0/30.0 MiB")
+    progress.finish("C")  # never began
+    assert terminal.lines[0].startswith("backup 3/3 ")
+    assert _numbers(terminal.lines[0])[:2] == ("100%", "20.0/20.0 MiB")
+
+
+def test_calls_for_what_is_not_running_are_passed_over(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.advance("A", 1, 1)
+    progress.finish("A")
+    assert len(terminal.lines) == 1
+
+
+def test_more_streams_than_rows_are_cut_off_with_a_remark(terminal: Terminal, progress: TqdmProgress) -> None:
+    for number in range(60):
+        progress.start(f"S{number}", MIB, 1)
+    lines = terminal.lines
+    assert len(lines) <= 24 and "more hidden" in lines[-1]
+    for number in range(60):
+        progress.advance(f"S{number}", MIB, 1)
+        progress.finish(f"S{number}")
+    assert len(terminal.lines) == 1 and "more hidden" not in "".join(terminal.lines)
+
+
+def test_nothing_is_left_behind(terminal: Terminal, progress: TqdmProgress) -> None:
+    for name in "ABC":
+        progress.start(name, MIB, 1)
+    progress.close()
+    assert terminal.lines == []
+
+
+def test_log_lines_stand_above_the_bars(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with make_progress("backup", wanted=True) as watching:
+        watching.start("A", MIB, 1)
+        write_beside_bars("info: hello")
+        assert [line.split()[0] for line in terminal.lines] == ["info:", "backup", "A"]
+    assert terminal.lines == ["info: hello"]
+    write_beside_bars("info: after")
+    assert terminal.lines == ["info: hello", "info: after"]
+
+
+def test_labels_are_safe(terminal: Terminal, progress: TqdmProgress) -> None:
+    progress.start(EVIL, MIB, 1)  # an escape sequence would fail the screen
+    assert terminal.lines[1].startswith(r"evil\x1b[31")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_without_a_terminal_nobody_watches(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with make_progress("backup", wanted=wanted) as watching:
+        assert isinstance(watching, NullProgress)
+
+
+# ------------------------------------------------------------------------------------------------------ for real
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[NatsServer]:
+    """Two streams of 24 MiB: more than is on the way at once."""
+
+    async def fill(url: str) -> None:
+        async with connected(url) as nc:
+            for name in ("LARGE", "WIDE-注文"):
+                config = {"name": name, "subjects": [name], "storage": "file", "retention": "limits"}
+                await call(nc, f"STREAM.CREATE.{name}", {**config, "num_replicas": 1})
+                for number in range(240):
+                    await nc.publish(name, bytes([number % 256]) * 100_000)
+                    if not number % 50:
+                        await nc.flush()
+            await nc.flush()
+
+    with NatsServer(NEWEST) as server:
+        asyncio.run(fill(server.url))
+        yield server
+
+
+RATE_AND_TIME = re.compile(r"[0-9.]+/[0-9.]+ MiB +[0-9.]+ msgs +[0-9.]+ [KM]iB/s +\d\d:\d\d left")
+
+
+@pytest.mark.nats
+def test_backup_verify_and_restore_draw_bars_on_stderr_alone(large: NatsServer, tmp_path: Path) -> None:
+    def hold_up(_pid: int) -> None:
+        # However fast the machine: bars are drawn again after a while, and by then not everything has come.
+        large.freeze()
+        time.sleep(2 * bars._REDRAW_SECONDS)
+        large.thaw()
+
+    repo = tmp_path / "repo"
+    lines: list[list[str | Path]] = [
+        ["backup", "-s", large.url, "-r", repo],
+        ["restore", "latest", "-s", large.url, "-r", repo, "--if-exists", "replace"],
+        ["verify", "latest", "-r", repo, "--level", "data"],
+    ]
+    for line in lines:
+        done = in_terminal(*line, "--json", when_drawn=("LARGE ", hold_up))
+        assert done.code == 0 and done.document, done
+        assert done.out.startswith("{") and "MiB" not in done.out
+        assert f"{line[0]} 0/" in done.err and "LARGE" in done.err and "WIDE-注文" in done.err
+        if line[0] != "verify":  # which does not wait for a server
+            drawn = re.split(r"[\r\n]|\x1b\[A", done.err)
+            for name in ("LARGE", str(line[0])):
+                assert [text for text in drawn if text.startswith(name) and RATE_AND_TIME.search(text)], drawn
+        screen = Screen()
+        screen.feed(done.err)
+        assert [text for text in screen.lines if not text.startswith(("no repository at", "latest is "))] == []
+
+
+@pytest.mark.nats
+def test_no_bars_where_none_are_wanted(large: NatsServer, tmp_path: Path) -> None:
+    line: list[str | Path] = ["backup", "-s", large.url, "-r", tmp_path / "repo"]
+    assert in_shell(*line).err == f"no repository at {tmp_path / 'repo'}: making one\n"
+    for option in ("--no-progress", "-q", "--log-format=json"):
+        done = in_terminal(*line, option)
+        assert (done.code, done.err) == (0, "")

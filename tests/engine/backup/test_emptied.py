@@ -1,0 +1,29 @@
+"""Whether a server has lost what backups have of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jsbackup.engine.backup.emptied import find_lost
+from jsbackup.engine.backup.stream_backup import StreamResult
+from jsbackup.repository.manifest import Captured
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.backups import make_repository
+from tests.harness.many import nth_manifest
+
+
+def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
+    """By a clock behind the server's all messages are newer than the backup before, and no stream goes on from one."""
+    repository = make_repository(MemoryStore())
+    before, made = nth_manifest(0), nth_manifest(1)
+    repository.commit(before)
+    (stream,) = made.streams
+    stream = replace(stream, state=replace(stream.state, first_ns=2**62))
+    results = [StreamResult(stream)]
+    lost = find_lost(repository, made, results, {})
+    assert (lost.note, lost.gone, [one.incomplete for one in lost.results]) == ("", (), [False])
+
+    nothing = Captured(0, 0, 0, 0, "2026-11-21T01:45:00Z", "2026-11-21T01:45:00Z")
+    empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
+    lost = find_lost(repository, empty, [StreamResult(one) for one in empty.streams], {})
+    assert "nothing is left" in lost.note and "has none any more" in lost.results[0].stream.warnings[0]

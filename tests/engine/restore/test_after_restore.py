@@ -1,0 +1,121 @@
+"""What a restore says of consumers: what the server holds when it has settled, not what it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.restore import after_restore, stream_restore
+from jsbackup.engine.restore.after_restore import RestoredConsumer, settle
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
+from jsbackup.planning.model import PlannedConsumer
+from jsbackup.protocol.info import ClusterInfo, ConsumerInfo, Replica, StreamInfo
+from jsbackup.protocol.paging import Listing
+from tests.engine.read.test_consumers import CLUSTER, info
+from tests.planning.test_plan import existing
+
+SECOND = 1_000_000_000
+WANTED = ConsumerState(SequencePair(60, 60), SequencePair(40, 40), pending={50: PendingAck(50, 0)})
+
+
+@dataclass
+class Server:
+    """Answers for a stream of 100 messages in a cluster."""
+
+    stream: StreamInfo = field(default_factory=lambda: existing("S"))
+    found: tuple[ConsumerInfo, ...] = ()
+    cluster_name: str | None = "c1"
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def link(self) -> Server:
+        return self
+
+    async def find_stream(self, name: str) -> StreamInfo:
+        return self.stream
+
+    async def consumers(self, name: str) -> Listing[ConsumerInfo]:
+        return Listing({one.name: one for one in self.found}, (), {})
+
+    async def create_consumer(self, name: str, config: Any) -> None:
+        self.done.append(f"create {config['name']}")
+
+    async def delete_stream(self, name: str) -> None:
+        self.done.append(f"delete {name}")
+
+
+def test_replicas_that_are_late_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(after_restore, "_SECONDS", 0.0)
+    replicas = (Replica("n2", True, False, 0, 0), Replica("n3", True, True, 0, 0), Replica("n4", True, False, 7, 0))
+    there = replace(existing("S"), cluster=ClusterInfo("c1", "n1", replicas))
+    settled = asyncio.run(settle(cast(JetStream, Server(there)), "S", (), last_message=100, clustered=True))
+    assert settled.incomplete
+    assert settled.notes == (
+        "not all replicas are current on n3, n4 after 0 s; 'nats stream info' shows how far they are",
+    )
+
+
+def told(planned: Sequence[PlannedConsumer], *found: ConsumerInfo, clustered: bool = True) -> list[RestoredConsumer]:
+    js = cast(JetStream, Server(found=found))
+    settled = asyncio.run(settle(js, "S", planned, last_message=100, clustered=clustered))
+    return list(settled.consumers)
+
+
+def planned(fidelity: Fidelity = Fidelity.EXACT, state: ConsumerState = WANTED) -> PlannedConsumer:
+    return PlannedConsumer(ArchivedConsumer("c", {"name": "c", "deliver_policy": "all"}, state, None), fidelity)
+
+
+def now(delivered: int, floor: int, pending: int) -> ConsumerInfo:
+    return info(
+        delivered=SequencePair(delivered, delivered),
+        ack_floor=SequencePair(floor, floor),
+        num_ack_pending=pending,
+        num_pending=100 - delivered,
+        cluster=CLUSTER,
+    )
+
+
+def test_a_consumer_whose_state_is_there_is_exact() -> None:
+    assert told([planned()], now(60, 40, 1)) == [RestoredConsumer("c", Fidelity.EXACT, "", 1)]
+
+
+def test_a_consumer_that_stands_at_its_ack_floor_is_known_by_it() -> None:
+    (one,) = told([planned()], now(40, 40, 0))
+    assert (one.fidelity, one.may_come_again) == (Fidelity.FLOOR, 20)
+
+
+@pytest.mark.parametrize("fidelity", [Fidelity.EXACT, Fidelity.FLOOR])
+def test_a_consumer_without_its_state_starts_anew_whatever_was_planned(fidelity: Fidelity) -> None:
+    (one,) = told([planned(fidelity)], now(0, 0, 0))
+    assert (one.fidelity, one.may_come_again) == (Fidelity.CONFIG_ONLY, 100)
+    assert one.note == "the server did not restore its state: it is at 0"
+
+
+def test_a_consumer_that_was_made_anew_is_not_called_exact() -> None:
+    (one,) = told([planned()], clustered=False)
+    assert (one.fidelity, one.note) == (
+        Fidelity.CONFIG_ONLY,
+        "the server did not restore it: it was created again, without its state",
+    )
+
+
+@pytest.mark.parametrize(("age_seconds", "consumers", "waits"), [(2, 1, 4.0), (2, 0, None), (60, 1, 0.0)])
+def test_a_stream_that_was_restored_a_moment_ago_is_not_replaced_at_once(
+    age_seconds: int, consumers: int, waits: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster may ask for its consumers still, and they would come to the stream that replaces it."""
+    state = StreamState(consumers=consumers)
+    there = replace(existing("S"), state=state, created_ns=SECOND, now_ns=(1 + age_seconds) * SECOND)
+    server = Server(there)
+
+    async def sleep(seconds: float) -> None:
+        server.done.append(f"sleep {seconds:.1f}")
+
+    monkeypatch.setattr(stream_restore.asyncio, "sleep", sleep)
+    asyncio.run(stream_restore.make_way(cast(JetStream, server), there))
+    assert server.done == [*([] if waits is None else [f"sleep {waits:.1f}"]), "delete S"]

@@ -1,0 +1,677 @@
+"""An archive goes into a server whole or fails loudly: servers take nothing, give up, lie; stores are slow or break."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.restore_mutex import Turn
+from jsbackup.engine.restore.restore_transfer import Make, TransmitLimits, cut_chunks, transmit
+from jsbackup.errors import (
+    ApiError,
+    FormatError,
+    JsBackupError,
+    NatsTimeout,
+    StoreError,
+    TargetConflict,
+    TransferError,
+)
+from jsbackup.model import JsonObject, StreamState
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.protocol.restore import RestoreSender
+from tests.engine.restores import CONFIG, MESSAGES, archive, connection_to, state_of
+from tests.harness.peer import Heard, ScriptedPeer
+from tests.harness.servers import NatsServer
+
+CHUNK = 1000
+WINDOW = 4 * CHUNK
+DELIVER = "$JS.SNAPSHOT.RESTORE.ORDERS.id"
+ANSWER = "io.nats.jetstream.api.v1."
+# No patience: a peer that keeps still is found out in a moment.
+HURRIED = TransmitLimits(
+    ahead_bytes=16 * CHUNK,
+    keep_alive_seconds=0.05,
+    request_seconds=0.5,
+    acknowledge_seconds=0.3,
+    look_seconds=0.05,
+    reason_seconds=0.1,
+    store_seconds=0.3,
+)
+PATIENT = replace(HURRIED, acknowledge_seconds=600, store_seconds=600, request_seconds=600)
+FAR_SECONDS = 20.0
+ARCHIVE = bytes(range(256)) * 30
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+
+
+@asynccontextmanager
+async def jetstream(url: str) -> AsyncIterator[JetStream]:
+    async with connect_jetstream(connection_to(url)) as js:
+        js.timeout_seconds = 0.5
+        yield js
+
+
+class Restore:
+    """The server's side of one restore, as the test says it."""
+
+    def __init__(self, peer: ScriptedPeer, asked: Heard) -> None:
+        self.peer = peer
+        self.asked = asked
+
+    async def accept(self, deliver: str = DELIVER) -> None:
+        await self.peer.answer(self.asked, {"type": f"{ANSWER}stream_restore_response", "deliver_subject": deliver})
+
+    async def refuse(self, heard: Heard, kind: str, code: int, description: str) -> None:
+        error = {"code": 500, "err_code": code, "description": description}
+        await self.peer.answer(heard, {"type": f"{ANSWER}{kind}", "error": error})
+
+    async def knock(self) -> bytes:
+        """The first byte, which is sent alone to see whether somebody listens."""
+        heard = await self.chunk()
+        assert len(heard.data) == 1
+        await self.peer.answer(heard)
+        return heard.data
+
+    async def chunk(self) -> Heard:
+        heard = await self.peer.expect(DELIVER)
+        assert heard.reply
+        return heard
+
+    async def take(self, size: int) -> bytes:
+        """Chunks of so many bytes, acknowledged."""
+        taken = b""
+        while len(taken) < size:
+            heard = await self.chunk()
+            assert heard.data
+            taken += heard.data
+            await self.peer.answer(heard)
+        return taken
+
+    async def end(self) -> Heard:
+        heard = await self.chunk()
+        assert not heard.data
+        return heard
+
+    async def done(self, heard: Heard, name: str = "ORDERS") -> None:
+        state = {"messages": 1, "bytes": 1, "first_seq": 1, "last_seq": 1, "consumer_count": 0}
+        state |= {"first_ts": "2026-01-01T00:00:00Z", "last_ts": "2026-01-01T00:00:00Z"}
+        answer = {"type": f"{ANSWER}stream_create_response", "config": {**CONFIG, "name": name}, "state": state}
+        await self.peer.answer(heard, {**answer, "created": "2026-01-01T00:00:00Z"})
+
+
+Script = Callable[[Restore], Awaitable[None]]
+Hurried = Callable[[], bool]
+
+
+def new_sender(config: JsonObject = CONFIG, state: StreamState | None = None, **sizes: int) -> RestoreSender:
+    return RestoreSender(config, state or StreamState(messages=1, first_seq=1, last_seq=1), **sizes)
+
+
+async def play(script: Script, make: Make = lambda _: [ARCHIVE], limits: TransmitLimits = HURRIED) -> StreamInfo:
+    """Restore into a server that follows the script; returns, or raises, what the transfer does."""
+    async with ScriptedPeer() as peer, jetstream(peer.url) as js:
+        task = asyncio.create_task(transmit(js, new_sender(max_chunk=CHUNK, window_size=WINDOW), make, limits))
+        try:
+            await script(Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS")))
+            return await asyncio.wait_for(task, FAR_SECONDS)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def failure_of(script: Script, make: Make = lambda _: [ARCHIVE], limits: TransmitLimits = HURRIED) -> JsBackupError:
+    """What a transfer fails with; nothing of it may be left running."""
+    threads = threading.active_count()
+    with pytest.raises(JsBackupError) as caught:
+        asyncio.run(play(script, make, limits))
+    assert threading.active_count() == threads
+    return caught.value
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(FAR_SECONDS)
+
+
+def twice(archive: bytes, released: threading.Event) -> Make:
+    """An archive of which only the first half comes until the rest is released."""
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield archive
+        _wait(released)
+        yield archive
+
+    return make
+
+
+# --------------------------------------------------------------------------------------------------- what goes well
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 30), st.sampled_from([1, 60]))
+def test_chunks_hold_every_byte_and_the_last_is_not_too_short(pieces: list[bytes], size: int, scale: int) -> None:
+    pieces = [piece * scale for piece in pieces]
+    size *= scale
+    chunks = list(cut_chunks(pieces, size))
+    whole = b"".join(pieces)
+    assert b"".join(chunks) == whole
+    assert all(len(chunk) == size for chunk in chunks[:-2])
+    assert all(0 < len(chunk) <= size for chunk in chunks[-2:])
+    assert not chunks or len(chunks[-1]) >= min(len(whole), size, 1024)
+
+
+NO_PEERS = (10005, "no suitable peers for placement, peer offline")
+
+
+def test_a_cluster_that_has_not_heard_of_its_servers_is_asked_again() -> None:
+    async def script(restore: Restore) -> None:
+        for _ in range(2):
+            await restore.refuse(restore.asked, "stream_restore_response", *NO_PEERS)
+            restore.asked = await restore.peer.expect("$JS.API.STREAM.RESTORE.ORDERS")
+        await restore.accept()
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+
+    assert asyncio.run(play(script)).name == "ORDERS"
+
+
+def test_servers_that_stay_away_delay_a_run_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jsbackup.engine.link.jetstream._GATHERING_SECONDS", 0.6)
+
+    async def run() -> list[int]:
+        async with ScriptedPeer() as peer, jetstream(peer.url) as js:
+            times = []
+            for number in range(3):
+                if number == 2:
+                    js._missed_at -= 61
+                task = asyncio.create_task(js.create_stream({"name": "ORDERS"}))
+                times.append(0)
+                while not task.done():
+                    with suppress(TimeoutError):
+                        heard = await asyncio.wait_for(peer.expect("$JS.API.STREAM.CREATE.ORDERS"), 1)
+                        times[-1] += 1
+                        await Restore(peer, heard).refuse(heard, "stream_create_response", *NO_PEERS)
+                with pytest.raises(ApiError, match="10005"):
+                    await task
+            return times
+
+    first, second, later = asyncio.run(run())
+    assert first > 1
+    assert second == 1
+    assert later > 1
+
+
+def test_a_placement_that_no_server_fits_is_refused_at_once() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.refuse(restore.asked, "stream_restore_response", 10005, "no suitable peers for placement, tags")
+
+    error = failure_of(script)
+    assert isinstance(error, ApiError) and error.err_code == 10005
+
+
+def test_an_archive_arrives_whole_and_then_its_end() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+
+    assert asyncio.run(play(script)).name == "ORDERS"
+
+
+def test_no_more_than_the_window_is_on_its_way() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        taken = await restore.knock()
+        waiting = [await restore.chunk() for _ in range(WINDOW // CHUNK)]
+        await restore.peer.silence(0.1)
+        while len(taken) + sum(len(heard.data) for heard in waiting) < len(ARCHIVE):
+            heard = waiting.pop(0)
+            taken += heard.data
+            await restore.peer.answer(heard)
+            waiting.append(await restore.chunk())
+        for heard in waiting:
+            taken += heard.data
+            await restore.peer.answer(heard)
+        assert taken == ARCHIVE
+        await restore.done(await restore.end())
+
+    asyncio.run(play(script, limits=PATIENT))
+
+
+def test_acknowledgements_may_come_after_the_answer() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.knock()
+        chunks = [await restore.chunk() for _ in range(2)]
+        await restore.done(await restore.end())
+        for heard in chunks:
+            await restore.peer.answer(heard)
+
+    assert asyncio.run(play(script, lambda _: [bytes(2 * CHUNK)])).name == "ORDERS"
+
+
+def test_a_first_chunk_that_meets_nobody_is_sent_again() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        for _ in range(3):
+            await restore.peer.answer(await restore.chunk(), headers=NOBODY)
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+
+    assert asyncio.run(play(script)).name == "ORDERS"
+
+
+def test_while_the_store_is_slow_the_restore_is_kept_alive_byte_by_byte() -> None:
+    released = threading.Event()
+
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        taken = await restore.take(len(ARCHIVE) - len(ARCHIVE) % CHUNK - 2 * CHUNK)
+        for _ in range(5):  # of the last chunk that there is
+            heard = await restore.chunk()
+            assert len(heard.data) == 1
+            taken += heard.data
+            await restore.peer.answer(heard)
+        released.set()
+        taken += await restore.take(2 * len(ARCHIVE) - len(taken))
+        assert taken == ARCHIVE * 2
+        await restore.done(await restore.end())
+
+    # What the thread makes before it gets stuck is enough for it to be ahead.
+    asyncio.run(play(script, twice(ARCHIVE, released), replace(PATIENT, ahead_bytes=4 * CHUNK)))
+
+
+# ------------------------------------------------------------------------------------------------------------ turns
+
+
+FRAMED = b"\xff\x06\x00\x00S2sTwO\x01" + (CHUNK - 14).to_bytes(3, "little") + bytes(5 * CHUNK - 14)
+"""What an archive looks like from outside: its first frame ends with its first chunk."""
+
+TurnScript = Callable[[ScriptedPeer, JetStream, Turn], Awaitable[None]]
+
+
+def play_with_turn(script: TurnScript, cluster: str | None = None) -> None:
+    """A script with a turn that is taken, as by another restore of the same run."""
+
+    async def run() -> None:
+        async with ScriptedPeer(cluster=cluster) as peer, jetstream(peer.url) as js:
+            js.timeout_seconds = FAR_SECONDS
+            turn = Turn(needed=True)
+            await turn.take()
+            await script(peer, js, turn)
+
+    asyncio.run(run())
+
+
+async def free(turn: Turn) -> bool:
+    """Whether others get a turn; it is given back at once."""
+    try:
+        async with asyncio.timeout(0.2), turn:
+            return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("cluster", [None, "C"])
+def test_a_restore_waits_for_its_turn_except_in_a_cluster(cluster: str | None) -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        task = asyncio.create_task(transmit(js, new_sender(), lambda _: [ARCHIVE], PATIENT))
+        if cluster is None:
+            await peer.silence(0.2)
+            turn.give_back()
+        restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
+        await restore.accept()
+        assert await restore.take(len(ARCHIVE)) == ARCHIVE
+        await restore.done(await restore.end())
+        await task
+        turn.give_back()
+        assert await free(turn)
+
+    play_with_turn(script, cluster)
+
+
+def test_the_turn_is_given_back_when_the_server_reads_behind_the_first_frame_and_taken_for_the_end() -> None:
+    whole = threading.Event()
+
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        turn.give_back()
+        limits = replace(PATIENT, ahead_bytes=2 * CHUNK, keep_alive_seconds=0.5)
+        sender = new_sender(max_chunk=CHUNK, window_size=WINDOW)
+        task = asyncio.create_task(transmit(js, sender, twice(FRAMED, whole), limits))
+        restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
+        await restore.accept()
+        taken = await restore.take(CHUNK)
+        second = await restore.chunk()
+        assert not await free(turn)
+        await peer.answer(second)
+        taken += second.data
+        while not await free(turn):
+            pass
+        await turn.take()
+        whole.set()
+        kept_alive = 0
+        while kept_alive < 5:  # the last chunk cannot be on its way while others have the turn
+            heard = await restore.chunk()
+            taken += heard.data
+            kept_alive += len(heard.data) == 1
+            assert heard.data and len(taken) < 2 * len(FRAMED)
+            await peer.answer(heard)
+        turn.give_back()
+        taken += await restore.take(2 * len(FRAMED) - len(taken))
+        end = await restore.end()
+        assert not await free(turn)
+        await restore.done(end)
+        await task
+        assert taken == 2 * FRAMED and await free(turn)
+
+    play_with_turn(script)
+
+
+def test_a_restore_that_fails_gives_its_turn_back() -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        turn.give_back()
+        task = asyncio.create_task(transmit(js, new_sender(), lambda _: [ARCHIVE], PATIENT))
+        await peer.expect("$JS.API.STREAM.RESTORE.ORDERS")
+        peer.drop()
+        with pytest.raises(TransferError):
+            await task
+        assert await free(turn)
+
+    play_with_turn(script)
+
+
+def test_streams_come_and_go_in_turns_with_restores() -> None:
+    async def script(peer: ScriptedPeer, js: JetStream, turn: Turn) -> None:
+        created = asyncio.create_task(js.create_stream(CONFIG))
+        deleted = asyncio.create_task(js.delete_stream("OLD"))
+        await peer.silence(0.2)
+        turn.give_back()
+        await Restore(peer, heard := await peer.expect("$JS.API.STREAM.CREATE.ORDERS")).done(heard)
+        await peer.answer(
+            await peer.expect("$JS.API.STREAM.DELETE.OLD"), {"type": f"{ANSWER}stream_delete_response", "success": True}
+        )
+        await created
+        await deleted
+        assert await free(turn)
+
+    play_with_turn(script)
+
+
+# ------------------------------------------------------------------------------------------------ peers that go wrong
+
+
+def test_a_server_that_does_not_answer_the_request_is_given_up() -> None:
+    async def script(restore: Restore) -> None:
+        pass
+
+    assert isinstance(failure_of(script), NatsTimeout)
+
+
+def test_a_server_that_acknowledges_nothing_is_given_up() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+
+    error = failure_of(script)
+    assert isinstance(error, NatsTimeout)
+    assert "an acknowledgement did not come in time" in error.message
+
+
+def test_a_server_that_stops_acknowledging_is_given_up() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(2 * CHUNK)
+
+    assert isinstance(failure_of(script), NatsTimeout)
+
+
+def test_a_server_that_hangs_without_closing_its_connection_is_given_up() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(2 * CHUNK)
+        restore.peer.stall()
+
+    assert isinstance(failure_of(script), NatsTimeout)
+
+
+def test_a_server_that_never_answers_the_end_is_given_up() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(len(ARCHIVE))
+        await restore.end()
+
+    error = failure_of(script)
+    assert isinstance(error, NatsTimeout)
+    assert "the final answer did not come in time" in error.message
+
+
+@pytest.mark.parametrize("taken", [0, 2 * CHUNK])
+def test_a_lost_connection_is_told_at_once_and_not_waited_for(taken: int) -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(taken)
+        restore.peer.drop()
+
+    error = failure_of(script, limits=PATIENT)
+    assert isinstance(error, TransferError)
+    assert "was lost" in error.message
+
+
+def test_a_connection_that_is_lost_while_the_store_is_slow_is_told_at_once() -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield ARCHIVE
+        entered.set()
+        _wait(released)
+
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(5 * CHUNK)
+        await asyncio.to_thread(_wait, entered)
+        restore.peer.drop()
+        # A thread cannot be stopped: the transfer ends when the call returns in which it waits.
+        asyncio.get_running_loop().call_later(0.1, released.set)
+
+    assert isinstance(failure_of(script, make, replace(PATIENT, ahead_bytes=4 * CHUNK)), TransferError)
+
+
+def test_a_server_that_has_given_up_is_told_at_once() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(CHUNK)
+        await restore.peer.answer(await restore.chunk(), headers=NOBODY)
+
+    error = failure_of(script, limits=PATIENT)
+    assert isinstance(error, TransferError)
+    assert "gave up" in error.message
+
+
+def test_the_reason_why_a_server_has_given_up_may_come_after_the_fact() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(CHUNK)
+        first, *others = [await restore.chunk() for _ in range(3)]
+        for heard in others:
+            await restore.peer.answer(heard, headers=NOBODY)
+        await restore.refuse(first, "stream_create_response", 10047, "insufficient storage resources available")
+
+    error = failure_of(script, limits=replace(PATIENT, reason_seconds=600))
+    assert isinstance(error, TargetConflict)
+    assert "insufficient storage resources available" in error.message
+
+
+def test_a_disk_that_fails_in_the_middle_is_told_in_the_words_of_the_server() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(CHUNK)
+        await restore.peer.answer(await restore.chunk(), b"-ERR 'storage failure during restore'")
+
+    error = failure_of(script, limits=PATIENT)
+    assert isinstance(error, TransferError)
+    assert "storage failure during restore" in error.message
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize(
+    ("code", "description", "kind"),
+    [
+        (10047, "insufficient storage resources available", TargetConflict),
+        (
+            10062,
+            "restore failed: error adding stream: subjects overlap with an existing stream (10065)",
+            TargetConflict,
+        ),
+        (10062, "restore failed: archive/tar: invalid tar header", ApiError),
+    ],
+)
+def test_an_error_in_place_of_an_acknowledgement_or_of_the_answer_is_what_it_says(
+    at_the_end: bool, code: int, description: str, kind: type[JsBackupError]
+) -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(len(ARCHIVE) if at_the_end else CHUNK)
+        await restore.refuse(await restore.chunk(), "stream_create_response", code, description)
+
+    error = failure_of(script, limits=PATIENT)
+    assert type(error) is kind
+    assert description in error.message
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(10058, TargetConflict), (10130, TargetConflict), (10074, ApiError), (10023, TargetConflict)]
+)
+def test_a_refused_request_sends_nothing_and_says_why(code: int, kind: type[JsBackupError]) -> None:
+    async def script(restore: Restore) -> None:
+        await restore.refuse(restore.asked, "stream_restore_response", code, "no")
+        await restore.peer.silence(0.1)
+
+    assert type(failure_of(script, limits=PATIENT)) is kind
+
+
+@pytest.mark.parametrize("deliver", ["$JS.SNAPSHOT.RESTORE.OTHER.id", "orders.>", "", "$JS.API.STREAM.DELETE.ORDERS"])
+def test_chunks_are_sent_nowhere_but_to_the_restore(deliver: str) -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept(deliver)
+        await restore.peer.silence(0.1)
+
+    assert isinstance(failure_of(script, limits=PATIENT), (TransferError, FormatError))
+
+
+def test_the_answer_about_another_stream_is_refused() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(len(ARCHIVE))
+        await restore.done(await restore.end(), "OTHER")
+
+    error = failure_of(script, limits=PATIENT)
+    assert isinstance(error, FormatError)
+    assert "OTHER" in error.message
+
+
+def test_a_chunk_that_is_acknowledged_twice_is_a_breach() -> None:
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        heard = await restore.chunk()
+        await restore.peer.answer(heard)
+        await restore.peer.answer(heard)
+
+    assert isinstance(failure_of(script, limits=PATIENT), TransferError)
+
+
+# ----------------------------------------------------------------------------------------------- archives that go wrong
+
+
+def test_an_archive_that_cannot_be_begun_is_not_even_asked_for() -> None:
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        raise StoreError("the segment is gone")
+        yield b""
+
+    async def main() -> None:
+        async with ScriptedPeer() as peer, jetstream(peer.url) as js:
+            with pytest.raises(StoreError, match="the segment is gone"):
+                await asyncio.wait_for(transmit(js, new_sender(), make, HURRIED), FAR_SECONDS)
+            await peer.silence(0.1)
+
+    asyncio.run(main())
+
+
+def test_an_archive_that_breaks_off_is_never_ended() -> None:
+    released = threading.Event()
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield bytes(20 * CHUNK)
+        _wait(released)
+        raise StoreError("the segment is gone")
+
+    async def script(restore: Restore) -> None:
+        await restore.accept()
+        await restore.take(5 * CHUNK)  # an empty chunk would tell the server that it has all
+        restore.peer.always(DELIVER, lambda heard: seen.append(heard.data))
+        released.set()
+
+    seen: list[bytes] = []
+    error = failure_of(script, make, PATIENT)
+    assert (type(error), error.message) == (StoreError, "the segment is gone")
+    assert all(seen)
+
+
+def test_a_cancelled_transfer_has_ended_when_it_says_so() -> None:
+    entered, released = threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def make(_hurried: Hurried) -> Iterator[bytes]:
+        yield ARCHIVE
+        entered.set()
+        _wait(released)
+        calls.append("made")
+        yield ARCHIVE * 10
+        calls.append("made after the end")
+
+    async def main() -> None:
+        async with ScriptedPeer() as peer, jetstream(peer.url) as js:
+            limits = replace(PATIENT, ahead_bytes=2 * CHUNK)
+            sender = new_sender(max_chunk=CHUNK, window_size=WINDOW)
+            task = asyncio.create_task(transmit(js, sender, make, limits))
+            restore = Restore(peer, await peer.expect("$JS.API.STREAM.RESTORE.ORDERS"))
+            await restore.accept()
+            await restore.take(5 * CHUNK)
+            await asyncio.to_thread(_wait, entered)
+            task.cancel()
+            asyncio.get_running_loop().call_later(0.05, released.set)
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, FAR_SECONDS)
+            calls.append("ended")
+
+    asyncio.run(main())
+    assert calls == ["made", "ended"]
+
+
+# ------------------------------------------------------------------------------------------------------ real servers
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize(("version", "wire"), [("2.11.11", "v1"), ("2.15.1", "v1"), ("2.15.1", "v2")])
+def test_a_store_slower_than_the_patience_of_the_server_does_not_break_the_restore(version: str, wire: str) -> None:
+    """Servers wait five seconds for a chunk."""
+    paused: list[float] = []
+
+    def pause() -> None:
+        began = time.monotonic()
+        time.sleep(5.5)
+        paused.append(time.monotonic() - began)
+
+    async def main(server: NatsServer) -> StreamInfo:
+        async with connect_jetstream(connection_to(server.url)) as js:
+            sender = new_sender(CONFIG, state_of(MESSAGES))
+            return await transmit(js, sender, lambda _: archive(wire, CONFIG, pause))
+
+    with NatsServer(version) as server:
+        info = asyncio.run(main(server))
+    assert paused
+    assert (info.state.messages, info.state.last_seq) == (len(MESSAGES), MESSAGES[-1].sequence)

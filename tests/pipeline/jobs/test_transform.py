@@ -1,0 +1,391 @@
+"""`transform` and `compact` on Spark: what is made of a backup is what a restore makes of it, or nothing is made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsbackup.cli.main import run
+from jsbackup.config import parse_glob
+from jsbackup.pipeline.jobs.compact import compact
+from jsbackup.pipeline.jobs.transform import transform
+from jsbackup.pipeline.jobs.transform_plan import TransformOptions
+from jsbackup.pipeline.session.repository_ref import place_of
+from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.crypto import age
+from jsbackup.repository.layout import is_backup_id
+from jsbackup.repository.read.archiving import read_stream
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.times import format_time
+from jsbackup.transforms.rename import RenameOptions
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+from tests.harness.api import call, connected
+from tests.harness.backups import SECOND
+from tests.harness.batches import Message, messages_of, some_messages
+from tests.harness.oracle import ObservedStream, compare, observe
+from tests.harness.s3server import BUCKET, REGION, S3Server
+from tests.harness.servers import NEWEST, NatsServer, wait_until
+from tests.pipeline.places import Kept, keep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Type = Callable[..., Typed]
+
+KEY = "sixteen bytes of secret"
+
+
+# ------------------------------------------------------------------------------------------------------- real servers
+
+
+async def _fill(url: str) -> None:
+    async with connected(url) as nc:
+        js = nc.jetstream()
+        for name in ("A", "B"):
+            await call(nc, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+            for number in range(60):
+                data = json.dumps({"n": number, "who": f"u{number % 5}"}).encode()
+                headers = {"X-User": "eve"} if number % 4 == 0 else None
+                await js.publish(f"{name.lower()}.{'xyz'[number % 3]}.{number % 7}", data, headers=headers)
+            for sequence in (3, 17, 18, 40, 60):
+                await call(nc, f"STREAM.MSG.DELETE.{name}", {"seq": sequence})
+        reader = await js.pull_subscribe("a.x.>", "reader", stream="A")
+        for message in (await reader.fetch(12))[::2]:
+            await message.ack_sync()
+        await call(nc, "STREAM.CREATE.M", {"name": "M", "mirror": {"name": "B"}})
+        bucket = await js.create_key_value(bucket="cfg", history=3)
+        for number in range(9):
+            await bucket.put(f"k{number % 4}", b"%d" % number)
+        await bucket.delete("k3")
+        objects = await js.create_object_store(bucket="files")
+        await objects.put("one.bin", os.urandom(200_000))
+
+
+def _seen(url: str) -> dict[str, ObservedStream]:
+    async def look() -> dict[str, ObservedStream]:
+        async with connected(url) as nc:
+            return await observe(nc)
+
+    return asyncio.run(look())
+
+
+@dataclass(frozen=True)
+class Servers:
+    """One with streams, and two to restore into, which are emptied each time."""
+
+    source: NatsServer
+    targets: tuple[NatsServer, NatsServer]
+
+    def restored(self, number: int, *arguments: str) -> dict[str, ObservedStream]:
+        url = self.targets[number].url
+
+        async def empty() -> None:
+            async with connected(url) as nc:
+                for name in [info.config.name for info in await nc.jetstream().streams_info()]:
+                    await call(nc, f"STREAM.DELETE.{name}")
+
+        asyncio.run(empty())
+        assert run(["restore", *arguments, "-s", url, "-q", "--no-progress"]) == 0
+        return _seen(url)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with ExitStack() as stack:
+        source, one, other = (stack.enter_context(NatsServer(NEWEST)) for _ in range(3))
+        asyncio.run(_fill(source.url))
+        wait_until(lambda: len(_seen(source.url)["M"].messages) == 55, "the mirror to have all messages")
+        yield Servers(source, (one, other))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A kind of repository, and options for some streams."""
+
+    repository: str
+    streams: tuple[str, ...]
+    options: tuple[str, ...]
+    until: bool = False
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+WAYS = [
+    Way(
+        "plain",
+        (),
+        ("--rename-prefix", "N-", "--mask", "a.>:$.who=hash", "--mask", "b.>:header(X-User)=redact"),
+    ),
+    Way(
+        "encrypted",
+        ("A", "KV_*"),
+        ("--map-subject=a.>=>new.>", "--subject=a.x.>", "--subject=$KV.cfg.*", "--rename=A=Z", "--allow-empty"),
+        until=True,
+    ),
+    Way("s3", ("B", "M"), ("--rename", "B=C", "--since", "5", "--until", "41")),
+]
+
+
+@pytest.mark.nats
+@pytest.mark.s3
+@pytest.mark.parametrize("way", WAYS, ids=[way.repository for way in WAYS])
+def test_a_transformed_backup_restores_as_the_original_does_with_the_same_options(
+    servers: Servers,
+    typed: Type,
+    s3_server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: Way,
+) -> None:
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    line = ["-r", str(tmp_path / "repo")]
+    reading = list(line)
+    if way.repository == "s3":
+        for name, value in s3_server.credentials().items():
+            monkeypatch.setenv(name, value)
+        reading = line = ["-r", f"s3://{BUCKET}/transform", "--s3-endpoint", s3_server.url, "--s3-region", REGION]
+    if way.repository == "encrypted":
+        reader = age.random_identity()
+        assert reader.recipient is not None and reader.text is not None
+        (tmp_path / "identity").write_text(reader.text)
+        writer = ["--writer-key", str(tmp_path / "writer.key")]
+        assert run(["init", *line, *writer, "--encrypt-to", reader.recipient.label, "-q"]) == 0
+        line = [*line, *writer, "--identity", str(tmp_path / "identity")]
+        reading = [*reading, "--identity", str(tmp_path / "identity")]
+    original = check("backup", typed("backup", "-s", servers.source.url, *line, "--json"))["backup"]
+    options = list(way.options)
+    if way.until:
+        options += ["--until", format_time(_seen(servers.source.url)["A"].messages[33].time_ns)]
+    if any("=hash" in word for word in options):
+        options += ["--mask-key-file", str(key)]
+
+    done = typed("transform", original[:20], *way.streams, *options, "--tag", "for=staging", *line, "--json")
+    told = check("transform", done)
+    assert (told["made_of"], told["result"], told["backup"] > original) == (original, "complete", True)
+    plain = servers.restored(0, original, *way.streams, *options, *reading)
+    assert compare(plain, servers.restored(1, told["backup"], *reading)) == []
+    assert {one["as"]: one["messages"] for one in told["streams"]} == {n: len(s.messages) for n, s in plain.items()}
+
+    shown = check("show", typed("show", told["backup"], *reading, "--json"))
+    assert (shown["tags"], shown["source"]["transformed"]["backup"]) == ({"for": "staging"}, original)
+    assert typed("verify", told["backup"], "--level", "data", *reading).code == 0
+    # The next backup is of what the server has, and of nothing else.
+    again = check("backup", typed("backup", "-s", servers.source.url, *line, "--json"))
+    first = check("show", typed("show", original, *reading, "--json"))
+    assert {s["name"]: s["digest"] for s in again["streams"]} == {s["name"]: s["digest"] for s in first["streams"]}
+
+
+# -------------------------------------------------------------------------------------------------- given messages
+
+
+def _messages(kept: Kept, backup: str, stream: str) -> list[Message]:
+    """Those of a stream, which are proved."""
+    repository = kept.place.open()
+    manifest = repository.manifest(backup)
+    assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
+    (found,) = [one for one in manifest.streams if one.name == stream]
+    return messages_of(read_stream(repository.objects, found))
+
+
+def _as_text(message: Message) -> Message:
+    """As segments have it where all subjects are UTF-8."""
+    return message._replace(subject=message.subject if isinstance(message.subject, str) else message.subject.decode())
+
+
+def _everything(kept: Kept) -> dict[str, int]:
+    return {info.key: info.size for info in kept.place.store().list() if not info.key.startswith("locks/")}
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_the_newest_message_of_each_subject_is_kept_whatever_range_it_is_in(
+    typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    monkeypatch.setattr("jsbackup.pipeline.tasks.tasks._LEAST_BYTES", 1)
+    subjects = [f"k.{number * number % 97}" for number in range(400)]
+    streams = {
+        "KV": [m._replace(subject=s) for m, s in zip(some_messages(400, 30), subjects, strict=True)],
+        "ODD": [m._replace(subject=b"\xff" if m.sequence % 2 else b"k.x") for m in some_messages(40, 300, seed=2)],
+        "NONE": [],
+    }
+    kept = keep(tmp_path / "r", streams, encrypted=encrypted)
+    line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
+    options = ["--latest-per-subject", "--subject", "k.>", "--since", "9"]
+    backup = check("transform", typed("transform", "latest", *options, *line, "--json"))["backup"]
+    for name, messages in streams.items():
+        among = [m for m in messages if m.sequence >= 9 and m.subject != b"\xff"]
+        newest = {m.subject: m for m in among}
+        assert _messages(kept, backup, name) == [_as_text(m) for m in among if newest[m.subject] is m]
+    assert len(_messages(kept, backup, "KV")) < 60
+
+
+def test_a_worker_that_is_killed_costs_an_attempt_or_the_backup(typed: Type, tmp_path: Path) -> None:
+    """The command for the key ends the worker that asks for it: the first time, or each time."""
+    kept = keep(tmp_path / "r", {"A": [m._replace(data=b'{"a":1}') for m in some_messages(50, 0)]})
+    before = _everything(kept)
+    script = tmp_path / "key.sh"
+    script.write_text(
+        f"[ $PPID = {os.getpid()} ] && echo {KEY} && exit\n"
+        f"[ ! -e {tmp_path}/always ] && ! mkdir {tmp_path}/once 2>/dev/null && echo {KEY} && exit\n"
+        "kill -9 $PPID\n"
+    )
+    key = ["--mask-key-command", f"sh {script}"]
+    line = ["transform", kept.manifest.id, "--mask", "orders.>:$.a=hash", *key, *kept.line]
+    (tmp_path / "always").touch()
+    failed = typed(*line)
+    assert (failed.code, "the transform failed" in failed.err) == (1, True), failed.err
+    assert _everything(kept) == before
+    (tmp_path / "always").unlink()
+    done = check("transform", typed(*line, "--json"))
+    assert (tmp_path / "once").is_dir()
+    assert len({m.data for m in _messages(kept, done["backup"], "A")}) == 1
+    # The same once more finds its segments there.
+    stored = _everything(kept)
+    again = check("transform", typed(*line, "--json"))
+    made = _everything(kept).keys() - stored.keys()
+    assert made == {layout.manifest_key(again["backup"]), layout.witness_key(again["backup"])}
+    told = typed("transform", again["backup"], "--rename", "A=B", *kept.line)
+    assert (told.code, f"{again['backup']} is itself made of {kept.manifest.id}" in told.err) == (0, True), told.err
+
+
+def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_written(
+    typed: Type, tmp_path: Path, spark: SparkSession
+) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(50, 100), "OBJ_b": some_messages(5, 10)}, opaque=True)
+    before = _everything(kept)
+    for words, code, said in (
+        (["transform", "2099", "--rename", "A=B"], 2, "no backup starts with '2099'"),
+        (["transform", "latest", "NONE", "--rename", "A=B"], 2, "has no stream NONE"),
+        (["transform", "latest"], 2, "nothing to transform"),
+        (["transform", "latest", "A", "--rename", "X=B"], 2, "X is not among the streams"),
+        (["transform", "latest", "A", "--mask", "orders.>=redact"], 2, "--mask: not understood"),
+        (["transform", "latest", "A", "--mask", "orders.>:$.a=hash"], 2, "16 bytes or more"),
+        (["transform", "latest", "A", "--tag", "x", "--rename", "A=B"], 2, "not a tag"),
+        (["transform", "latest", "A", "--mask", "orders.>:$.a=redact"], 15, "cannot be masked"),
+        (["transform", "latest", "A", "--until", "2100-01-01T00:00:00Z"], 15, "may be missing"),
+        (["transform", "latest", "A", "--subject", "nobody.>"], 15, "none of the 50 messages would be left"),
+        (["transform", "latest", "--rename-prefix", "N"], 15, "VERBATIM is stored undecoded"),
+        (["transform", "latest", "OBJ_b", "--latest-per-subject"], 15, "is an object bucket"),
+        (["compact", "2099"], 2, "no backup starts with '2099'"),
+    ):
+        done = typed(*words, *kept.line)
+        assert (done.code, said in done.err, done.out) == (code, True, ""), (words, done)
+        assert next(one for one in done.err.splitlines() if not one.startswith("latest is ")).startswith("error: ")
+        if "cannot be masked" not in said and "left" not in said:
+            assert _everything(kept) == before, words
+    assert kept.repository.backups() == [kept.manifest.id]
+
+
+def test_a_mask_that_masks_nothing_ends_in_no_backup(typed: Type, tmp_path: Path) -> None:
+    """Nor does a filter that keeps nothing of a stream that has messages, unless that is meant."""
+    user = [m._replace(data=b'{"email":"a"}') for m in some_messages(20, 0)]
+    kept = keep(tmp_path / "r", {"A": user, "B": user})
+    line = ("transform", kept.manifest.id, *kept.line)
+    for words, said in (
+        (["--mask", "orders.>:$.mail=redact"], "has 20 messages that --mask orders.>:$.mail=redact is for"),
+        (["--subject", "nobody.>"], "none of the 40 messages would be left"),
+    ):
+        done = typed(*line, *words)
+        assert (done.code, said in done.err) == (15, True), done
+    assert kept.repository.backups() == [kept.manifest.id]
+    meant = typed(*line, "--mask", "orders.>:$.mail=redact", "--mask-may-miss", "--json")
+    assert meant.code == 0 and "nothing is masked by" in meant.out, meant
+    empty = typed(*line, "A", "--subject", "nobody.>", "--allow-empty", "--json")
+    assert empty.code == 0 and empty.document["streams"][0]["messages"] == 0, empty
+
+
+def test_a_damaged_segment_ends_in_no_backup(typed: Type, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(200, 100)})
+    key = kept.manifest.streams[0].segments[2].key
+    path = Path(kept.place.location) / key
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[::-1])
+    for words in (["transform", "latest", "--rename", "A=B"], ["compact", "latest"]):
+        done = typed(*words, *kept.line)
+        assert (done.code, key in done.err) == (14, True), done
+    assert kept.repository.backups() == [kept.manifest.id]
+
+
+# -------------------------------------------------------------------------------------------------------- compact
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_a_compacted_backup_takes_the_place_of_the_old_one(typed: Type, tmp_path: Path, encrypted: bool) -> None:
+    streams = {"A": some_messages(300, 100), "EMPTY": []}
+    kept = keep(tmp_path / "r", streams, encrypted=encrypted, opaque=not encrypted)
+    line = [*kept.line, *(["--writer-key", str(kept.writer_key)] if kept.writer_key else [])]
+    old = kept.manifest
+    for given in (line[:2], kept.line, [*line[:2], *line[4:]]) if encrypted else ():  # a key is missing
+        for words in (["compact", "latest"], ["transform", "latest", "--rename", "A=B"]):
+            assert typed(*words, *given).code == 12
+    count = len(old.streams[0].segments)
+    told = check("compact", typed("compact", "latest", *line, "--json"))
+    assert (told["made_of"], told["segments_before"], told["segments"]) == (old.id, count, 1) and count > 5
+    new = kept.place.open().manifest(told["backup"])
+    assert is_backup_id(new.id) and new.id > old.id and (new.created, new.tags) == (old.created, old.tags)
+    for before, after in zip(old.streams, new.streams, strict=True):
+        assert (after.digest, after.captured, after.incarnation, after.consumers) == (
+            before.digest, before.captured, before.incarnation, before.consumers,
+        )  # fmt: skip
+    assert _messages(kept, new.id, "A") == streams["A"]
+
+    stored = _everything(kept)
+    again = typed("compact", "latest", *line)
+    assert again.code == 0 and "nothing to gain: none of the 1 segment" in again.out
+    assert check("compact", typed("compact", "latest", *line, "--json"))["backup"] is None
+    assert _everything(kept) == stored
+    policy = check("forget", typed("forget", "--keep-last", "1", "--dry-run", *line, "--json"))
+    assert [one["backup"] for one in policy["removed"]] == [old.id]
+    # A later backup stays the latest, and the chain of manifests whole.
+    writing = place_of(kept.place.location, kept.place.s3, {**dict(kept.place.keys), "writer_key": kept.writer_key})
+    repository = writing.open()
+    repository.commit(replace(old, id=SECOND, created="2026-11-21T01:46:00Z", previous=new.id))
+    third = check("compact", typed("compact", old.id, *line, "--json"))["backup"]
+    assert repository.resolve("latest") == SECOND > third
+    assert typed("verify", *line).code == 0
+    assert typed("forget", old.id, third, *line, "--prune").code == 0
+    assert typed("verify", *line).code == 0
+    assert _messages(kept, new.id, "A") == streams["A"]
+
+
+def test_programs_transform_and_compact_too(spark: SparkSession, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(100, 100)})
+    options = TransformOptions((parse_glob("A"),), RenameOptions.parse(["A=B"]))
+    made = transform(spark, kept.place, kept.manifest.id, options, tags={"a": "b"}).manifest
+    assert [one.name for one in made.streams] == ["B"] and made.tags == {"a": "b"}
+    assert compact(spark, kept.place, made.id) is None
+    found = compact(spark, kept.place, kept.manifest.id)
+    assert found is not None and len(found.streams[0].segments) == 1
+    assert kept.repository.backups() == [kept.manifest.id, found.id, made.id]
+
+
+@pytest.mark.nats
+def test_the_next_backup_builds_on_a_compacted_one(
+    servers: Servers, typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["-s", servers.source.url, "-r", str(tmp_path / "repo"), "--json"]
+    with monkeypatch.context() as small:
+        defaults = SegmentWriter.__init__.__kwdefaults__ or {}
+        small.setattr(SegmentWriter.__init__, "__kwdefaults__", {**defaults, "segment_bytes": 500})
+        first = check("backup", typed("backup", "B", *line))
+    told = check("compact", typed("compact", "latest", *line[2:]))
+    assert told["segments_before"] > 5 and told["segments"] == 1
+
+    async def more() -> None:
+        async with connected(servers.source.url) as nc:
+            await nc.jetstream().publish("b.x.9", b"{}")
+
+    asyncio.run(more())
+    second = check("backup", typed("backup", "B", "--incremental", "always", *line))["streams"][0]
+    whole = check("backup", typed("backup", "B", "--incremental", "never", *line))["streams"][0]
+    assert (second["read"]["how"], second["digest"]) == ("increment", whole["digest"])
+    assert second["messages"] == first["streams"][0]["messages"] + 1

@@ -1,0 +1,196 @@
+"""Filters become bounds that never lose a message, and spare what nobody asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringStartsWith,
+)
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
+
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.formats.segment import GroupBounds
+from jsbackup.pipeline.messages import source
+from jsbackup.pipeline.messages.bounds import ALL, bounds_of
+from jsbackup.pipeline.messages.columns import as_text_subjects
+from jsbackup.pipeline.messages.source import BackupSource, options_of
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.read.object_file import ObjectFile
+from tests.harness import backups
+from tests.harness.batches import Message, batch_of, message_lists, some_messages
+from tests.pipeline.places import Kept, keep
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TYPES = {
+    "stream": StringType(),
+    "sequence": LongType(),
+    "timestamp_ns": LongType(),
+    "time": TimestampType(),
+    "subject": StringType(),
+    "headers": BinaryType(),
+    "data": BinaryType(),
+}
+
+_COMPARED = {
+    EqualTo: lambda a, b: a == b,
+    GreaterThan: lambda a, b: a > b,
+    GreaterThanOrEqual: lambda a, b: a >= b,
+    LessThan: lambda a, b: a < b,
+    LessThanOrEqual: lambda a, b: a <= b,
+}
+
+
+def _time(message: Message) -> datetime:
+    return _EPOCH + timedelta(microseconds=message.timestamp_ns // 1000)
+
+
+_VALUES: dict[str, Callable[[Message], object]] = {
+    "sequence": lambda message: message.sequence,
+    "timestamp_ns": lambda message: message.timestamp_ns,
+    "time": _time,
+    "subject": lambda message: message.subject,
+}
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[list[Message], list[Filter], list[Message]]:
+    """Messages, filters with values of theirs or near them, and which messages they leave."""
+    messages = draw(message_lists(max_size=20))
+    filters: list[Filter] = []
+    left = messages
+    for _ in range(draw(st.integers(0, 3))):
+        column = draw(st.sampled_from(sorted(_VALUES)))
+        value_of = _VALUES[column]
+        near = [value_of(message) for message in messages] or [1 if column != "subject" else "x"]
+        if column == "time" and not messages:
+            near = [_EPOCH]
+        if draw(st.booleans()):
+            some = draw(st.lists(st.sampled_from(near), max_size=3))
+            filters.append(In((column,), tuple(some)))
+            left = [message for message in left if value_of(message) in some]
+        elif column == "subject" and draw(st.booleans()):
+            prefix = str(draw(st.sampled_from(near)))[: draw(st.integers(0, 3))]
+            filters.append(StringStartsWith((column,), prefix))
+            left = [message for message in left if str(message.subject).startswith(prefix)]
+        else:
+            kind, value = draw(st.sampled_from(sorted(_COMPARED, key=str))), draw(st.sampled_from(near))
+            filters.append(kind((column,), value))
+            compare = _COMPARED[kind]
+            left = [message for message in left if compare(value_of(message), value)]
+    return messages, filters, left
+
+
+@settings(max_examples=300, deadline=None)
+@given(_cases())
+def test_no_message_is_lost(case: tuple[list[Message], list[Filter], list[Message]]) -> None:
+    messages, filters, left = case
+    bounds = bounds_of(filters)
+    kept = set(bounds.keep(as_text_subjects(batch_of(messages))).column("sequence").to_pylist())
+    assert {message.sequence for message in left} <= kept
+    assert kept <= {message.sequence for message in messages}
+
+
+@settings(max_examples=300, deadline=None)
+@given(_cases())
+def test_no_segment_and_no_row_group_with_a_wanted_message_is_skipped(
+    case: tuple[list[Message], list[Filter], list[Message]],
+) -> None:
+    messages, filters, left = case
+    bounds = bounds_of(filters)
+    if not messages:
+        return
+    first, last = messages[0].sequence, messages[-1].sequence
+    times = sorted(message.timestamp_ns for message in messages)
+    subjects = sorted(str(message.subject).encode() for message in messages)
+    group = GroupBounds((first, last), (times[0], times[-1]), (subjects[0], subjects[-1]))
+    ref = SegmentRef("", first, last, 1, 1, times[0], times[-1], 1, "", "", StreamDigest())
+    assert not left or (bounds.wants_segment(ref) and bounds.wants_group(group))
+    assert not left or bounds.wants_group(GroupBounds(None, None, None))
+    # Of one message statistics say all, so that they decide alone; but subjects are not looked at for their order.
+    ordered = GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    if len(messages) == 1 and not any(isinstance(one, ordered) and one.attribute == ("subject",) for one in filters):
+        assert bounds.wants_group(group) == bool(left)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        Not(EqualTo(("sequence",), 1)),
+        StringContains(("subject",), "x"),
+        IsNotNull(("subject",)),
+        EqualTo(("sequence",), None),
+        EqualTo(("headers", "a"), "b"),
+        EqualTo(("data",), b"x"),
+        GreaterThan(("subject",), "a"),
+        GreaterThan(("stream",), "a"),
+    ],
+)
+def test_what_is_not_understood_leaves_all(unknown: Filter) -> None:
+    assert bounds_of([unknown]) == ALL
+
+
+def _read(kept: Kept, columns: list[str], filters: list[Filter], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Rows that come and bytes that are read of segments, as an executor would do it."""
+    counted = [0]
+
+    class Counting(ObjectFile):
+        def read(self, size: int = -1) -> bytes:
+            data = super().read(size)
+            counted[0] += len(data)
+            return data
+
+    monkeypatch.setattr(source, "ObjectFile", Counting)
+    schema = StructType()
+    for name in columns:
+        schema.add(name, _TYPES[name])
+    reader = BackupSource({**options_of(kept.place), "pushdown": "true"}).reader(schema)
+    assert list(reader.pushFilters(filters)) == filters
+    batches = itertools.chain.from_iterable(reader.read(part) for part in reader.partitions())
+    return sum(batch.num_rows for batch in batches), counted[0]
+
+
+def test_only_the_row_groups_that_are_needed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backups, "SEGMENT_BYTES", 12_000_000)  # several row groups each
+    kept = keep(tmp_path, {"A": some_messages(360, 200_000)})
+    (stream,) = kept.manifest.streams
+    stored = sum(ref.size for ref in stream.segments)
+    assert len(stream.segments) >= 6 and stored > 60_000_000
+    group = 4_500_000  # a row group of 4 MiB with what is around it
+    middle = some_messages(360, 200_000)[180]
+    rows, read = _read(kept, ["subject", "data"], [EqualTo(("sequence",), middle.sequence)], monkeypatch)
+    assert rows == 1 and read < group
+    moment = _time(middle)
+    hour: list[Filter] = [
+        GreaterThanOrEqual(("time",), moment),
+        LessThan(("time",), moment + timedelta(microseconds=5)),
+        EqualTo(("subject",), str(middle.subject)),
+    ]
+    rows, read = _read(kept, ["subject", "data"], hour, monkeypatch)
+    assert rows == 1 and read < 2 * group
+    rows, read = _read(kept, ["sequence", "subject"], [], monkeypatch)
+    assert rows == 360 and read < 1_000_000
+    rows, read = _read(kept, ["data"], [EqualTo(("subject",), "nothing")], monkeypatch)
+    assert rows == 0 and read < 1_000_000
+    assert _read(kept, ["data"], [EqualTo(("stream",), "B")], monkeypatch) == (0, 0)
+
+
+def test_binary_subjects_are_compared_as_bytes() -> None:
+    batch = as_text_subjects(batch_of([Message(1, subject=b"\xff"), Message(2, subject=b"ok")]))
+    assert bounds_of([EqualTo(("subject",), "ok")]).keep(batch).column("sequence").to_pylist() == [2]

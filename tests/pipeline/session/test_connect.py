@@ -1,0 +1,139 @@
+"""A real Spark Connect server that knows nothing of jsbackup: the same commands, the same results."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from jsbackup.formats import kernels
+from jsbackup.model import S3Settings
+from tests.cli.typed import in_shell
+from tests.harness.batches import some_messages
+from tests.harness.commands import environment, jsbackup
+from tests.harness.oracle import compare
+from tests.harness.s3server import BUCKET, REGION, S3Server
+from tests.harness.servers import NEWEST, NatsServer, Port, missing
+from tests.integration.witness import announced, back_up, filled, seen
+from tests.pipeline.connect_server import ConnectServer
+from tests.pipeline.places import keep
+from tests.pipeline.streams import digests
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+
+SQL = "SELECT stream, count(*), sum(length(data)) FROM messages GROUP BY stream ORDER BY stream"
+
+# Where the package and its kernel come from, in a task there.
+WHERE = """
+import functools, json, sys
+from jsbackup.pipeline.session.session import SparkSettings, open_session
+from jsbackup.pipeline.tasks.tasks import run_tasks
+with open_session(SparkSettings(remote=sys.argv[1])) as session:
+    ask = functools.partial(eval, "__import__('jsbackup.formats.kernels').formats.kernels.active()")
+    name = functools.partial(eval, "__import__('jsbackup').__file__")
+    print(json.dumps(list(run_tasks(session, "asking", [ask, name]))))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(s3_server: S3Server) -> Iterator[ConnectServer]:
+    for name in ("pyspark", "grpc", "pandas"):
+        if find_spec(name) is None:
+            missing(f"{name} is not installed: pip install 'jsbackup[connect]'")
+    running = ConnectServer(s3_server.environment)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def test_jobs_run_there_with_the_package_that_is_sent(server: ConnectServer, tmp_path: Path) -> None:
+    there = ["--spark-remote", server.url, "--json"]
+    kept = keep(tmp_path / "r", {"A": some_messages(300, 2000), "B": some_messages(40, 10, seed=2)})
+    alone = jsbackup("show", "latest", *kept.line).document
+
+    asked = subprocess.run(
+        [sys.executable, "-c", WHERE, server.url], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert asked.returncode == 0, asked.stderr
+    kernel, place = json.loads(asked.stdout)
+    assert kernel == kernels.active() and "/jsbackup_archive/jsbackup/" in place
+
+    verified = in_shell("verify", "--level", "data", *kept.line, *there)
+    assert verified.code == 0, verified
+    newest = in_shell("transform", kept.manifest.id, "--latest-per-subject", "--rename", "A=Z", *kept.line, *there)
+    assert [one["messages"] for one in newest.document["streams"]] == [7, 7], newest
+    out = tmp_path / "out"
+    exported = in_shell("export", "latest", *kept.line, "--format", "parquet", "--output", out, *there)
+    assert (exported.code, exported.document["rows"]) == (0, 340), exported
+    imported = in_shell("import", out, "--format", "parquet", *kept.line, *there)
+    assert imported.code == 0, imported
+    again = jsbackup("show", "latest", *kept.line).document
+    assert digests(again) == digests(alone)
+
+
+@pytest.mark.s3
+def test_an_encrypted_repository_in_s3_is_read_there(
+    server: ConnectServer, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = s3_server.environment
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    s3 = S3Settings(endpoint=s3_server.url, region=REGION)
+    sealed = keep(tmp_path / "s", {"A": some_messages(500, 100)}, encrypted=True, s3=s3, location=f"s3://{BUCKET}/sc")
+    answer = in_shell("query", "latest", SQL, *sealed.line, "--spark-remote", server.url, "--json", **variables)
+    assert answer.code == 0, answer
+    assert answer.document["rows"] == [["A", 500, 50_000]]
+    said = server.log
+    secrets = [(tmp_path / "s" / "identity").read_text().strip(), variables["AWS_SECRET_ACCESS_KEY"]]
+    assert not [secret for secret in secrets if secret in said]
+
+
+@pytest.mark.nats
+def test_streams_are_backed_up_and_restored_from_there(
+    server: ConnectServer, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    source, target = nats_server(NEWEST), nats_server(NEWEST)
+    before = filled(source.url, NEWEST)
+    line = ["-r", tmp_path / "repo", "--spark-remote", server.url, "--json"]
+    made = in_shell("backup", "-s", source.url, *line)
+    assert made.code == 0, made.out
+    alone = back_up(source.url, tmp_path / "alone").document
+    assert digests(made.document) == digests(alone)
+    restored = in_shell("restore", "latest", "-s", target.url, *line)
+    assert restored.code == 0, restored
+    assert compare(before, seen(target.url), ignore=announced(restored)) == []
+
+
+def test_what_cannot_be_is_said_in_a_sentence(server: ConnectServer, tmp_path: Path) -> None:
+    kept = keep(tmp_path / "r", {"A": some_messages(3, 10)})
+    free = Port()
+    query = functools.partial(in_shell, "query", "latest", "SELECT 1", *kept.line)
+    try:
+        nobody = query("--spark-remote", f"sc://127.0.0.1:{free.number}/;token=PLANTED")
+    finally:
+        free.release()
+    assert nobody.code == 1 and f"no Spark Connect server answers at sc://127.0.0.1:{free.number}" in nobody.err
+    nowhere = query("--spark-remote", "http://127.0.0.1/;token=PLANTED")
+    assert nowhere.code == 2 and "not the address of a Spark Connect server" in nowhere.err
+    assert "PLANTED" not in nobody.err + nowhere.err
+    both = query("--spark-remote", server.url, "--spark-master", "local[1]")
+    assert both.code == 2 and "two places" in both.err
+    static = query("--spark-remote", server.url, "--spark-conf", "spark.driver.memory=2g")
+    assert static.code == 2 and "cannot be given spark.driver.memory" in static.err
+    for sql in (
+        "SELECT nothing FROM A",
+        f"WITH t AS (SELECT 1 a) INSERT OVERWRITE DIRECTORY '{tmp_path / 'out'}' USING csv SELECT * FROM t",
+        "SET a = b",
+        "SELECT * FROM text.`/etc/hostname`",
+        "SELECT IDENTIFIER /**/ ('ref' || 'lect')('java.lang.System', 'getProperty', 'user.home')",
+    ):
+        wrong = in_shell("query", "latest", sql, *kept.line, "--spark-remote", server.url)
+        assert wrong.code == 2 and "Traceback" not in wrong.err, wrong
+    assert not (tmp_path / "out").exists()

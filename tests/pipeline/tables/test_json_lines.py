@@ -1,0 +1,128 @@
+"""JSON lines and back: every message byte for byte, however files are cut, and a sentence for what is none."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
+from jsbackup.pipeline.tables import line_files
+from jsbackup.pipeline.tables.json_lines import JsonLine, decode_line, encode_lines, parse_headers
+from jsbackup.pipeline.tables.line_files import FilePiece, ReadLines
+from tests.harness.batches import Message, batch_of, message_lists, some_messages
+
+_HEADER_LINES = st.lists(
+    st.sampled_from([b"A: 1", b"B: 2", b"A:3", b"a: 1", b"A:  x ", b"A:", b"A: ", b": y", b"no colon", b"X: \xff"]),
+    max_size=5,
+)
+_BLOCKS = st.builds(
+    lambda lines, end: b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + end,
+    _HEADER_LINES,
+    st.sampled_from([b"\r\n", b"", b"\r\n\r\n"]),
+)
+
+
+def _line_of(stream: str, message: Message) -> JsonLine:
+    subject = message.subject.encode() if isinstance(message.subject, str) else message.subject
+    return JsonLine(stream, message.sequence, message.timestamp_ns, subject, message.headers, message.data)
+
+
+@settings(deadline=None, max_examples=200)
+@given(message_lists(binary=True), st.lists(st.none() | _BLOCKS, min_size=40, max_size=40))
+def test_a_message_comes_back_byte_for_byte(messages: list[Message], blocks: list[bytes | None]) -> None:
+    some = [m._replace(headers=block) if block else m for m, block in zip(messages, blocks, strict=False)]
+    lines = encode_lines(batch_of(some), "S").splitlines()
+    assert [decode_line(line) for line in lines] == [_line_of("S", message) for message in some]
+
+
+def test_headers_that_would_come_back_otherwise_are_kept_as_they_are() -> None:
+    assert parse_headers(b"NATS/1.0\r\nA: 1\r\nB: 2\r\nA: 3\r\n\r\n") is None  # they would change places
+    assert parse_headers(b"NATS/1.0\r\nA:1\r\n\r\n") is None
+    assert parse_headers(b"NATS/1.0\r\nA: 1\r\nA: 3\r\nB: 2\r\n\r\n") == {"A": ["1", "3"], "B": ["2"]}
+
+
+GOOD: dict[str, Any] = {"sequence": 7, "time": "2026-11-21T07:41:00.5Z", "subject": "a", "data": "x"}
+
+
+def test_headers_and_stream_may_be_missing_and_more_may_be_there() -> None:
+    found = decode_line(json.dumps({**GOOD, "headers": {}, "more": [1, {"a": None}]}).encode())
+    assert found == JsonLine(None, 7, 1795246860500000000, b"a", None, b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"sequence": None}, UsageError, "there is no sequence"),
+        ({"sequence": "7"}, UsageError, "sequence is not a number"),
+        ({"sequence": True}, UsageError, "sequence is not a number"),
+        ({"sequence": 1 << 63}, UsageError, "sequence is not a number"),
+        ({"time": None}, UsageError, "there is no time"),
+        ({"time": 5}, UsageError, "time: not in RFC 3339"),
+        ({"subject": None}, UsageError, "there is no subject"),
+        ({"subject": 5}, UsageError, "subject is not text"),
+        ({"subject": "\ud800"}, UsageError, "subject is not Unicode"),
+        ({"data": None}, UsageError, "there is no data"),
+        ({"data": None, "data_base64": "!"}, UsageError, "data_base64 is not base64"),
+        ({"data": None, "data_base64": [1]}, UsageError, "data_base64 is not base64"),
+        ({"headers": {"a": "b"}}, UsageError, "headers are not lists"),
+        ({"headers": {"a": []}}, UsageError, "headers are not lists"),
+        ({"headers": {"a": ["b\r\nc: d"]}}, UsageError, "headers have line breaks"),
+        ({"headers": {"a:": ["b"]}}, UsageError, "names that no header has"),
+        ({"stream": 5}, UsageError, "stream is not text"),
+    ],
+)
+def test_what_is_no_message_is_said(change: dict[str, Any], kind: type[JsBackupError], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        decode_line(json.dumps(GOOD | change).encode())
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"\xff", b"[" * 100_000, b'{"sequence": ' + b"9" * 5000 + b"}"])
+def test_what_is_no_json_is_said(line: bytes) -> None:
+    with pytest.raises(FormatError, match="not JSON"):
+        decode_line(line)
+    with pytest.raises(UsageError, match="not a JSON object"):
+        decode_line(b"[]")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 2000), max_size=6), st.booleans())
+def test_pieces_of_a_file_have_each_line_once(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], ends: bool
+) -> None:
+    messages = some_messages(12, 30)
+    data = encode_lines(batch_of(messages), "S").replace(b"\n", b"\n\n \n", 1)
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_bytes(data if ends else data[:-1])
+    bounds = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    pieces = tuple(FilePiece(str(path), start, end) for start, end in pairwise(bounds))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line_files, "_BATCH_BYTES", 500)
+        batches = list(ReadLines(pieces)())
+    assert [n for batch in batches for n in batch.column("sequence").to_pylist()] == [m.sequence for m in messages]
+    assert len(batches) > 2
+
+
+def test_the_place_of_what_is_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "some.jsonl"
+    first = json.dumps(GOOD).encode() + b"\n"
+    path.write_bytes(first + b'{"sequence": 8}\n')
+    piece = FilePiece(str(path), 0, 1000)
+    with pytest.raises(UsageError, match=f"^some.jsonl, line at byte {len(first)}: there is no time$"):
+        list(ReadLines((piece,))())
+    path.write_bytes(first + first[:-9])
+    with pytest.raises(FormatError, match=f"^some.jsonl, line at byte {len(first)}: not JSON$"):
+        list(ReadLines((piece,))())
+    monkeypatch.setattr(line_files, "_MAX_LINE_BYTES", 20)
+    with pytest.raises(FormatError, match="line at byte 0: longer than any message is"):
+        list(ReadLines((piece,))())
+    path.unlink()
+    with pytest.raises(UsageError, match="there is no file"):
+        list(ReadLines((piece,))())
+    with pytest.raises(StoreError, match="cannot be read: is a directory"):
+        list(ReadLines((FilePiece(str(tmp_path), 0, 1),))())

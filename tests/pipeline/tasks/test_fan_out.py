@@ -1,0 +1,227 @@
+"""Backups and restores spread over executors: what comes of them is what one machine makes of the same streams.
+
+On a cluster: `test_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsbackup import errors
+from jsbackup.config import ConnectionOptions, parse_glob
+from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.errors import ApiError, JsBackupError, StoreError, UsageError
+from jsbackup.model import S3Settings
+from jsbackup.pipeline.session.repository_ref import opened_same, place_of
+from jsbackup.pipeline.tasks.fan_out import back_up, packed
+from jsbackup.pipeline.tasks.fan_out_restore import mask_key_of, restore
+from jsbackup.pipeline.tasks.separate_jobs import run_apart
+from jsbackup.planning.model import RestoreOptions, SendAs
+from jsbackup.repository import layout
+from jsbackup.stores.local import LocalStore
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.reshape import Reshape
+from tests.cli.test_json import check
+from tests.cli.typed import Typed, in_shell
+from tests.harness.api import JSON, call, connected
+from tests.harness.commands import jsbackup
+from tests.harness.oracle import compare
+from tests.harness.servers import NEWEST, NatsServer
+from tests.integration.witness import seen
+from tests.pipeline.places import keep
+from tests.pipeline.streams import account, digests, make_streams
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Type = Callable[..., Typed]
+
+PASSWORD = "hunter2-s3cr3t"
+DENIED = "S007"
+
+
+# --- without Spark ---
+
+
+def test_small_streams_share_tasks_and_large_ones_come_first() -> None:
+    sizes = {f"S{number}": 1000 for number in range(10_000)} | {"LARGE": 50 << 30, "MIDDLE": 200 << 20}
+    parts = packed(sizes)
+    assert parts[:2] == [["LARGE"], ["MIDDLE"]]
+    assert sorted(name for part in parts for name in part) == sorted(sizes)
+    assert len(parts) < 100
+    assert len(packed({f"S{number}": 0 for number in range(200)})) > 8  # enough for some cores
+
+
+@pytest.mark.parametrize("kind", [getattr(errors, name) for name in errors.__all__])
+def test_errors_come_back_as_they_were(kind: type[JsBackupError]) -> None:
+    made: JsBackupError
+    match kind:
+        case errors.ApiError:
+            made = ApiError("no", code=500, err_code=10005, hint="Wait.")
+        case errors.TransferError | errors.SnapshotBusy:
+            made = kind("broken", retry=False)  # type: ignore[call-arg]
+        case errors.NoFolder:
+            made = errors.NoFolder("/srv", "not a folder")
+        case errors.StoreError:
+            made = StoreError("away", temporary=True, retry_after_seconds=2.5)
+        case errors.ObjectNotFound | errors.ObjectExists | errors.ObjectLocked:
+            made = kind("segments/x")
+        case errors.UnknownArchiveFormat:
+            made = errors.UnknownArchiveFormat(b"prefix")
+        case _:
+            made = kind("what", hint="Do this.")
+    back = pickle.loads(pickle.dumps(made))
+    assert (type(back), vars(back), back.args, str(back)) == (type(made), vars(made), made.args, str(made))
+
+
+def test_another_repository_at_the_same_place_is_refused(tmp_path: Path) -> None:
+    kept = keep(tmp_path, {})
+    assert opened_same(kept.place, "00ff").descriptor.id == "00ff"
+    with pytest.raises(StoreError, match="another repository"):
+        opened_same(kept.place, "11ee")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["backup", "--user", "u", "--password", PASSWORD], "--password holds a secret"),
+        (["backup", "-s", f"nats://u:{PASSWORD}@127.0.0.1:1"], "--server holds a secret"),
+        (["restore", "latest", "--token", PASSWORD], "--token holds a secret"),
+        (["restore", "--runbook", "x.toml"], "--spark-master makes no sense with --runbook"),
+        (["backup", "-r", "memory:"], "a repository in memory would be gone"),
+    ],
+)
+def test_what_executors_cannot_have_is_refused_in_a_sentence(tmp_path: Path, line: list[str], said: str) -> None:
+    done = in_shell(*line, *([] if "-r" in line else ["-r", tmp_path / "repo"]), "--spark-master", "local[2]")
+    assert (done.code, done.out) == (2, "") and said in done.err and PASSWORD not in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- with Spark ---
+
+
+def test_a_task_that_spark_gives_up_takes_no_other_with_it(spark: SparkSession) -> None:
+    taken: dict[str, object] = {}
+
+    def make(part: Sequence[str], _again: bool) -> Callable[[], object]:
+        return partial(int, "x") if "bad" in part else partial(list, part)
+
+    def take(part: Sequence[str], result: object) -> None:
+        taken.update(dict.fromkeys(part, result))
+
+    run_apart(spark, "the test", [["a", "bad"], ["b", "c"]], make, take=take)
+    assert (taken["a"], taken["b"], taken["c"]) == (["a"], ["b", "c"], ["b", "c"])
+    assert isinstance(taken["bad"], JsBackupError) and "the test failed on an executor" in taken["bad"].message
+
+
+async def _make(url: str) -> None:
+    await make_streams(url, 40, messages=10, size_bytes=100)
+    async with connected(url) as nc:
+        mirror: JSON = {"name": "AMIRROR", "mirror": {"name": "S003"}, "storage": "file", "retention": "limits"}
+        await call(nc, "STREAM.CREATE.AMIRROR", mirror | {"num_replicas": 1})
+        consumer = {"stream_name": "S001", "config": {"durable_name": "some", "ack_policy": "explicit"}}
+        await call(nc, "CONSUMER.DURABLE.CREATE.S001.some", consumer)
+        async with asyncio.timeout(60):
+            while (await call(nc, "STREAM.INFO.AMIRROR"))["state"]["messages"] < 10:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[NatsServer]:
+    with NatsServer(NEWEST, config=account(PASSWORD, denied=DENIED)) as server:
+        asyncio.run(_make(server.url.replace("://", f"://all:{PASSWORD}@")))
+        yield server
+
+
+@pytest.mark.nats
+def test_a_spread_backup_is_what_one_machine_makes_and_is_restored(
+    spark: SparkSession, source: NatsServer, nats_server: Callable[..., NatsServer], tmp_path: Path, typed: Type
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    login = ["-s", source.url, "--user", "some", "--password", f"file://{tmp_path}/password"]
+    by_spark = ["--spark-master", "local[2]"]
+    spread = check("backup", typed("backup", *login, "-r", tmp_path / "spread", *by_spark, "--json"))
+    assert spread["result"] == "partial" and [one["name"] for one in spread["skipped"]] == [DENIED]
+    assert "SNAPSHOT" in spread["skipped"][0]["reason"]
+    alone = jsbackup("backup", *login, "-r", tmp_path / "alone")
+    assert alone.code == 3 and spread["skipped"] == alone.document["skipped"]
+    assert digests(spread) == digests(alone.document) and len(digests(spread)) == 40
+    objects = [[info.key for info in LocalStore(tmp_path / name).list("segments/")] for name in ("spread", "alone")]
+    assert objects[0] == objects[1]
+    assert not list(LocalStore(tmp_path / "spread").list("receipts/"))
+    jsbackup("verify", "-r", tmp_path / "spread", "--level", "data").ok()
+    assert typed("backup", *login, "-r", tmp_path / "spread", *by_spark, "--quiet").code == 3
+
+    target = nats_server(NEWEST)
+    line = ["-r", tmp_path / "spread", "-s", target.url]
+    assert jsbackup("plan", "latest", *line, "-o", tmp_path / "plan").code == 3  # it lacks a stream
+    restored = check(
+        "restore", typed("restore", "--plan", tmp_path / "plan", *line, *by_spark, "--jobs", "2", "--json")
+    )
+    assert restored["failed"] == [] and all(stream["verified"] for stream in restored["streams"])
+    assert digests(restored) == digests(spread)
+    held = seen(source.url.replace("://", f"://all:{PASSWORD}@"))
+    del held[DENIED]
+    assert compare(held, seen(target.url)) == []
+
+    conflict = typed("restore", "latest", *line, *by_spark)
+    assert (conflict.code, conflict.out) == (16, "") and "nothing was restored" in conflict.err
+    (segment,) = (tmp_path / "spread" / "segments").glob("S005-*/*")
+    segment.unlink()
+    replacing = ["restore", "latest", "S005", "S006", *line, "--if-exists", "replace", *by_spark, "--json"]
+    lost = typed(*replacing)
+    assert lost.code == 14 and "nothing was restored: stream S005: object" in lost.document["error"]["message"]
+    left = typed(*replacing, "--partial", "--replace-with-part")
+    assert left.code == 3 and {one["name"]: len(one["lost"]) for one in check("restore", left)["streams"]} == {
+        "S005": 1,
+        "S006": 0,
+    }
+    now = seen(target.url)
+    assert len(now["S005"].messages) == 0 and len(now["S006"].messages) == 10 and len(now) == 40
+
+
+@pytest.mark.nats
+def test_notebooks_call_functions(
+    spark: SparkSession, source: NatsServer, nats_server: Callable[..., NatsServer], tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef")
+    kept = keep(tmp_path, {}, encrypted=True)
+    keys = {**dict(kept.place.keys), "writer_key": kept.writer_key}
+    place = place_of(kept.place.location, S3Settings(), keys)
+    server = ConnectionOptions(server=source.url, user="all", password=f"file://{tmp_path}/password")
+    chosen = tuple(map(parse_glob, ("S00*", "AMIRROR")))
+    report = back_up(spark, place, server, BackupOptions(streams=chosen))
+    assert report.manifest is not None and report.failures == ()
+    assert len(report.streams) == 11 and not list(kept.repository.store.list(layout.LOCKS))
+
+    one, other = nats_server(NEWEST), nats_server(NEWEST)
+    mask = "S001.*:$.secret=hash"
+    restored = restore(
+        spark,
+        place,
+        ConnectionOptions(server=one.url),
+        options=RestoreOptions(streams=(parse_glob("S001"),), reshape=Reshape(masks=Masks.parse([mask], "refuse"))),
+        mask_key=mask_key_of({"mask_key_file": tmp_path / "key"}),
+    )
+    (stream,) = restored.streams
+    assert restored.failures == () and stream.verified and [one.name for one in stream.consumers] == ["some"]
+    line = ["restore", "latest", "S001", "-s", other.url, *kept.line, "--mask", mask]
+    alone = jsbackup(*line, "--mask-key-file", tmp_path / "key").ok()
+    assert digests(alone.document) == {"S001": stream.digest}
+    assert stream.digest != next(entry for entry in report.manifest.streams if entry.name == "S001").digest.hex
+    only = BackupOptions(streams=(parse_glob("S002"),), config_only=True)
+    configs = back_up(spark, place, server, only).manifest
+    assert configs is not None
+    (empty,) = restore(spark, place, ConnectionOptions(server=other.url), configs.id).streams
+    assert (empty.name, empty.messages, empty.wire) == ("S002", 0, SendAs.API)
+    masked = RestoreOptions(reshape=Reshape(masks=Masks.parse([mask], "refuse")))
+    with pytest.raises(UsageError, match="hashing needs a secret"):
+        restore(spark, place, ConnectionOptions(server=one.url), options=masked)

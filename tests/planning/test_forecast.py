@@ -1,0 +1,146 @@
+"""What comes of a restore, as far as a manifest tells: what expires, what comes again, what is destroyed, how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import ArchivedConsumer, ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
+from jsbackup.planning.forecast import estimate_seconds, may_come_again, time_bounds
+from jsbackup.planning.model import Action, IfExists, PlannedConsumer, RestoreOptions, SendAs, Target
+from jsbackup.planning.plan import plan_restore
+from jsbackup.planning.rules import Rule
+from jsbackup.protocol.info import StreamInfo
+from jsbackup.repository.manifest import (
+    Captured,
+    ConsumerBackup,
+    Manifest,
+    ObjectRef,
+    Result,
+    SegmentRef,
+    SkippedStream,
+    Source,
+    StreamBackup,
+)
+from tests.planning.test_plan import NEW, NOW, consumer, existing, stream
+
+SECOND = 1_000_000_000
+
+
+def segment(first: int, last: int, min_ns: int, max_ns: int, size: int = 100) -> SegmentRef:
+    messages = last - first + 1
+    return SegmentRef(f"s/{first}", first, last, messages, size, min_ns, max_ns, 1, "0" * 64, "0" * 64, StreamDigest())
+
+
+def segmented(**config: object) -> StreamBackup:
+    """Messages 1 to 10 of the seconds 1 to 10, and 11 to 20 of the seconds 11 to 20."""
+    made = stream("S", messages=20, **config)
+    segments = (segment(1, 10, SECOND, 10 * SECOND), segment(11, 20, 11 * SECOND, 20 * SECOND))
+    state = StreamState(messages=20, first_seq=1, last_seq=20, first_ns=SECOND, last_ns=20 * SECOND)
+    return replace(made, segments=segments, state=state)
+
+
+def warned(
+    entry: StreamBackup, *, now_ns: int = 0, there: tuple[StreamInfo, ...] = (), payload: int = 0
+) -> dict[str, str]:
+    """Rules and reasons."""
+    manifest = Manifest("20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.COMPLETE, (entry,))
+    streams = {info.name: info for info in there}
+    target = Target(NEW, False, streams, now_ns=now_ns, max_payload_bytes=payload)
+    plan = plan_restore(manifest, target, RestoreOptions(if_exists=IfExists.REPLACE))
+    return {found.rule: found.reason for found in plan.actions[0].warnings}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (5, None),
+        (15, "0 to 10 of its 20 messages are older"),
+        (21, "10 of its 20 messages are older"),
+        (25, "10 to 20 of its 20 messages are older"),
+        (31, "20 of its 20 messages are older"),
+    ],
+)
+def test_what_expires_is_counted_by_segments(now: int, told: str | None) -> None:
+    found = warned(segmented(max_age=10 * SECOND), now_ns=now * SECOND)
+    if told is None:
+        assert found[Rule.MAX_AGE].startswith("has max_age") and Rule.EXPIRES not in found
+    else:
+        assert found[Rule.EXPIRES].startswith(told)
+
+
+def test_messages_beyond_the_targets_payload_are_told_where_that_is_certain() -> None:
+    big = replace(segmented(), segments=(segment(1, 10, 1, 2, 1000), segment(11, 20, 3, 4, 10)))
+    assert Rule.LARGE_MESSAGES not in warned(big, payload=100)
+    assert "has messages of 100 bytes" in warned(big, payload=99)[Rule.LARGE_MESSAGES]
+
+
+def test_what_a_replacement_destroys_is_told() -> None:
+    newer = replace(existing("S", "S.>"), state=StreamState(messages=9, first_seq=20, last_seq=28, consumers=2))
+    found = warned(segmented(), there=(newer,))
+    assert found[Rule.DESTROYS_NEWER] == "up to 8 messages stored after sequence 20 are destroyed"
+    assert "of 2 consumers of the stream that is replaced 0 at most" in found[Rule.DESTROYS_CONSUMERS]
+    another = warned(segmented(), there=(replace(newer, created="2026-11-22T00:00:00Z"),))
+    assert Rule.DESTROYS_ANOTHER in another and Rule.DESTROYS_NEWER not in another
+    same = replace(existing("S", "S.>"), state=StreamState(messages=20, first_seq=1, last_seq=20))
+    assert warned(segmented(), there=(same,)) == {}
+
+
+def test_streams_that_the_backup_lacks_are_told_if_they_were_meant() -> None:
+    skipped = (SkippedStream("GONE", "it did not answer"),)
+    manifest = Manifest(
+        "20261121T014500Z-000001", NOW, "t", Source("2.15.1"), Result.PARTIAL, (stream("S"),), skipped=skipped
+    )
+    plan = plan_restore(manifest, Target(NEW, False, {}), RestoreOptions())
+    assert [(w.stream, w.rule, w.reason) for w in plan.warnings] == [
+        ("GONE", Rule.INCOMPLETE_BACKUP, "is not in this backup: it did not answer")
+    ]
+
+
+def _planned(entry: ConsumerBackup) -> PlannedConsumer:
+    archived = ArchivedConsumer(entry.name, entry.config, entry.state, entry.created)
+    return PlannedConsumer(archived, entry.fidelity, pending=entry.pending)
+
+
+def test_messages_that_come_again_are_counted_at_the_most() -> None:
+    entry = segmented()
+    pending = {3: PendingAck(3, 0), 5: PendingAck(5, 0)}
+    state = ConsumerState(SequencePair(6, 6), SequencePair(2, 2), pending=pending)
+    exact = replace(consumer("c"), state=state)
+    assert may_come_again(entry, _planned(exact)) == 2
+    aside = replace(exact, pending=ObjectRef("k", 1, "0" * 64))
+    assert may_come_again(entry, _planned(aside)) is None
+    floor = replace(exact, fidelity=Fidelity.FLOOR, state=ConsumerState(SequencePair(15, 15), SequencePair(13, 13)))
+    assert may_come_again(entry, _planned(floor)) == 7
+    for policy, count in (("all", 20), ("new", 0), ("by_start_time", None)):
+        anew = replace(consumer("c", deliver_policy=policy), fidelity=Fidelity.CONFIG_ONLY, state=None)
+        assert may_come_again(entry, _planned(anew)) == count
+
+
+def test_consumers_known_by_their_floor_are_warned_of() -> None:
+    floor = replace(consumer("c"), fidelity=Fidelity.FLOOR)
+    assert warned(stream("S", consumers=(floor,)))[Rule.ACK_FLOOR].endswith("ack floor is known: c (at most 0)")
+
+
+def test_times_are_exact_where_the_server_told_them_and_bounds_elsewhere() -> None:
+    entry = segmented()
+    assert time_bounds(entry) == (SECOND, 20 * SECOND, True)
+    grown = replace(entry, state=replace(entry.state, last_seq=19, last_ns=19 * SECOND))
+    assert time_bounds(grown) == (SECOND, 20 * SECOND, False)
+    assert time_bounds(replace(entry, captured=Captured(0, 0, 0, 0, NOW, NOW))) == (0, 0, True)
+
+
+def test_an_estimate_grows_with_what_there_is_to_do() -> None:
+    def seconds(action: Action, round_trip: float = 0.0) -> float:
+        return estimate_seconds(action, Target(NEW, False, {}, round_trip_seconds=round_trip))
+
+    entry = replace(stream("S"), captured=Captured(1000, 1 << 30, 1, 1000, NOW, NOW))
+    action = Action(entry, "S", SendAs.V1, entry.config, replaces=False)
+    assert seconds(action) > 0
+    assert seconds(replace(action, replaces=True)) == pytest.approx(2 * seconds(action))
+    assert seconds(action, 0.05) > seconds(action) + 3  # 64 windows
+    many = replace(action, entry=replace(entry, captured=Captured(1 << 30, 1 << 30, 1, 1 << 30, NOW, NOW)))
+    assert seconds(many) > 10 * seconds(action)
+    assert seconds(replace(action, wire=SendAs.API)) == 0

@@ -1,0 +1,90 @@
+"""`--set FIELD=JSON`: any field of a stream's configuration, with a value that it can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jsbackup.errors import UsageError
+from jsbackup.planning.overrides import parse_override
+from tests.planning.test_plan import codes, plan, stream
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("max_msgs=1000", "max_msgs", 1000),
+        ("max_age=null", "max_age", None),
+        ('description="a = b"', "description", "a = b"),
+        ('subjects=["a.>","b"]', "subjects", ["a.>", "b"]),
+        ("allow_direct=true", "allow_direct", True),
+        ('retention="interest"', "retention", "interest"),
+        ('metadata={"a":"b"}', "metadata", {"a": "b"}),
+    ],
+)
+def test_a_field_has_its_value(text: str, field: str, value: Any) -> None:
+    assert parse_override(text) == (field, value)
+    (action,) = plan(stream("S"), fields=dict([parse_override(text)]), clustered=True).actions
+    assert action.config.get(field) == value
+    assert [change.field for change in action.changes] == ([] if value is None else [field])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_msgs", "is not FIELD=JSON"),
+        ("=1", "no field ''"),
+        ("maxmsgs=1", "no field 'maxmsgs'"),
+        ('name="B"', "no field 'name'"),
+        ("max_msgs=many", "not JSON: 'many'"),
+        ("max_msgs=NaN", "not JSON"),
+        ("max_msgs=1.5", "must be a whole number"),
+        ("max_msgs=true", "must be a whole number"),
+        ("max_msgs=-2", "must be a whole number"),
+        ("max_msgs=9223372036854775808", "must be a whole number"),
+        ("max_msgs=" + "9" * 5000, "not JSON"),
+        ("allow_direct=1", "must be true or false"),
+        ('retention="all"', "must be one of limits, interest, workqueue"),
+        ("subjects=[]", "must be a list of subjects"),
+        ("subjects=[1]", "must be a list of subjects"),
+        ("metadata=" + "[" * 5000, "not JSON"),
+        ("mirror=[]", "must be an object"),
+    ],
+)
+def test_what_no_field_can_have_is_a_mistake_of_usage(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=r".*") as caught:
+        parse_override(text)
+    assert told in caught.value.message
+
+
+def test_placement_is_changed_in_the_parts_that_were_asked_for() -> None:
+    placed = stream("S", placement={"cluster": "a", "tags": ["ssd"]})
+    (action,) = plan(placed, clustered=True, placement_cluster="b").actions
+    assert action.config["placement"] == {"cluster": "b", "tags": ["ssd"]}
+    (action,) = plan(placed, clustered=True, placement_tags=("hdd", "x")).actions
+    assert action.config["placement"] == {"cluster": "a", "tags": ["hdd", "x"]}
+    (action,) = plan(placed, clustered=True, fields={"placement": None}).actions
+    assert "placement" not in action.config
+    assert [(change.field, change.after) for change in action.changes] == [("placement", None)]
+
+
+def test_what_does_not_change_is_no_change() -> None:
+    (action,) = plan(stream("S", max_msgs=7), fields={"max_msgs": 7}, replicas=1).actions
+    assert action.changes == ()
+
+
+def test_limits_that_were_there_before_are_no_refusal() -> None:
+    assert codes(plan(stream("S", max_msgs=2, max_age=10, duplicate_window=100))) == []
+    assert codes(plan(stream("S", max_msgs=2), fields={"max_msgs": 1})) == [15]
+    assert codes(plan(stream("S", duplicate_window=100), fields={"max_age": 10})) == [15]
+
+
+def test_subjects_that_have_nothing_of_those_before_are_a_slip() -> None:
+    def refused(value: Any, *, meant: bool = False, **config: Any) -> list[int]:
+        return codes(plan(stream("S", **config), fields={"subjects": value}, pattern_may_miss=meant))
+
+    assert refused(["T.>"]) == refused(None) == [15]
+    assert refused(["T.>"], meant=True) == refused(None, meant=True) == []
+    assert refused(["S.a", "T.>"]) == refused(["*.a"]) == refused(["T.>"], subjects=None) == []
+    assert refused(None, sources=[{"name": "O"}]) == []

@@ -1,0 +1,316 @@
+"""The plan of streams that are renamed, mapped, cut, filtered and masked: what follows, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.planning.model import Consumers, RestorePlan
+from jsbackup.planning.rules import Rule
+from jsbackup.planning.selection.point_in_time import Nearest, find_nearest
+from jsbackup.repository.manifest import ArchiveFormat, Captured, Manifest, Result, SegmentRef, Source, StreamBackup
+from jsbackup.repository.summary import summary_of
+from jsbackup.times import format_time, parse_time
+from jsbackup.transforms.cut import AtSequence, AtTime, Cut
+from jsbackup.transforms.mask import Masks
+from jsbackup.transforms.rename import RenameOptions
+from jsbackup.transforms.reshape import Reshape
+from jsbackup.transforms.subject_filter import SubjectFilter
+from jsbackup.transforms.subject_map import SubjectMaps
+from tests.planning.test_plan import NOW, consumer, existing, plan, rules, stream
+
+NOW_NS = parse_time(NOW)
+HOUR = 3_600_000_000_000
+
+
+def reshaped(
+    *streams: StreamBackup,
+    rename: tuple[str, ...] = (),
+    prefix: str | None = None,
+    maps: tuple[str, ...] = (),
+    subjects: tuple[str, ...] = (),
+    masks: tuple[str, ...] = (),
+    cut: Cut | None = None,
+    **more: Any,
+) -> RestorePlan:
+    reshape = Reshape(
+        cut or Cut(),
+        SubjectFilter.parse(subjects) if subjects else None,
+        SubjectMaps.parse(maps),
+        masks=Masks.parse(masks),
+    )
+    return plan(*streams, renames=RenameOptions.parse(rename, prefix), reshape=reshape, **more)
+
+
+def segment(first: int, last: int, begin_ns: int, end_ns: int) -> SegmentRef:
+    count = last - first + 1
+    return SegmentRef(f"s{first}", first, last, count, 10 * count, begin_ns, end_ns, 5, "", "", StreamDigest())
+
+
+def stored(name: str, *segments: SegmentRef, begun: int = NOW_NS, **config: Any) -> StreamBackup:
+    """A stream with segments, read at `begun`."""
+    messages, size = sum(one.messages for one in segments), sum(one.bytes for one in segments)
+    first, last = segments[0].first_seq, segments[-1].last_seq
+    entry = stream(name, messages=messages, **config)
+    moment = format_time(begun)
+    return replace(
+        entry,
+        state=replace(entry.state, first_seq=first, last_seq=last, bytes=size),
+        captured=Captured(messages, size, first, last, moment, moment),
+        segments=segments,
+    )
+
+
+# --- names ---
+
+
+def test_streams_get_other_names_and_what_copies_from_them_follows() -> None:
+    copy = stream("COPY", subjects=[], mirror={"name": "ORIGIN"})
+    other = stream("OTHER", subjects=["o"], sources=[{"name": "ORIGIN"}, {"name": "ELSEWHERE"}])
+    made = reshaped(stream("ORIGIN"), copy, other, prefix="N_")
+    configs = {action.entry.name: action.config for action in made.actions}
+    assert {old: config["name"] for old, config in configs.items()} == {
+        n: f"N_{n}" for n in ("ORIGIN", "COPY", "OTHER")
+    }
+    assert configs["COPY"]["mirror"] == {"name": "N_ORIGIN"}
+    assert configs["OTHER"]["sources"] == [{"name": "N_ORIGIN"}, {"name": "ELSEWHERE"}]
+    assert [[action.name for action in stage] for stage in made.stages] == [["N_ORIGIN"], ["N_COPY", "N_OTHER"]]
+    assert not any(action.reshape for action in made.actions if action.name != "N_OTHER")  # nothing to be read for it
+
+
+def test_what_is_there_counts_by_the_new_name() -> None:
+    there = (existing("OLD", "elsewhere"), existing("S", "s.other"))
+    assert rules(reshaped(stream("S"), rename=("S=OLD",), there=there)) == [Rule.EXISTS]
+    assert rules(reshaped(stream("S"), rename=("S=NEW",), there=there)) == []
+    assert rules(reshaped(stream("S"), rename=("S=NEW",), there=(existing("S", "S.>"),))) == [Rule.SUBJECT_OVERLAP]
+
+
+def test_two_streams_cannot_get_one_name() -> None:
+    made = reshaped(stream("A"), stream("B"), rename=("A=B",))
+    assert [(found.stream, found.rule) for found in made.refusals] == [
+        ("A", Rule.RENAME_COLLISION),
+        ("B", Rule.RENAME_COLLISION),
+    ]
+    assert rules(reshaped(stream("A"), stream("B"), rename=("A=B", "B=A"))) == []
+
+
+def test_a_name_that_cannot_be_is_refused_for_its_stream() -> None:
+    long = stream("L" * 254)
+    made = reshaped(long, stream("S"), prefix="N_")
+    assert [(found.stream, found.rule) for found in made.refusals] == [(long.name, Rule.RENAME)]
+    assert [action.name for action in made.actions] == ["N_S"]
+    with pytest.raises(UsageError, match="NOPE"):
+        reshaped(stream("S"), rename=("NOPE=N",))
+
+
+def test_buckets_are_renamed_with_their_subjects() -> None:
+    bucket = stream("KV_cfg", subjects=["$KV.cfg.>"], consumers=(consumer("w", filter_subject="$KV.cfg.a"),))
+    (action,) = reshaped(bucket, prefix="n-").actions
+    assert (action.name, action.config["subjects"]) == ("KV_n-cfg", ["$KV.n-cfg.>"])
+    assert action.consumers[0].consumer.config["filter_subject"] == "$KV.n-cfg.a"
+    assert action.reshape
+
+
+def test_maps_of_everything_leave_buckets_to_their_names() -> None:
+    bucket = stream(
+        "KV_cfg",
+        subjects=["$KV.cfg.>"],
+        republish={"src": ">", "dest": "told.>"},
+        consumers=(consumer("w", filter_subject="$KV.cfg.a"), consumer("all", filter_subject=">")),
+    )
+    mirror = stream("KV_m", subjects=[], mirror={"name": "KV_cfg"})
+    wide_mirror = replace(mirror, consumers=(consumer("w", filter_subject="*.*.a"),))
+    transforms = [{"src": "$KV.cfg.>", "dest": "$KV.sum.>"}]
+    summed = stream("KV_sum", subjects=["$KV.sum.>"], sources=[{"name": "KV_cfg", "subject_transforms": transforms}])
+    audit = stream(
+        "AUDIT",
+        subjects=[],
+        sources=[{"name": "KV_cfg"}, {"name": "S", "filter_subject": "s.x"}, {"name": "OBJ_elsewhere"}],
+        consumers=(consumer("w", filter_subject="$KV.cfg.>"), consumer("o", filter_subject="s.x")),
+    )
+    mqtt = stream("$MQTT_msgs", subjects=["$MQTT.msgs.>"])
+    every = (bucket, mirror, summed, audit, stream("S", subjects=["s.*"]))
+
+    def becomes(made: RestorePlan) -> dict[str, tuple[Any, list[Any]]]:
+        assert rules(made) == []
+        return {
+            action.entry.name: (action.config, [one.consumer.config.get("filter_subject") for one in action.consumers])
+            for action in made.actions
+        }
+
+    for wide in (">=>t.>", "*.>=>t.$1.>"):
+        found = becomes(reshaped(*every, maps=(wide, "*=>t.$1"), prefix="p-"))
+        assert found["S"][0]["subjects"] == ["t.s.*"]
+        assert found["KV_cfg"][0]["subjects"] == ["$KV.p-cfg.>"] and found["KV_cfg"][1] == ["$KV.p-cfg.a", ">"]
+        assert found["KV_cfg"][0]["republish"] == {"src": ">", "dest": "t.told.>"}
+        assert found["KV_m"][0]["mirror"] == {"name": "KV_p-cfg"}
+        (source,) = found["KV_sum"][0]["sources"]
+        assert source["subject_transforms"] == [{"src": "$KV.p-cfg.>", "dest": "$KV.p-sum.>"}]
+        assert found["AUDIT"][0]["sources"][:2] == [{"name": "KV_p-cfg"}, {"name": "p-S", "filter_subject": "t.s.x"}]
+        assert found["AUDIT"][1] == ["$KV.p-cfg.>", "t.s.x"]
+        assert becomes(reshaped(wide_mirror, maps=(wide,)))["KV_m"][1] == ["*.*.a"]
+        assert becomes(reshaped(mqtt, maps=(wide,)))["$MQTT_msgs"][0]["subjects"] == ["$MQTT.msgs.>"]
+
+
+def test_maps_written_for_a_bucket_are_its_new_name_or_refused() -> None:
+    bucket, other = stream("KV_a", subjects=["$KV.a.>"]), stream("KV_b", subjects=["$KV.b.>"])
+    mirror, plain = stream("KV_m", subjects=[], mirror={"name": "KV_a"}), stream("S", subjects=["s.>"])
+    mqtt = stream("$MQTT_msgs", subjects=["$MQTT.msgs.>"])
+    for named in ("$KV.a.>=>$KV.z.>", "$KV.*.x=>x.$1", "$KV.>=>kv.>"):
+        for one in (bucket, mirror):
+            assert rules(reshaped(one, plain, maps=(named,))) == [Rule.MAP_BUCKET]
+        assert rules(reshaped(plain, maps=(named,))) == [Rule.MAP_AIMLESS]
+    assert rules(reshaped(mqtt, maps=("$MQTT.msgs.>=>m.>",))) == [Rule.MAP_BUCKET]
+    turned = reshaped(bucket, other, rename=("KV_a=KV_b", "KV_b=KV_a"), maps=("$KV.a.>=>$KV.b.>",))
+    assert rules(turned) == []
+    assert {action.name: action.config["subjects"] for action in turned.actions} == {
+        "KV_b": ["$KV.b.>"],
+        "KV_a": ["$KV.a.>"],
+    }
+    assert [action.reshape.move("$KV.a.k") for action in turned.actions] == ["$KV.b.k", "$KV.b.k"]
+
+
+def test_a_push_consumer_that_would_deliver_beside_the_old_one_is_told() -> None:
+    pushing = stream("S", consumers=(consumer("c", deliver_subject="to.me"),))
+    there = (existing("S", "other"),)
+    for more, found in (({"there": there}, True), ({}, False), ({"there": there, "consumers": Consumers.NONE}, False)):
+        (action,) = reshaped(pushing, rename=("S=T",), **more).actions
+        assert (Rule.DELIVERS_TWICE in [one.rule for one in action.warnings]) is found
+
+
+# --- subjects ---
+
+
+def test_configurations_follow_the_subjects_and_the_changes_are_told() -> None:
+    entry = stream(
+        "S", subjects=["a.>"], republish={"src": "a.x", "dest": "r"}, consumers=(consumer("c", filter_subject="a.1"),)
+    )
+    (action,) = reshaped(entry, maps=("a.>=>b.>",)).actions
+    assert action.config["subjects"] == ["b.>"]
+    assert {change.field: change.after for change in action.changes} == {
+        "subjects": ["b.>"],
+        "republish": {"src": "b.x", "dest": "r"},
+    }
+    assert action.consumers[0].consumer.config["filter_subject"] == "b.1"
+
+
+def test_what_cannot_follow_the_subjects_is_refused() -> None:
+    republishing = stream("S", subjects=["a.*.*"], republish={"src": "a.>", "dest": "r.>"})
+    assert rules(reshaped(republishing, maps=("a.*.x=>b.$1.y",))) == [Rule.MAP_STREAM]
+    filtered = stream("S", subjects=["a.*.*"], consumers=(consumer("c", filter_subject="a.x.>"),))
+    assert rules(reshaped(filtered, maps=("a.*.*=>b.$2.c",))) == [Rule.MAP_CONSUMER]
+    assert rules(reshaped(filtered, maps=("a.*.*=>b.$2.c",), consumers=Consumers.NONE)) == []
+
+
+def test_subjects_that_become_one_are_refused_where_that_loses_messages() -> None:
+    merging = ("a.*=>a.one",)
+    (action,) = reshaped(stream("S", subjects=["a.*"]), maps=merging).actions
+    assert [found.rule for found in action.warnings] == [Rule.SUBJECTS_MERGE]
+    for keeps in ({"max_msgs_per_subject": 1}, {"allow_msg_counter": True}):
+        assert rules(reshaped(stream("S", subjects=["a.*"], **keeps), maps=merging)) == [Rule.MAP_MERGES]
+
+
+def test_a_copy_of_an_origin_that_is_not_mapped_is_told() -> None:
+    copy = stream("COPY", subjects=[], sources=[{"name": "ORIGIN"}])
+    (action,) = reshaped(copy, maps=("a.>=>b.>",)).actions
+    assert Rule.COPIES_UNMAPPED in [found.rule for found in action.warnings]
+
+
+def test_mapped_subjects_are_held_against_the_target() -> None:
+    made = reshaped(stream("S", subjects=["a.>"]), maps=("a.>=>b.>",), there=(existing("X", "b.*"),))
+    assert rules(made) == [Rule.SUBJECT_OVERLAP]
+    assert "b.>" in made.refusals[0].reason
+
+
+def test_masks_that_can_meet_no_message_are_refused() -> None:
+    made = reshaped(stream("S", subjects=["a.>"]), masks=("a.*:$.m=redact", "typo.>:$.m=redact"))
+    assert rules(made) == [Rule.MASK_AIMLESS]
+    assert "typo.>" in made.refusals[0].reason
+
+
+def test_a_stream_kept_as_it_came_is_not_reshaped() -> None:
+    opaque = replace(stream("S"), archive_format=ArchiveFormat.OPAQUE)
+    for options in ({"prefix": "N"}, {"maps": ("S.>=>T.>",)}, {"masks": ("S.>:$=redact",)}, {"subjects": ("S.a",)}):
+        assert rules(reshaped(opaque, **options)) == [Rule.OPAQUE_RESHAPED]
+    assert rules(reshaped(opaque, stream("T"), rename=("T=U",))) == []
+
+
+# --- cuts ---
+
+DAY = [segment(1, 10, NOW_NS - 10 * HOUR, NOW_NS - 8 * HOUR), segment(11, 20, NOW_NS - 7 * HOUR, NOW_NS - 5 * HOUR)]
+
+
+def test_segments_outside_a_cut_are_not_needed_and_bounds_say_what_is_kept() -> None:
+    entry = stored("S", *DAY, consumers=(consumer("c"),))
+    (action,) = reshaped(entry, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
+    assert [one.key for one in action.entry.segments] == ["s1"]
+    assert (action.entry.captured.messages, action.entry.captured.last_seq, action.counted) == (10, 10, False)
+    (action,) = reshaped(entry, cut=Cut(since=AtSequence(15))).actions
+    assert [one.key for one in action.entry.segments] == ["s11"]
+    assert (action.entry.captured.first_seq, action.entry.captured.messages, action.counted) == (15, 10, False)
+    (action,) = reshaped(entry, cut=Cut(until=AtSequence(20))).actions
+    assert (action.entry, action.counted) == (entry, True)
+
+
+@pytest.mark.parametrize(
+    ("until", "found"),
+    [
+        (AtTime(NOW_NS), None),
+        (AtTime(NOW_NS + 1), Rule.UNTIL_AFTER_BACKUP),
+        (AtSequence(20), None),
+        (AtSequence(21), Rule.UNTIL_AFTER_BACKUP),
+        (AtTime(NOW_NS - 11 * HOUR), Rule.KEEPS_NOTHING),  # it was empty then
+    ],
+)
+def test_an_end_that_the_backup_does_not_reach_is_refused(until: AtTime | AtSequence, found: Rule | None) -> None:
+    made = reshaped(stored("S", *DAY), cut=Cut(until=until))
+    assert rules(made) == ([] if found is None else [found])
+
+
+def test_an_end_before_the_first_message_is_refused_where_earlier_ones_are_gone() -> None:
+    trimmed = stored("S", DAY[1])
+    assert rules(reshaped(trimmed, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR)))) == [Rule.UNTIL_BEFORE_FIRST]
+    begun_so = stored("S", DAY[1], first_seq=11)
+    (action,) = reshaped(begun_so, allow_empty=True, cut=Cut(until=AtTime(NOW_NS - 8 * HOUR))).actions
+    assert [found.rule for found in action.warnings] == [Rule.NOTHING_KEPT]
+    assert action.entry.captured.messages == 0
+
+
+def _backup(number: int, *entries: StreamBackup, cluster: str = "A") -> Manifest:
+    moment = format_time(NOW_NS + number * HOUR)
+    name = f"backup-{number}" if cluster == "A" else f"{cluster}-{number}"
+    return Manifest(name, moment, "t", Source(cluster=cluster), Result.COMPLETE, entries)
+
+
+def test_the_backups_nearest_to_an_end_are_named() -> None:
+    def growing(number: int) -> StreamBackup:
+        return stored("S", segment(1, 10 * (number + 5), NOW_NS - HOUR, NOW_NS), begun=NOW_NS + number * HOUR)
+
+    manifests = {f"backup-{n}": _backup(n, growing(n)) for n in range(-3, 4)}
+    manifests["backup-0"] = _backup(0, stored("OTHER", *DAY))
+    manifests |= {f"B-{n}": _backup(n, growing(n), cluster="B") for n in range(-3, 10)}
+    summaries = [summary_of(one) for one in manifests.values()]
+
+    def manifest_of(backup: str) -> Manifest:
+        if backup == "backup-2":
+            raise IntegrityError("damaged")
+        return manifests[backup]
+
+    def find(number: int, until: AtTime | AtSequence) -> Nearest:
+        return find_nearest(manifests[f"backup-{number}"], "S", Cut(until=until), summaries, manifest_of=manifest_of)
+
+    def nearest(number: int, until: AtTime | AtSequence) -> list[str | None]:
+        found = find(number, until)
+        return [None if one is None else one.id for one in (found.before, found.after)]
+
+    assert nearest(-3, AtTime(NOW_NS - HOUR // 2)) == ["backup--1", "backup-1"]
+    assert nearest(-3, AtTime(NOW_NS + HOUR + 1)) == ["backup-1", "backup-3"]
+    assert nearest(3, AtTime(NOW_NS + 9 * HOUR)) == ["backup-3", None]
+    assert nearest(-3, AtSequence(35)) == ["backup--2", "backup--1"]
+    hint = find(3, AtTime(NOW_NS - HOUR // 2)).hint
+    assert "backup--1" in hint
+    assert "backup-1" in hint

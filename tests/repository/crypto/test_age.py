@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyrage import x25519
+
+from jsbackup.errors import FormatError, JsBackupError, KeyUnavailable, UsageError
+from jsbackup.repository.crypto import age
+from tests.harness.age_files import cheap_passphrase_file
+
+ME = age.identity_of(bytes(range(32)))
+OTHER = age.identity_of(bytes(32))
+DATA = bytes(range(256)) * 300  # more than one block
+
+
+def recipient(identity: age.Identity) -> age.Recipient:
+    assert identity.recipient is not None
+    return identity.recipient
+
+
+SEALED = age.encrypt(DATA, [recipient(ME)])
+
+
+def test_each_recipient_reads_and_nobody_else() -> None:
+    sealed = age.encrypt(memoryview(DATA), [recipient(ME), recipient(OTHER)])
+    assert DATA[:64] not in sealed
+    for identity in (ME, OTHER):
+        assert age.decrypt(sealed, [age.random_identity(), identity], "it") == DATA
+    with pytest.raises(KeyUnavailable, match="it is encrypted for other keys") as caught:
+        age.decrypt(sealed, [age.random_identity()], "it")
+    assert caught.value.exit_code == 12
+
+
+@given(st.binary(max_size=300_000))
+@settings(max_examples=30)
+def test_any_bytes_come_back(data: bytes) -> None:
+    assert age.decrypt(age.encrypt(data, [recipient(ME)]), [ME], "it") == data
+
+
+def test_a_flipped_bit_anywhere_is_an_error() -> None:
+    sealed = age.encrypt(b"hello", [recipient(ME)])
+    for at in range(len(sealed)):
+        flipped = bytearray(sealed)
+        flipped[at] ^= 1 << at % 8
+        with pytest.raises((FormatError, KeyUnavailable)):
+            age.decrypt(bytes(flipped), [ME], "it")
+
+
+def test_what_is_cut_anywhere_is_damaged() -> None:
+    sealed = age.encrypt(b"hello", [recipient(ME)])
+    for length in range(len(sealed)):
+        with pytest.raises(FormatError, match=r"^it is damaged or not an age file"):
+            age.decrypt(sealed[:length], [ME], "it")
+    with pytest.raises(FormatError):
+        age.decrypt(SEALED[: -(1 << 14)], [ME], "it")
+    with pytest.raises(FormatError):
+        age.decrypt(SEALED + b"x", [ME], "it")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PAR1", b"age-encryption.org/v1\n", b"age-encryption.org/v1\n-> X25519 \n", b"\xff" * 999]
+)
+def test_foreign_bytes_are_no_age_file(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        age.decrypt(data, [ME], "it")
+
+
+def test_several_threads_use_the_same_keys() -> None:
+    failures = []
+
+    def work() -> None:
+        for _ in range(20):
+            if age.decrypt(age.encrypt(DATA, [recipient(ME)]), [ME], "it") != DATA:
+                failures.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# --- identities and recipients ---
+
+
+def test_an_identity_made_of_bytes_is_one_that_age_knows() -> None:
+    for seed in (bytes(32), bytes(range(32)), b"\xff" * 32):
+        identity = age.identity_of(seed)
+        assert identity.text is not None
+        assert identity.text == str(x25519.Identity.from_str(identity.text))
+        assert identity.text == str(age.identity_of(seed).text)
+    # The test vector of C2SP/CCTV's age: one secret key and its recipient.
+    secret = "AGE-SECRET-KEY-1XMWWC06LY3EE5RYTXM9MFLAZ2U56JJJ36S0MYPDRWSVLUL66MV4QX3S7F6"
+    (known,) = age.parse_identities(secret, "identity")
+    assert recipient(known).label == str(x25519.Identity.from_str(secret).to_public())
+
+
+def test_identity_files_have_comments_and_several_identities() -> None:
+    text = f"# created: today\n\n{ME.text}\r\n  {OTHER.text}  \n# end\n"
+    assert [one.text for one in age.parse_identities(text, "identity")] == [ME.text, OTHER.text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "hunter2",
+        "AGE-SECRET-KEY-1QQQ",
+        "AGE-PLUGIN-YUBIKEY-1QQQ",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----\n",
+        f"{ME.text}\nhunter2\n",
+        "\ud800",
+    ],
+)
+def test_what_is_no_identity_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        age.parse_identities(text, "identity")
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert "hunter2" not in said and str(ME.text) not in said
+
+
+@pytest.mark.parametrize(
+    "text", ["", "me", "age1", "age1qqq", "ssh-ed25519 AAAA", "ssh-ed25519 ?", "ssh-rsa", "\ud800", "é"]
+)
+def test_what_is_no_recipient_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^not an age recipient$"):
+        age.parse_recipient(text)
+
+
+def test_a_secret_given_as_a_recipient_is_told_and_not_repeated() -> None:
+    assert ME.text is not None
+    with pytest.raises(UsageError) as caught:
+        age.parse_recipient(ME.text)
+    assert "secret identity" in str(caught.value.hint) and ME.text not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("ed25519", "256"), ("rsa", "2048")])
+def test_ssh_keys_read_too(tmp_path: Path, kind: str, bits: str) -> None:
+    file = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-b", bits, "-N", "", "-f", str(file)], check=True)
+    public = age.parse_recipient(file.with_suffix(".pub").read_text())
+    assert public.label.startswith(f"ssh-{kind}-")
+    (identity,) = age.parse_identities(file.read_text(), "identity")
+    assert age.decrypt(age.encrypt(b"hello", [public]), [identity], "it") == b"hello"
+
+
+def test_an_ssh_key_with_a_passphrase_is_refused_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(file)], check=True)
+    with pytest.raises(UsageError, match="is an SSH key with a passphrase"):
+        age.parse_identities(file.read_text(), "identity")
+
+
+# --- passphrases ---
+
+
+def test_a_passphrase_opens_what_it_closed() -> None:
+    sealed = age.encrypt_with_passphrase(b"hello", "correct horse")
+    assert age.needs_passphrase(sealed) and not age.needs_passphrase(SEALED)
+    assert age.decrypt_with_passphrase(sealed, "correct horse", "it") == b"hello"
+
+
+def test_another_passphrase_does_not_open_it() -> None:
+    sealed = cheap_passphrase_file(b"hello", "correct horse")
+    assert age.decrypt_with_passphrase(sealed, "correct horse", "it") == b"hello"
+    with pytest.raises(KeyUnavailable, match=r"^the passphrase does not open it$"):
+        age.decrypt_with_passphrase(sealed, "battery staple", "it")
+    with pytest.raises(KeyUnavailable):
+        age.decrypt(sealed, [ME], "it")
+
+
+def test_a_flipped_bit_in_a_passphrase_file_is_an_error() -> None:
+    sealed = cheap_passphrase_file(b"hello", "p")
+    for at in range(len(sealed)):
+        flipped = bytearray(sealed)
+        flipped[at] ^= 1 << at % 8
+        with pytest.raises((FormatError, KeyUnavailable)):
+            age.decrypt_with_passphrase(bytes(flipped), "p", "it")
+
+
+def test_a_file_that_asks_for_hours_of_work_is_refused() -> None:
+    with pytest.raises(FormatError, match="Excessive work"):
+        age.decrypt_with_passphrase(cheap_passphrase_file(b"hello", "p", 40), "p", "it")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", SEALED, b"-----BEGIN AGE ENCRYPTED FILE-----\n?\n", b"-----BEGIN AGE ENCRYPTED FILE-----"],
+    ids=["empty", "for a key", "bad armour", "cut off"],
+)
+def test_what_takes_no_passphrase_is_an_error_of_ours(data: bytes) -> None:
+    assert not age.needs_passphrase(data)
+    with pytest.raises(JsBackupError):
+        age.decrypt_with_passphrase(data, "p", "it")

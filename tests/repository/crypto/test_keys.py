@@ -1,0 +1,521 @@
+"""Who can do what in an encrypted or signed repository, and what a store that lies can bring about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, RepositoryNotFound, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import (
+    GivenKeys,
+    list_identities,
+    open_secret,
+    put_identity,
+    read_identities,
+    remove_identity,
+)
+from jsbackup.repository.crypto.new_keys import Founding, found, replace_writer
+from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
+from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.age_files import cheap_passphrase_file
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
+from tests.harness.batches import batch_of, some_messages
+from tests.harness.stores import Fault, FaultStore, Killed
+
+ME, OTHER, STRANGER = (age.identity_of(bytes([number]) * 32) for number in (1, 2, 3))
+THIRD = "20261121T014700Z-000003"
+LEAF = Manifest(FIRST, CREATED, "jsbackup tests", Source(), Result.COMPLETE)
+
+
+def recipient(identity: age.Identity) -> age.Recipient:
+    assert identity.recipient is not None
+    return identity.recipient
+
+
+def counting(start: int = 0) -> Callable[[int], bytes]:
+    """Bytes that differ from call to call, the same in each run."""
+    numbers = iter(range(start, start + 100))
+    return lambda count: bytes([next(numbers)]) * count
+
+
+def make(store: MemoryStore, *readers: age.Identity, repository_id: str = "00ff", start: int = 10) -> Founding:
+    founding = found(repository_id, [recipient(one) for one in readers], None, counting(start))
+    Repository.create(store, repository_id=repository_id, created=CREATED, tool="t", founding=founding)
+    return founding
+
+
+def of_writer(founding: Founding) -> GivenKeys:
+    return GivenKeys(writer=founding.writer_key)
+
+
+def of(identity: age.Identity) -> GivenKeys:
+    return GivenKeys(identities=(identity,))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+# --- who can do what ---
+
+
+def test_a_writer_writes_and_reads_documents_and_what_it_has_just_stored(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    repository = Repository.open(store, of_writer(founding))
+    manifest = store_backup(repository)
+    assert repository.manifest(FIRST).streams == manifest.streams
+    assert not list(verify_backup(repository.objects, manifest, Level.DATA))
+    later = Repository.open(store, of_writer(founding))
+    assert not list(verify_backup(later.objects, later.manifest(FIRST), Level.OBJECTS))
+    with pytest.raises(KeyUnavailable, match="no key that reads messages was given"):
+        list(verify_backup(later.objects, manifest, Level.DATA))
+
+
+def test_a_reader_reads_all_and_writes_nothing(store: MemoryStore) -> None:
+    store_backup(Repository.open(store, of_writer(make(store, OTHER, ME))))
+    for identity in (ME, OTHER):
+        repository = Repository.open(store, of(identity))
+        assert not list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
+        with pytest.raises(KeyUnavailable, match="writer key"):
+            repository.commit(replace(LEAF, id=SECOND))
+        with pytest.raises(KeyUnavailable, match="writer key"):
+            repository.objects.put_once("segments/x", b"")
+
+
+def test_without_a_key_there_are_ids_and_nothing_else(store: MemoryStore) -> None:
+    store_backup(Repository.open(store, of_writer(make(store, ME))))
+    repository = Repository.open(store)
+    assert repository.backups() == [FIRST]
+    for attempt in (
+        lambda: repository.manifest(FIRST),
+        lambda: repository.inventory(),
+        lambda: repository.commit(LEAF),
+        lambda: repository.objects.sealing.folder("orders", "1a2b3c4d"),
+    ):
+        with pytest.raises(KeyUnavailable) as caught:
+            attempt()
+        assert caught.value.hint
+
+
+def test_another_key_is_refused_at_once(store: MemoryStore) -> None:
+    make(store, ME)
+    with pytest.raises(KeyUnavailable, match="no identity or passphrase that was given opens"):
+        Repository.open(store, of(STRANGER))
+    with pytest.raises(KeyUnavailable, match="that of the repository beef"):
+        Repository.open(store, of_writer(make(MemoryStore(), ME, repository_id="beef")))
+
+
+def test_names_tell_nothing_and_are_the_same_for_all_writers(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    store_backup(Repository.open(store, of_writer(founding)))
+    keys = [info.key for info in store.list(layout.SEGMENTS)]
+    assert keys and not any("orders" in key or "verbatim" in key for key in keys)
+    assert {layout.kind_of(key) for key in keys} == {
+        layout.ObjectKind.SEGMENT,
+        layout.ObjectKind.PENDING,
+        layout.ObjectKind.OPAQUE,
+    }
+    sealing = Repository.open(store, of_writer(founding)).objects.sealing
+    assert sealing.folder("orders", "1a2b3c4d") == Repository.open(store, of(ME)).objects.sealing.folder(
+        "orders", "1a2b3c4d"
+    )
+    names = {
+        sealing.folder("orders", "1a2b3c4d"),
+        sealing.folder("orders", "00000000"),
+        sealing.folder("x", "1a2b3c4d"),
+    }
+    assert len(names) == 3 and all(map(layout.is_hidden_folder, names))
+    assert sealing.name("0" * 64) != "0" * 64
+
+
+def test_nothing_is_stored_in_the_clear(store: MemoryStore) -> None:
+    store_backup(Repository.open(store, of_writer(make(store, ME))))
+    for info in store.list():
+        data = store.get(info.key)
+        assert b"orders" not in data and b"PAR1" not in data and b"durable_name" not in data
+
+
+def test_a_plain_repository_has_none_of_it(store: MemoryStore) -> None:
+    make_repository(store)
+    store_backup(Repository.open(store))
+    assert not list(store.list(layout.KEYS))
+    assert Repository.open(store).manifest(FIRST).previous_sha256 is None
+    assert "authority" not in store.get(layout.DESCRIPTOR).decode()
+
+
+# --- keys that come and go ---
+
+
+def test_a_reader_can_let_another_one_in(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    store_backup(Repository.open(store, of_writer(founding)))
+    descriptor = Repository.open(store).descriptor
+    put_identity(store, descriptor.id, open_secret(store, descriptor, of(ME)), recipient(OTHER))
+    repository = Repository.open(store, of(OTHER))
+    assert not list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
+    with pytest.raises(UsageError, match="can read the repository already"):
+        put_identity(store, descriptor.id, open_secret(store, descriptor, of(OTHER)), recipient(OTHER))
+    assert {one.whom for one in list_identities(store, descriptor)} == {recipient(ME).label, recipient(OTHER).label}
+
+
+def test_a_removed_reader_finds_nothing_and_the_last_one_stays(store: MemoryStore) -> None:
+    make(store, ME, OTHER)
+    descriptor = Repository.open(store).descriptor
+    for text, problem in (("age1", "several keys begin"), ("x", "no key begins"), ("", "no key begins")):
+        with pytest.raises(UsageError, match=problem):
+            remove_identity(store, descriptor, text)
+    assert remove_identity(store, descriptor, recipient(ME).label).whom == recipient(ME).label
+    with pytest.raises(KeyUnavailable):
+        Repository.open(store, of(ME))
+    with pytest.raises(UsageError, match="the last key"):
+        remove_identity(store, descriptor, recipient(OTHER).label)
+    Repository.open(store, of(OTHER))
+
+
+def test_a_passphrase_reads_too(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    assert founding.secret is not None and founding.secret.identity.text is not None
+    wrapped = cheap_passphrase_file(f"# x\n{founding.secret.identity.text}\n".encode(), "correct horse")
+    store.put(layout.identity_key("passphrase-00aaff", "00ff"), wrapped)
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    assert Repository.open(store, GivenKeys(passphrase="correct horse")).manifest(FIRST).id == FIRST
+    with pytest.raises(KeyUnavailable):
+        Repository.open(store, GivenKeys(passphrase="battery staple"))
+    both = GivenKeys(identities=(STRANGER,), passphrase="correct horse")
+    assert Repository.open(store, both).manifest(FIRST).id == FIRST
+
+
+def test_the_repositorys_own_identity_opens_it(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    assert founding.secret is not None
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    assert Repository.open(store, of(founding.secret.identity)).manifest(FIRST).id == FIRST
+
+
+def test_an_identity_file_may_take_a_passphrase_itself() -> None:
+    data = cheap_passphrase_file(f"{ME.text}\n".encode(), "p")
+    assert [one.text for one in read_identities(data, "p", "identity")] == [ME.text]
+    with pytest.raises(KeyUnavailable):
+        read_identities(data, "q", "identity")
+    for wrong, passphrase in ((data, None), (data[:-1], "p"), (b"\xff", None)):
+        with pytest.raises(UsageError):
+            read_identities(wrong, passphrase, "identity")
+
+
+def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    old = Repository.open(store, of_writer(founding))
+    store_backup(old)
+    secret = Repository.open(store, of(ME)).secret
+    key, enthrone = replace_writer(
+        store, old.descriptor, old.documents, secret, writer_key=None, created=CREATED, random=counting(90)
+    )
+    old.commit(replace(LEAF, id=SECOND))  # between what was signed so far and the end: it does not count
+    enthrone()
+    new = Repository.open(store, GivenKeys(writer=key))
+    new.commit(replace(LEAF, id=THIRD))
+    assert new.manifest(FIRST).streams and new.manifest(THIRD).previous == FIRST
+    with pytest.raises(IntegrityError, match="had been replaced before"):
+        new.manifest(SECOND)
+    again = Repository.open(store, of_writer(founding))
+    assert again.manifest(THIRD).id == THIRD
+    with pytest.raises(KeyUnavailable, match="has been replaced by another one"):
+        again.commit(LEAF)
+    sealing = old.objects.sealing
+    assert new.objects.sealing.name("0" * 64) == sealing.name("0" * 64)
+
+
+def test_replacing_a_writer_takes_what_it_takes(store: MemoryStore) -> None:
+    repository = Repository.open(store, of_writer(founding := make(store, ME)))
+    replace_in = partial(replace_writer, created=CREATED, random=counting())
+    with pytest.raises(KeyUnavailable, match="a key that reads the repository"):
+        replace_in(
+            store, repository.descriptor, repository.documents, repository.secret, writer_key=founding.writer_key
+        )
+    plain = make_repository(MemoryStore())
+    with pytest.raises(UsageError, match="neither encrypted nor signed"):
+        replace_in(plain.store, plain.descriptor, plain.documents, None, writer_key=None)
+
+
+# --- signed, not encrypted ---
+
+
+def test_a_signed_repository_is_read_by_all_and_written_by_few(store: MemoryStore) -> None:
+    founding = make(store)
+    store_backup(Repository.open(store, of_writer(founding)))
+    anybody = Repository.open(store)
+    assert not list(verify_backup(anybody.objects, anybody.manifest(FIRST), Level.DATA))
+    assert any(info.key.startswith("segments/orders-") for info in store.list())
+    with pytest.raises(KeyUnavailable, match="no writer key was given"):
+        anybody.commit(replace(LEAF, id=SECOND))
+    first = Repository.open(store, of_writer(founding))
+    key, enthrone = replace_writer(
+        store,
+        first.descriptor,
+        first.documents,
+        None,
+        writer_key=founding.writer_key,
+        created=CREATED,
+        random=counting(80),
+    )
+    enthrone()
+    second = Repository.open(store, GivenKeys(writer=key))
+    second.commit(replace(LEAF, id=SECOND))
+    assert Repository.open(store).manifest(SECOND).previous == FIRST
+    with pytest.raises(KeyUnavailable, match="not the first one"):
+        replace_writer(
+            store, first.descriptor, first.documents, None, writer_key=key, created=CREATED, random=counting(70)
+        )
+
+
+# --- a store that lies ---
+
+
+def put_anew(store: MemoryStore, key: str, data: bytes) -> None:
+    store.delete(key)
+    store.put(key, data)
+
+
+def test_a_manifest_that_nobody_signed_is_refused(store: MemoryStore) -> None:
+    founding = make(store)
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    key = layout.manifest_key(FIRST)
+    document = store.get(key).splitlines(keepends=True)[0]
+    put_anew(store, key, document)
+    with pytest.raises(IntegrityError, match=f"{key} is not signed"):
+        Repository.open(store).manifest(FIRST)
+    forger = make(MemoryStore(), start=50)
+    there = MemoryStore()
+    Repository.open(_with(there, forger), of_writer(forger)).commit(LEAF)
+    put_anew(store, key, there.get(key))
+    with pytest.raises(IntegrityError, match="signed by a key that is none of this repository's"):
+        Repository.open(store).manifest(FIRST)
+
+
+def _with(store: MemoryStore, founding: Founding) -> MemoryStore:
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    return store
+
+
+def test_an_older_manifest_under_a_new_name_is_refused(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    repository = Repository.open(store, of_writer(founding))
+    repository.commit(LEAF)
+    store.put(f"{layout.manifest_key(SECOND)}.age", store.get(f"{layout.manifest_key(FIRST)}.age"))
+    with pytest.raises(IntegrityError, match="under this name"):
+        repository.manifest(SECOND)
+
+
+def test_a_plain_manifest_in_an_encrypted_repository_is_no_backup(store: MemoryStore) -> None:
+    repository = Repository.open(store, of_writer(make(store, ME)))
+    make_repository(other := MemoryStore())
+    Repository.open(other).commit(LEAF)
+    store.put(layout.manifest_key(FIRST), other.get(layout.manifest_key(FIRST)))
+    assert repository.backups() == []
+    with pytest.raises(UsageError, match="no backup"):
+        repository.manifest(FIRST)
+
+
+def test_an_object_encrypted_for_this_repository_by_somebody_else_is_found_out(store: MemoryStore) -> None:
+    """The recipient is public, so anybody can encrypt to it."""
+    founding = make(store, ME)
+    writer = Repository.open(store, of_writer(founding))
+    segments = SegmentWriter(writer.objects, writer.objects.sealing.folder("orders", "1a2b3c4d"))
+    segments.add(batch_of(some_messages(5, 10)))
+    (ref,) = segments.finish()
+    descriptor = writer.descriptor
+    assert descriptor.recipient is not None
+    public = age.parse_recipient(descriptor.recipient)
+    put_anew(store, ref.key, age.encrypt(b"PAR1 somebody else's", [public]))
+    reader = Repository.open(store, of(ME))
+    with pytest.raises(IntegrityError):
+        list(SegmentReader(reader.objects).read(ref))
+    key = layout.manifest_key(FIRST)
+    documents = founding.secret
+    assert documents is not None
+    store.put(f"{key}.age", age.encrypt(b"{}\n", [public, recipient(documents.documents.identity)]))
+    with pytest.raises(IntegrityError, match="is not signed"):
+        reader.manifest(FIRST)
+    put_anew(store, f"{key}.age", age.encrypt(b"{}\n", [recipient(STRANGER)]))
+    with pytest.raises(IntegrityError, match="was not encrypted for this repository"):
+        reader.manifest(FIRST)
+
+
+def descriptors(true: Descriptor) -> dict[str, Descriptor]:
+    """What a store may show in place of the true one."""
+    forged = found("00ff", [recipient(STRANGER)], None, counting(60))
+    return {
+        "plain": replace(true, authority=None, recipient=None),
+        "signed only": replace(true, recipient=None),
+        "for another recipient": replace(true, recipient=recipient(STRANGER).label),
+        "of another authority": replace(true, authority=forged.authority.public),
+        "another one altogether": replace(true, authority=forged.authority.public, recipient=forged.recipient),
+    }
+
+
+@pytest.mark.parametrize("lie", descriptors(Descriptor("", "", "")))
+def test_an_exchanged_descriptor_is_not_believed(store: MemoryStore, lie: str) -> None:
+    founding = make(store, ME)
+    shown = descriptors(decode_descriptor(store.get(layout.DESCRIPTOR)))[lie]
+    put_anew(store, layout.DESCRIPTOR, encode_descriptor(shown))
+    pinned = GivenKeys(expect_signer=founding.authority.public)
+    for keys in (of_writer(founding), of(ME), pinned):
+        if keys is pinned and lie == "signed only":
+            continue  # nothing but the writers says so, and those it reads below
+        with pytest.raises((IntegrityError, UsageError, KeyUnavailable)) as caught:
+            Repository.open(store, keys)
+        assert caught.value.exit_code == (2 if shown.recipient is None and keys.reads else 14)
+    if lie == "signed only":
+        with pytest.raises(IntegrityError, match="has been replaced"):
+            Repository.open(store, pinned)
+
+
+def test_a_writer_whom_the_store_hides_writes_nothing(store: MemoryStore) -> None:
+    """What the authority signed about the writer names the recipient: without it nobody knows for whom to encrypt."""
+    founding = make(store, ME)
+    store.delete(layout.writer_key(founding.writer_key.signatory.public))
+    shown = replace(decode_descriptor(store.get(layout.DESCRIPTOR)), recipient=recipient(STRANGER).label)
+    put_anew(store, layout.DESCRIPTOR, encode_descriptor(shown))
+    repository = Repository.open(store, of_writer(founding))
+    for write in (lambda: repository.objects.sealing.seal(b"x"), lambda: repository.commit(LEAF)):
+        with pytest.raises(KeyUnavailable):
+            write()
+
+
+def test_a_damaged_key_is_told_from_a_wrong_one(store: MemoryStore) -> None:
+    make(store, ME)
+    (one,) = list_identities(store, Repository.open(store).descriptor)
+    data = store.get(one.key)
+    for at in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        put_anew(store, one.key, bytes(flipped))
+        with pytest.raises(IntegrityError, match=one.key):
+            Repository.open(store, of(ME))
+
+
+def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> None:
+    founding = found("00ff", [recipient(ME)], None, counting())
+    operations = 0
+    while True:
+        operations += 1
+        faulty = FaultStore(inner := MemoryStore(), Fault.KILL_AFTER, at=operations)
+        try:
+            Repository.create(faulty, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+        except Killed:
+            pass
+        else:
+            break
+        try:
+            Repository.open(inner, of_writer(founding)).commit(LEAF)
+        except RepositoryNotFound:
+            again = make(inner, ME, repository_id="beef", start=30)
+            Repository.open(inner, of_writer(again)).commit(LEAF)
+            assert len(list_identities(inner, Repository.open(inner).descriptor)) == 1
+    assert operations > 5
+
+
+def test_foreign_and_hostile_objects_among_the_keys_are_passed_over(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    for number, name in enumerate(("writer-" + "0" * 64 + ".json", "writer-x.json", "x.age", "y", "age1-00000000.age")):
+        store.put(f"{layout.KEYS}{name}", b"{" * number)
+    make(other := MemoryStore(), ME, repository_id="beef", start=40)
+    for info in other.list(layout.KEYS):
+        store.put(info.key, other.get(info.key))
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
+
+
+def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemoryStore) -> None:
+    """A thief with the old key may put objects, and may delete none."""
+    founding = make(store, ME)
+    opened = Repository.open(store, of(ME))
+    new, enthrone = replace_writer(
+        store, opened.descriptor, opened.documents, opened.secret, writer_key=None, created=CREATED, random=counting(60)
+    )
+    enthrone()
+    kept = {info.key for info in store.list(layout.WRITERS)}
+    for number in range(400):
+        for first in "0f":
+            store.put(layout.writer_key(f"{first}{number:063x}"), b"x")
+    large = b"x" * 100_000
+    store.put(layout.writer_key("b" * 64), large)
+    Repository.open(store, GivenKeys(writer=new)).commit(LEAF)
+    with pytest.raises(KeyUnavailable, match="has been replaced"):
+        Repository.open(store, of_writer(founding)).commit(replace(LEAF, id=SECOND))
+    assert {info.key for info in store.list(layout.WRITERS)} > kept
+    for number in range(5000):
+        store.put(layout.writer_key(f"a{number:063x}"), b"x")
+    for keys in (of(ME), of_writer(founding), GivenKeys(writer=new)):
+        with pytest.raises(IntegrityError, match=r"5,80. objects below keys/writer-"):
+            Repository.open(store, keys)
+
+
+def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
+    store = MemoryStore(lambda: now)
+    now = 0.0
+    numbers = counting()
+    founding = found("00ff", [recipient(ME)], "horse battery", numbers)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    Repository.open(store, of_writer(founding)).commit(LEAF)
+    (mine,) = (one for one in store.list(layout.KEYS) if layout.identity_key(recipient(ME).label, "00ff") == one.key)
+    now = 1.0
+    ending = mine.key[-len("-00000000.age") :]
+    for number in range(6000):
+        store.put(f"{layout.KEYS}age1{number:058d}{ending}", b"garbage")
+    for number in range(40):
+        store.put(f"{layout.KEYS}passphrase-{number:06d}{ending}", b"garbage")
+    assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
+    assert Repository.open(store, GivenKeys(passphrase="horse battery")).manifest(FIRST).id == FIRST
+    with pytest.raises(KeyUnavailable, match="no identity or passphrase"):
+        Repository.open(store, of(OTHER))
+
+
+def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
+    founding = make(store, ME)
+    store_backup(Repository.open(store, of_writer(founding)))
+    for key in [info.key for info in store.list()]:
+        whole = store.get(key)
+        for broken in (b"", whole[: len(whole) // 2], whole[:-1], b"\xff" * 500, b"{}\n", b"[" * 5000):
+            put_anew(store, key, broken)
+            for keys in (of_writer(founding), of(ME), GivenKeys()):
+                try:
+                    repository = Repository.open(store, keys)
+                    list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
+                except JsBackupError:
+                    pass
+        put_anew(store, key, whole)
+
+
+def test_what_is_for_others_is_told_by_its_first_bytes() -> None:
+    """A backup host that finds the object of an interrupted run reads its head, not 64 MiB that it cannot open."""
+
+    class Counting(MemoryStore):
+        read = 0
+
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            data = super().get_range(key, offset, length)
+            self.read += len(data)
+            return data
+
+    store = Counting()
+    founding = make(store, ME)
+    key, data = "segments/x-00000000/pending.parquet.age", bytes(range(256)) * 1000
+    writer = Repository.open(store, of_writer(founding)).objects
+    assert writer.put_once(key, data).added
+    assert not writer.put_once(key, data).added, "it reads what it has stored itself"
+    later = Repository.open(store, of_writer(founding)).objects
+    store.read = 0
+    stored = later.put_once(key, data)
+    assert stored.added and stored.key != key
+    assert store.read < 10_000

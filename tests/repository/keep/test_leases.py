@@ -1,0 +1,443 @@
+"""Leases: who waits for whom, what ends them, and that no order of store operations lets anything be deleted in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from jsbackup.errors import FormatError, IntegrityError, ObjectNotFound, RepositoryLocked, StoreError, UsageError
+from jsbackup.repository import layout
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.inventory import write_catalog
+from jsbackup.repository.keep import leases
+from jsbackup.repository.keep.leases import (
+    Lease,
+    Mode,
+    Terms,
+    acquire,
+    list_leases,
+    read_lease,
+    remove_lease,
+    store_now,
+)
+from jsbackup.repository.keep.prune import prune
+from jsbackup.repository.layout import LeaseKey
+from jsbackup.repository.manifest import Manifest, Result, Source, objects_named
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque
+from tests.harness.interleave import World, explore, wander
+from tests.harness.stores import Fault, FaultStore
+
+TERMS = Terms(Mode.SHARED, "backup", "jsbackup tests", "tests", CREATED)
+ALONE = replace(TERMS, mode=Mode.EXCLUSIVE, purpose="prune")
+DURATION = TERMS.duration_seconds
+
+
+class Clockwork:
+    """A store and a process that share a clock, which stands still but for `sleep` and by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.store = MemoryStore(lambda: self.now)
+        self.slept: list[float] = []
+        self.waited: list[RepositoryLocked] = []
+        self.on_sleep: Callable[[], object] = lambda: None
+        self._made = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+        self.on_sleep()
+
+    def random(self, count: int) -> bytes:
+        self._made += 1
+        return self._made.to_bytes(8, "big")[-count:]
+
+    def acquire(self, terms: Terms, wait_seconds: float = 0, store: Store | None = None) -> Lease:
+        return acquire(
+            store or self.store,
+            terms,
+            wait_seconds=wait_seconds,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            random=self.random,
+            waiting=self.waited.append,
+        )
+
+    def keys(self) -> list[str]:
+        return [info.key for info in self.store.list(layout.LOCKS)]
+
+
+@pytest.fixture
+def clock() -> Clockwork:
+    return Clockwork()
+
+
+def test_shared_leases_go_together_and_an_exclusive_one_with_none(clock: Clockwork) -> None:
+    first, second = clock.acquire(TERMS), clock.acquire(TERMS)
+    with pytest.raises(RepositoryLocked, match=r"in use by backup \(since .*, jsbackup tests on tests\), shared lease"):
+        clock.acquire(ALONE)
+    assert len(list_leases(clock.store)) == 2
+    first.release()
+    second.release()
+    alone = clock.acquire(ALONE)
+    for terms in (TERMS, ALONE):
+        with pytest.raises(RepositoryLocked, match=r"in use by prune .* exclusive lease"):
+            clock.acquire(terms)
+    alone.release()
+    clock.acquire(TERMS).release()
+    assert clock.keys() == []
+
+
+@pytest.mark.parametrize("terms", [TERMS, ALONE])
+def test_whoever_waits_gets_it_when_the_other_has_ended(clock: Clockwork, terms: Terms) -> None:
+    alone = clock.acquire(ALONE)
+    clock.on_sleep = lambda: alone.release() if len(clock.slept) == 3 else None
+    lease = clock.acquire(terms, wait_seconds=60)
+    assert lease.held and len(clock.slept) == 3
+    assert len(clock.waited) == 1 and clock.waited[0].hint is not None and "--lock-timeout" in clock.waited[0].hint
+
+
+def test_waiting_has_an_end_and_leaves_nothing(clock: Clockwork) -> None:
+    alone = clock.acquire(ALONE)
+    begun = clock.now
+    with pytest.raises(RepositoryLocked):
+        clock.acquire(TERMS, wait_seconds=60)
+    assert clock.now - begun == 60
+    assert [seen.key.id for seen in list_leases(clock.store)] == [alone.id]
+
+
+def test_a_lease_of_a_killed_holder_is_waited_for_until_it_ends(clock: Clockwork) -> None:
+    begun = clock.now
+    clock.acquire(ALONE)
+    clock.acquire(TERMS, wait_seconds=DURATION + 60)
+    assert DURATION < clock.now - begun < DURATION + 30
+
+
+def test_renewals_keep_a_lease_alive_and_leave_two_generations(clock: Clockwork) -> None:
+    lease = clock.acquire(ALONE)
+    for _ in range(10):
+        clock.now += DURATION / 5
+        lease.check()
+        assert lease.renew() == clock.now
+        assert len(clock.keys()) == 2
+    with pytest.raises(RepositoryLocked):
+        clock.acquire(TERMS)
+    (seen,) = list_leases(clock.store)
+    assert (seen.key.generation, seen.is_live(clock.now), seen.expires_seconds) == (11, True, clock.now + DURATION)
+    assert read_lease(clock.store, seen).purpose == "prune"
+    lease.release()
+    assert clock.keys() == []
+
+
+def test_a_holder_stops_long_before_others_pass_its_lease_over(clock: Clockwork) -> None:
+    lease = clock.acquire(ALONE)
+    clock.now += DURATION * 2 / 5 + 1
+    with pytest.raises(RepositoryLocked, match="could not be renewed in time"):
+        lease.check()
+    with pytest.raises(RepositoryLocked):
+        clock.acquire(TERMS)
+    lease.renew()  # nobody has passed it over
+    lease.check()
+
+
+def test_a_lease_that_came_to_its_end_is_lost_for_good(clock: Clockwork) -> None:
+    lease = clock.acquire(ALONE)
+    clock.now += DURATION + 1
+    for _ in range(2):
+        with pytest.raises(RepositoryLocked, match="could not be renewed in time"):
+            lease.renew()
+        assert not lease.held
+    assert clock.keys() == []
+
+
+def test_a_lease_that_was_removed_is_lost_and_its_holder_notices(clock: Clockwork) -> None:
+    lease = clock.acquire(TERMS)
+    lease.renew()
+    (seen,) = list_leases(clock.store)
+    remove_lease(clock.store, seen)
+    with pytest.raises(RepositoryLocked, match="was removed by somebody"):
+        lease.renew()
+    assert clock.keys() == []
+
+
+def test_a_lease_that_was_given_up_cannot_be_used(clock: Clockwork) -> None:
+    lease = clock.acquire(TERMS)
+    lease.release()
+    with pytest.raises(RepositoryLocked, match="given up"):
+        lease.check()
+    with pytest.raises(RepositoryLocked, match="given up"):
+        lease.renew()
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER])
+def test_a_renewal_that_fails_anywhere_can_be_tried_again(clock: Clockwork, fault: Fault) -> None:
+    watched = FaultStore(clock.store)
+    lease = clock.acquire(TERMS, store=watched)
+    before = watched.operations
+    lease.renew()
+    count = watched.operations - before
+    assert count >= 2
+    for at in range(1, count + 1):
+        store = FaultStore(clock.store, fault, at=at + 2)
+        lease = clock.acquire(TERMS, store=store)
+        assert store.operations == 2
+        clock.now += 100
+        with suppress(StoreError):
+            lease.renew()
+        clock.now += 100
+        lease.renew()
+        assert lease.held
+        lease.release()
+    assert [seen.key.generation for seen in list_leases(clock.store)] == [2]  # of the first
+
+
+def test_nothing_has_to_be_deleted_to_hold_a_lease(clock: Clockwork) -> None:
+    class Undeletable(FaultStore):
+        def delete(self, key: str) -> None:
+            raise StoreError("not allowed")
+
+    store = Undeletable(clock.store)
+    lease = clock.acquire(TERMS, store=store)
+    for _ in range(5):
+        clock.now += 100
+        lease.renew()
+    lease.check()
+    with pytest.raises(StoreError):
+        lease.release()
+    clock.now += DURATION + 1
+    clock.acquire(ALONE)
+
+
+def test_what_is_in_a_lease_decides_nothing(clock: Clockwork) -> None:
+    clock.store.put(layout.lease_key(LeaseKey("00" * 8, 3, exclusive=True, duration_seconds=50)), b"damaged")
+    clock.store.put("locks/foreign.json", b"{}")
+    clock.store.put("locks/0000000000000000-00000001-exclusive-99999.json", b"{}")
+    (seen,) = list_leases(clock.store)
+    with pytest.raises(FormatError):
+        read_lease(clock.store, seen)
+    with pytest.raises(RepositoryLocked, match="in use by an unknown command, exclusive lease 0000"):
+        clock.acquire(TERMS)
+    clock.now += 51
+    clock.acquire(TERMS)
+
+
+def test_a_lease_under_another_key_is_not_believed(clock: Clockwork) -> None:
+    clock.acquire(TERMS)
+    (key,) = clock.keys()
+    other = LeaseKey("00" * 8, 1, exclusive=False, duration_seconds=DURATION)
+    clock.store.put(layout.lease_key(other), clock.store.get(key))
+    with pytest.raises(FormatError, match="not the one that its key names"):
+        read_lease(clock.store, list_leases(clock.store)[0])
+
+
+def test_the_stores_time_can_be_had_without_a_lease(clock: Clockwork) -> None:
+    assert store_now(clock.store, clock.random) == clock.now
+    assert list(clock.store.list()) == []
+
+
+def test_a_commit_is_taken_back_if_the_machine_stood_still_before_it() -> None:
+    """The store's time goes on, the holder's stands still: a paused virtual machine."""
+    now = [1e9]
+    store = MemoryStore(lambda: now[0])
+    make_repository(store)
+
+    def stand_still(operation: str, key: str) -> None:
+        if operation == "put" and key == layout.manifest_key(FIRST):
+            now[0] += 2 * DURATION
+
+    lease = acquire(
+        store, TERMS, wait_seconds=0, clock=lambda: 0.0, sleep=lambda seconds: None, random=lambda count: bytes(count)
+    )
+    manifest = Manifest(FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE)
+    with pytest.raises(RepositoryLocked):
+        leases.commit(Repository.open(FaultStore(store, before=stand_still)), manifest, lease)
+    repository = Repository.open(store)
+    assert repository.backups() == []
+    # Somebody may have followed it already: it is on record that it went.
+    repository.commit(replace(manifest, id=SECOND, previous=FIRST))
+    assert find_gaps(repository.documents) == []
+
+
+def test_a_store_too_slow_to_hold_a_lease_is_an_error(clock: Clockwork) -> None:
+    def crawl(operation: str, key: str) -> None:
+        clock.now += DURATION / 4
+
+    with pytest.raises(StoreError, match="too slow"):
+        clock.acquire(TERMS, store=FaultStore(clock.store, before=crawl))
+    assert clock.keys() == []
+
+
+# --- every order of operations ---
+
+CONTENT = bytes(range(256))
+PLACES = (layout.LOCKS, layout.SEGMENTS, layout.BACKUPS)
+
+
+def holding(world: World, store: Store, purpose: str) -> Callable[[Mode], AbstractContextManager[Lease]]:
+    made = 0
+
+    def random(count: int) -> bytes:
+        nonlocal made
+        made += 1
+        return bytes([getattr(store, "number", 0) + 1, made]).rjust(count, b"\0")[-count:]
+
+    @contextmanager
+    def hold(mode: Mode) -> Iterator[Lease]:
+        terms = replace(TERMS, mode=mode, purpose=purpose)
+        lease = acquire(
+            store, terms, wait_seconds=0, clock=lambda: world.now, sleep=lambda seconds: None, random=random
+        )
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+    return hold
+
+
+def orphan(store: MemoryStore) -> None:
+    """A repository with objects that no manifest names."""
+    _with_a_backup(store)
+    store_opaque(store, "verbatim", CONTENT)
+
+
+def _with_a_backup(store: MemoryStore) -> None:
+    """Where there is none at all, nothing is ever pruned."""
+    made = make_repository(store)
+    made.commit(Manifest("20260101T000000Z-000000", CREATED, "tests", Source("2.15.1"), Result.COMPLETE))
+    write_catalog(made.documents)
+
+
+def forgettable(store: MemoryStore) -> None:
+    _with_a_backup(store)
+    manifest = Manifest(
+        FIRST, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (store_opaque(store, "verbatim", CONTENT),)
+    )
+    Repository.open(store).commit(manifest)
+
+
+def backing_up(world: World, store: Store) -> str:
+    with holding(world, store, "backup")(Mode.SHARED) as lease:
+        try:
+            stream = store_opaque(store, "verbatim", CONTENT)
+        except ObjectNotFound:  # it was there a moment ago
+            assert not lease.held
+            return "too late"
+        manifest = Manifest(SECOND, CREATED, "tests", Source("2.15.1"), Result.COMPLETE, (stream,))
+        leases.commit(Repository.open(store), manifest, lease)
+    return "committed"
+
+
+def pruning(world: World, store: Store) -> int:
+    report = prune(
+        Repository.open(store),
+        holding(world, store, "prune"),
+        grace_seconds=0,
+        tool="tests",
+        random=lambda count: bytes([getattr(store, "number", 0)]) * count,
+        threads=1,
+    )
+    return report.deleted_objects
+
+
+def restoring(world: World, store: Store) -> str:
+    repository = Repository.open(store)
+    with holding(world, store, "restore")(Mode.SHARED) as lease:
+        try:
+            manifest = repository.manifest(FIRST)
+        except UsageError:
+            return "forgotten"
+        try:
+            for ref in manifest.streams[0].opaque:
+                Objects(store).fetch(ref)
+        except IntegrityError:
+            assert not lease.held
+            return "too late"
+    return "restored"
+
+
+def forgetting(world: World, store: Store) -> int:
+    store.delete(layout.witness_key(FIRST))
+    store.delete(layout.manifest_key(FIRST))
+    return pruning(world, store)
+
+
+def assert_whole(world: World) -> None:
+    """Every backup has all it names, once its writer (the first actor) has ended, and nobody misses anything."""
+    if world.actors[0].done:
+        repository = Repository.open(world.store)
+        for backup in repository.backups():
+            for key in objects_named(repository.manifest(backup)):
+                world.store.head(key)
+    for actor in world.actors:
+        refused = isinstance(actor.error, RepositoryLocked) or "too slow" in str(actor.error)
+        assert actor.error is None or refused, actor.error
+
+
+Run = Callable[[World, Store], object]
+
+
+def world(prepare: Callable[[MemoryStore], None], *runs: Run) -> World:
+    return World(prepare, runs, PLACES, (layout.LOCKS,))
+
+
+def outcomes(prepare: Callable[[MemoryStore], None], *runs: Run) -> set[tuple[object, ...]]:
+    """What comes of all orders: the results of the actors, None where one found the repository locked."""
+    found: set[tuple[object, ...]] = set()
+
+    def check(world: World) -> None:
+        assert_whole(world)
+        if all(actor.done for actor in world.actors):
+            found.add(tuple(actor.result for actor in world.actors))
+
+    explore(lambda: world(prepare, *runs), check, switches=2)
+    return found
+
+
+def test_no_order_of_a_backup_and_a_prune_deletes_what_the_backup_names() -> None:
+    found = outcomes(orphan, backing_up, pruning)
+    assert found == {("committed", 0), ("committed", 1), ("committed", None), (None, 1), (None, None)}
+
+
+def test_no_order_of_a_restore_and_a_forget_with_prune_takes_anything_from_the_restore() -> None:
+    found = outcomes(forgettable, restoring, forgetting)
+    assert found >= {("restored", 1), ("restored", None), ("forgotten", 1)}
+
+
+def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
+    expired = 0
+
+    def check(world: World) -> None:
+        nonlocal expired
+        assert_whole(world)
+        expired += "in time" in str(world.actors[0].error)
+
+    # A jump is as long as a lease is sure to be held without being renewed; then a request takes as long as it can.
+    for prepare, runs in ((orphan, (backing_up, pruning, pruning)), (forgettable, (backing_up, restoring, forgetting))):
+        wander(
+            lambda prepare=prepare, runs=runs: world(prepare, *runs),  # type: ignore[misc]
+            check,
+            runs=150,
+            jump_seconds=DURATION * 2 / 5,
+            latest_seconds=DURATION * 3 / 5,
+        )
+    assert expired
+
+
+def test_the_explorer_finds_what_careless_leases_would_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Lease.look
+
+    def careless(lease: Lease) -> list[leases.SeenLease]:
+        real(lease)
+        return []
+
+    monkeypatch.setattr(Lease, "look", careless)
+    with pytest.raises((StoreError, AssertionError)):
+        outcomes(orphan, backing_up, pruning)

@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.repository.catalog import CatalogEntry
+from jsbackup.repository.inventory import Inventory, UnreadableBackup
+from jsbackup.repository.keep.groups import Grouping
+from jsbackup.repository.keep.retention import Decisions, Policy, TagRule, apply_policy
+from jsbackup.repository.manifest import Result, Selection
+from jsbackup.repository.summary import BackupSummary
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)  # a Saturday
+COMPLETE, PARTIAL = Result.COMPLETE, Result.PARTIAL
+
+
+def made(
+    moment: datetime, result: Result = COMPLETE, tags: Iterable[str] = (), number: int = 0, **source: Any
+) -> BackupSummary:
+    summary = BackupSummary(
+        id=f"{moment:%Y%m%dT%H%M%SZ}-{number:06x}",
+        created=f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+        result=result,
+        streams=1,
+        messages=2,
+        bytes=3,
+        tags=dict.fromkeys(tags, "yes"),
+        cluster="C1",
+        account="A",
+    )
+    return replace(summary, **source)
+
+
+def ago(*, days: float = 0, hours: float = 0, result: Result = COMPLETE, **more: Any) -> BackupSummary:
+    return made(NOW - timedelta(days=days, hours=hours), result, **more)
+
+
+def inventory(backups: Iterable[BackupSummary], unreadable: Iterable[str] = ()) -> Inventory:
+    entries = sorted((CatalogEntry(backup, 1, "00" * 32) for backup in backups), key=lambda entry: entry.id)
+    broken = tuple(UnreadableBackup(backup, FormatError(f"manifest {backup} is not JSON")) for backup in unreadable)
+    return Inventory(tuple(entries), broken)
+
+
+def decide(
+    backups: Iterable[BackupSummary],
+    policy: Policy,
+    *,
+    held: Collection[str] = (),
+    unreadable: Iterable[str] = (),
+    grouping: Grouping = Grouping.SELECTION,
+    now: datetime = NOW,
+    profile: str = "",
+) -> Decisions:
+    now_ns = round(now.timestamp()) * 1_000_000_000
+    found = inventory(backups, unreadable)
+    return apply_policy(policy, found, held, now_ns=now_ns, grouping=grouping, profile=profile)
+
+
+def ids(backups: Iterable[BackupSummary]) -> set[str]:
+    return {backup.id for backup in backups}
+
+
+def kept(decisions: Decisions) -> set[str]:
+    return {one.backup for one in decisions.kept}
+
+
+def removed(decisions: Decisions) -> set[str]:
+    return {one.backup for one in decisions.removed}
+
+
+def reasons(decisions: Decisions) -> dict[str, str]:
+    return {one.backup: "; ".join(one.reasons) for one in decisions.kept}
+
+
+def why_removed(decisions: Decisions) -> dict[str, str]:
+    return {one.backup: one.reason for one in decisions.removed}
+
+
+# --- the rules ---
+
+
+def test_an_empty_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="no --keep option was given"):
+        decide([ago()], Policy())
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert decide([], Policy(last=1)) == Decisions()
+
+
+def test_the_last_are_kept_and_each_decision_has_its_reason() -> None:
+    old, middle, new = ago(hours=3), ago(hours=2), ago(hours=1)
+    done = decide([middle, new, old], Policy(last=2))
+    assert [one.backup for one in done.kept] == [middle.id, new.id]
+    assert reasons(done) == {new.id: "newest complete backup; last (1 of 2)", middle.id: "last (2 of 2)"}
+    assert why_removed(done) == {old.id: "last: 2 newer kept"}
+
+
+def test_of_each_day_the_newest_is_kept() -> None:
+    backups = {(day, hour): ago(days=day, hours=hour) for day in range(4) for hour in (1, 5)}
+    done = decide(backups.values(), Policy(daily=3))
+    assert kept(done) == {backups[day, 1].id for day in range(3)}
+    assert reasons(done)[backups[2, 1].id] == "daily 2026-11-19 (3 of 3)"
+    assert why_removed(done)[backups[2, 5].id] == f"daily 2026-11-19: {backups[2, 1].id} kept"
+    assert why_removed(done)[backups[3, 1].id] == why_removed(done)[backups[3, 5].id] == "daily: 3 newer kept"
+
+
+def test_periods_without_a_backup_do_not_count() -> None:
+    backups = [ago(days=days) for days in (0, 40, 400)]
+    assert kept(decide(backups, Policy(daily=3))) == ids(backups)
+
+
+@pytest.mark.parametrize(
+    ("policy", "earlier", "later", "period"),
+    [
+        (Policy(hourly=2), "2026-11-20T23:59:59", "2026-11-21T00:00:00", "hourly 2026-11-20T23"),
+        (Policy(daily=2), "2026-11-20T23:59:59", "2026-11-21T00:00:00", "daily 2026-11-20"),
+        (Policy(weekly=2), "2026-11-15T23:59:59", "2026-11-16T00:00:00", "weekly 2026-W46"),  # a Sunday, a Monday
+        (Policy(monthly=2), "2026-10-31T23:59:59", "2026-11-01T00:00:00", "monthly 2026-10"),
+        (Policy(yearly=2), "2025-12-31T23:59:59", "2026-01-01T00:00:00", "yearly 2025"),
+    ],
+)
+def test_periods_end_where_the_calendar_says_in_utc(policy: Policy, earlier: str, later: str, period: str) -> None:
+    first, second = (made(datetime.fromisoformat(f"{text}+00:00")) for text in (earlier, later))
+    done = decide([first, second], policy)
+    assert kept(done) == {first.id, second.id}
+    assert reasons(done)[first.id] == f"{period} (2 of 2)"
+    third = made(datetime.fromisoformat(f"{later}+00:00") + timedelta(seconds=1))
+    assert removed(decide([first, second, third], policy)) == {second.id}
+
+
+def test_weeks_are_iso_weeks_also_over_new_year() -> None:
+    thursday, friday = datetime(2026, 12, 31, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
+    done = decide([made(thursday), made(friday)], Policy(weekly=5), now=friday)
+    assert kept(done) == {made(friday).id}
+    assert reasons(done)[made(friday).id].endswith("weekly 2026-W53 (1 of 5)")
+
+
+def test_the_time_of_a_backup_is_in_utc_whatever_zone_it_is_written_in() -> None:
+    late = ago(hours=10, created="2026-11-22T01:00:00+23:00")  # 02:00 in UTC, as its id says
+    done = decide([late, ago(hours=9)], Policy(daily=1))
+    assert why_removed(done) == {late.id: f"daily 2026-11-21: {ago(hours=9).id} kept"}
+
+
+def test_within_counts_from_the_newest_complete_backup() -> None:
+    backups = [ago(days=days) for days in (100, 101, 107, 107.1)]
+    done = decide(backups, Policy(within_seconds=7 * 86400))
+    assert removed(done) == {backups[3].id}
+    assert reasons(done)[backups[2].id] == f"within 7 d before {backups[0].id}"
+    assert why_removed(done)[backups[3].id] == f"within: older than 7 d before {backups[0].id}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(90, "90 s"), (120, "2 min"), (5400, "90 min"), (86400, "1 d"), (90000, "25 h"), (0.5, "0.5 s")],
+)
+def test_the_span_is_told_in_a_unit_that_fits(seconds: float, text: str) -> None:
+    assert f"within {text} before" in reasons(decide([ago()], Policy(within_seconds=seconds)))[ago().id]
+
+
+def test_tags_keep_by_key_or_by_key_and_value() -> None:
+    release = ago(days=9, tags=["release"])
+    other = replace(ago(days=8), tags={"release": "no"})
+    plain, newest = ago(days=7), ago()
+    backups = [release, other, plain, newest]
+    by_key = decide(backups, Policy(tags=(TagRule("release"),)))
+    assert kept(by_key) == {release.id, other.id, newest.id} and reasons(by_key)[other.id] == "tag release"
+    by_value = decide(backups, Policy(tags=(TagRule("release", "yes"), TagRule("other"))))
+    assert kept(by_value) == {release.id, newest.id}
+    assert why_removed(by_value)[other.id] == "no tag release=yes; no tag other"
+
+
+def test_several_rules_add_up_and_all_that_speak_are_named() -> None:
+    newest, yesterday, old = ago(), ago(days=1), ago(days=30)
+    done = decide([newest, yesterday, old, ago(days=31)], Policy(last=1, daily=2, monthly=2))
+    assert reasons(done) == {
+        newest.id: "newest complete backup; last (1 of 1); daily 2026-11-21 (1 of 2); monthly 2026-11 (1 of 2)",
+        yesterday.id: "daily 2026-11-20 (2 of 2)",
+        old.id: "monthly 2026-10 (2 of 2)",
+    }
+    assert why_removed(done) == {
+        ago(days=31).id: f"last: 1 newer kept; daily: 2 newer kept; monthly 2026-10: {old.id} kept"
+    }
+
+
+# --- partial backups ---
+
+
+def test_a_partial_backup_never_displaces_a_complete_one() -> None:
+    complete, newer = ago(hours=5), ago(hours=1, result=PARTIAL)
+    done = decide([complete, newer, ago(days=1)], Policy(daily=1))
+    assert kept(done) == {complete.id, newer.id}
+    assert reasons(done) == {
+        complete.id: "newest complete backup; daily 2026-11-21 (1 of 1)",
+        newer.id: "newest backup, partial",
+    }
+
+
+def test_days_that_have_only_partial_backups_are_kept_and_not_counted() -> None:
+    complete = [ago(days=days) for days in (0, 3, 4)]
+    partial = [ago(days=days, result=PARTIAL) for days in (1, 2, 5)]
+    done = decide([*complete, *partial, ago(days=1, hours=1, result=PARTIAL)], Policy(daily=2))
+    assert kept(done) == {complete[0].id, complete[1].id, partial[0].id, partial[1].id}
+    assert reasons(done)[partial[0].id] == "daily 2026-11-20 (partial, not counted)"
+
+
+def test_where_all_backups_are_partial_the_policy_holds_for_them() -> None:
+    backups = [ago(days=days, result=PARTIAL) for days in range(9)]
+    assert kept(decide(backups, Policy(daily=3))) == ids(backups[:3])
+    assert kept(decide(backups, Policy(within_seconds=86400))) == ids(backups[:2])
+
+
+# --- what is kept whatever the policy says ---
+
+
+def test_the_newest_complete_backup_is_kept_by_any_policy() -> None:
+    backups = [ago(days=days) for days in (3, 4)]
+    done = decide([*backups, ago(days=2, result=PARTIAL)], Policy(tags=(TagRule("none"),)))
+    assert removed(done) == {backups[1].id}
+    assert reasons(done) == {backups[0].id: "newest complete backup", ago(days=2).id: "newest backup, partial"}
+
+
+def test_held_backups_are_kept_and_take_nobody_elses_place() -> None:
+    backups = [ago(days=days) for days in range(4)]
+    held = {backups[0].id, backups[3].id}
+    done = decide(backups, Policy(last=2), held=held)
+    assert kept(done) == {backups[0].id, backups[1].id, backups[3].id}
+    assert reasons(done)[backups[3].id] == "held" and reasons(done)[backups[0].id].endswith("last (1 of 2); held")
+
+
+def test_what_cannot_be_read_is_kept_and_not_counted() -> None:
+    broken = "20261121T110000Z-ffffff"
+    done = decide([ago(days=1), ago(days=2)], Policy(last=1), unreadable=[broken], held={broken})
+    assert kept(done) == {broken, ago(days=1).id}
+    assert reasons(done)[broken] == f"cannot be read: manifest {broken} is not JSON; held"
+
+
+def test_what_is_dated_in_the_future_is_kept_and_not_counted() -> None:
+    future = ago(days=-300)
+    done = decide([future, ago(days=1), ago(days=2)], Policy(last=1, within_seconds=60))
+    assert kept(done) == {future.id, ago(days=1).id}
+    assert reasons(done)[future.id] == f"its date, {future.created}, is in the future"
+
+
+def test_a_clock_that_stands_in_the_past_removes_nothing() -> None:
+    backups = [ago(days=days) for days in range(5)]
+    assert removed(decide(backups, Policy(last=1), now=datetime(1970, 1, 1, tzinfo=UTC))) == set()
+
+
+def test_a_clock_that_is_far_ahead_removes_no_more_than_the_right_one() -> None:
+    backups = [ago(days=days) for days in range(5)]
+    policy = Policy(daily=1, within_seconds=2 * 86400)
+    assert decide(backups, policy, now=datetime(2200, 1, 1, tzinfo=UTC)) == decide(backups, policy)
+
+
+# --- groups ---
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cluster": "C2"},
+        {"account": "B"},
+        {"domain": "hub"},
+        {"imported": "nats-cli"},
+        {"transformed": "--mask a.>:$.b=redact"},
+        {"selection": Selection(("ORDERS",))},
+        {"selection": Selection((), ("OLD*",))},
+        {"selection": Selection(consumers=False)},
+        {"selection": Selection(config_only=True)},
+    ],
+)
+def test_backups_that_cannot_replace_each_other_do_not_displace_each_other(other: dict[str, Any]) -> None:
+    backups = [ago(days=2), ago(days=4), ago(days=1, **other), ago(days=3, **other)]
+    done = decide(backups, Policy(last=1))
+    assert kept(done) == {ago(days=1).id, ago(days=2).id}
+    assert len({one.group for one in done.kept}) == 2
+    assert [one.group for one in done.kept] == [one.group for one in done.removed]
+
+
+def test_a_group_is_told_in_words() -> None:
+    selection = Selection(("ORDERS", "SHOP*"), ("*OLD",), consumers=False, config_only=True)
+    done = decide([ago(domain="hub", selection=selection)], Policy(last=1))
+    assert done.kept[0].group == (
+        "cluster C1, account A, domain hub, streams ORDERS SHOP*, except *OLD, without consumers, without messages"
+    )
+    imported = ago(cluster="", account="", imported="nats-cli", selection=Selection(("S",)))
+    assert decide([imported], Policy(last=1)).kept[0].group == "import of nats-cli, streams S"
+    transformed = ago(transformed="--rename A=B --until")
+    words = "transform --rename A=B --until, cluster C1, account A, all streams"
+    assert decide([transformed], Policy(last=1)).kept[0].group == words
+    assert decide([ago()], Policy(last=1), grouping=Grouping.SOURCE).kept[0].group == "cluster C1, account A"
+    assert decide([ago()], Policy(last=1), grouping=Grouping.NONE).kept[0].group == "all backups"
+
+
+def test_names_that_read_like_other_groups_are_not_taken_for_them() -> None:
+    done = decide([ago(cluster="C1, account A", account=""), ago(days=1)], Policy(last=1))
+    assert len(done.kept) == 2
+
+
+def test_a_server_without_a_name_is_the_same_one_after_it_was_started_again() -> None:
+    first, second = ("N" + letter * 55 for letter in "AB")
+    done = decide([ago(cluster=first), ago(days=1, cluster=second)], Policy(last=1))
+    assert removed(done) == {ago(days=1).id} and done.kept[0].group == "account A, all streams"
+
+
+def test_coarser_groups_are_made_if_they_are_asked_for() -> None:
+    orders = ago(days=1, selection=Selection(("ORDERS",)))
+    elsewhere = ago(days=2, cluster="C2")
+    configs = ago(days=3, selection=Selection(config_only=True))
+    backups = [ago(), orders, elsewhere, configs]
+    assert removed(decide(backups, Policy(last=1), grouping=Grouping.SELECTION)) == set()
+    assert removed(decide(backups, Policy(last=1), grouping=Grouping.SOURCE)) == {orders.id}
+    # What has no messages replaces nothing that has some, and is replaced by nothing that has.
+    assert removed(decide(backups, Policy(last=1), grouping=Grouping.NONE)) == {orders.id, elsewhere.id}
+
+
+# --- any history, any policy ---
+
+_tags = st.sets(st.sampled_from(["a", "b"]), max_size=2)
+_selections = st.sampled_from([Selection(), Selection(("ORDERS",))])
+_hours = st.one_of(st.integers(0, 60), st.integers(0, 3 * 365 * 24))
+_backups = st.lists(
+    st.tuples(_hours, st.sampled_from([COMPLETE, COMPLETE, PARTIAL]), _tags, _selections),
+    max_size=25,
+).map(lambda rows: [ago(hours=h, result=r, tags=t, selection=s, number=n) for n, (h, r, t, s) in enumerate(rows)])
+_counts = st.sampled_from([0, 0, 1, 2, 5])
+_policies = st.builds(
+    Policy,
+    last=_counts,
+    hourly=_counts,
+    daily=_counts,
+    weekly=_counts,
+    monthly=_counts,
+    yearly=_counts,
+    within_seconds=st.sampled_from([0, 0, 3600, 86400 * 30]),
+    tags=st.sampled_from([(), (), (TagRule("a"),), (TagRule("b", "yes"),)]),
+).filter(lambda policy: not policy.is_empty)
+
+
+@given(_backups, _policies)
+def test_every_backup_is_decided_on_once_with_a_reason(backups: list[BackupSummary], policy: Policy) -> None:
+    done = decide(backups, policy)
+    assert kept(done) | removed(done) == ids(backups)
+    assert len(done.kept) + len(done.removed) == len(backups)
+    assert all(one.reasons and all(one.reasons) for one in done.kept) and all(one.reason for one in done.removed)
+    assert [one.backup for one in done.kept] == sorted(kept(done))
+    assert [one.backup for one in done.removed] == sorted(removed(done))
+
+
+@given(_backups, _policies)
+def test_deciding_again_on_what_was_kept_removes_nothing_more(backups: list[BackupSummary], policy: Policy) -> None:
+    left = [backup for backup in backups if backup.id in kept(decide(backups, policy))]
+    assert removed(decide(left, policy)) == set()
+
+
+@given(_backups, _policies)
+def test_partial_backups_change_nothing_for_complete_ones(backups: list[BackupSummary], policy: Policy) -> None:
+    complete = [backup for backup in backups if backup.result is COMPLETE]
+    assert kept(decide(backups, policy)) & ids(complete) == kept(decide(complete, policy))
+
+
+@given(_backups, _policies, st.data())
+def test_a_hold_keeps_one_backup_and_changes_nothing_else(
+    backups: list[BackupSummary], policy: Policy, data: st.DataObject
+) -> None:
+    held = data.draw(st.sets(st.sampled_from(sorted(ids(backups))))) if backups else set()
+    assert kept(decide(backups, policy, held=held)) == kept(decide(backups, policy)) | held
+
+
+@given(_backups, _policies, _policies)
+def test_a_policy_that_asks_for_more_keeps_no_less(backups: list[BackupSummary], one: Policy, two: Policy) -> None:
+    names = ("last", "hourly", "daily", "weekly", "monthly", "yearly", "within_seconds")
+    more = Policy(**{name: max(getattr(one, name), getattr(two, name)) for name in names}, tags=one.tags + two.tags)
+    assert kept(decide(backups, one)) | kept(decide(backups, two)) <= kept(decide(backups, more))
+
+
+@given(_backups, _policies)
+def test_a_newest_complete_backup_stays_in_each_group(backups: list[BackupSummary], policy: Policy) -> None:
+    done = decide(backups, policy)
+    for selection, result in product((Selection(), Selection(("ORDERS",))), Result):
+        group = [b for b in backups if b.selection == selection]
+        alike = [b.id for b in group if b.result is result]
+        if alike and (result is COMPLETE or max(alike) == max(ids(group))):
+            assert max(alike) in kept(done)
+
+
+@given(_backups, _policies)
+def test_groups_are_decided_on_one_by_one(backups: list[BackupSummary], policy: Policy) -> None:
+    together = decide(backups, policy)
+    apart: set[str] = set()
+    for selection in (Selection(), Selection(("ORDERS",))):
+        apart |= kept(decide([b for b in backups if b.selection == selection], policy))
+    assert kept(together) == apart
+
+
+@given(_backups, st.integers(1, 6))
+def test_no_more_than_the_counted_and_as_many_partial_ones_are_kept(backups: list[BackupSummary], count: int) -> None:
+    group = [backup for backup in backups if backup.selection == Selection()]
+    results = {backup.id: backup.result for backup in group}
+    left = [results[backup] for backup in kept(decide(group, Policy(daily=count)))]
+    assert left.count(COMPLETE) <= count
+    assert left.count(PARTIAL) <= count + 1  # and the newest of all
+
+
+def test_what_was_made_by_following_pushes_no_other_backup_out() -> None:
+    nightly = ago(hours=12)
+    followed = [ago(hours=hours, tags=["follow"]) for hours in (3, 2, 1)]
+    decisions = decide([nightly, *followed], Policy(last=1))
+    assert [one.backup for one in decisions.kept] == [nightly.id, followed[-1].id]
+    assert {one.group for one in decisions.removed} == {"cluster C1, account A, all streams, followed"}
+
+
+# --- profiles ---
+
+
+def test_the_policy_of_a_profile_is_for_what_it_backs_up() -> None:
+    own = [ago(days=day, profile="d") for day in range(3)]
+    others = [ago(days=day, number=1, profile="a", account="B") for day in range(3)]
+    by_hand = [ago(days=9, number=2), ago(days=9, number=3, account="B"), ago(days=8, number=3, account="B")]
+    backups = [*own, *others, *by_hand]
+    decided = decide(backups, Policy(last=1), profile="d")
+    assert removed(decided) == {own[1].id, own[2].id, by_hand[0].id}
+    assert reasons(decided)[others[1].id] == "made for profile a"
+    assert reasons(decided)[by_hand[1].id] == "of a source that profile d does not back up"
+    assert len(removed(decide(backups, Policy(last=1)))) == len(backups) - 2
+    assert removed(decide(backups, Policy(last=1), profile="tidy")) == removed(decide(backups, Policy(last=1)))

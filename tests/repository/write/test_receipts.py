@@ -1,0 +1,411 @@
+"""What a run that was stopped has stored is stored once, whatever became of its receipts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pytest
+
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import JsonObject
+from jsbackup.repository import layout
+from jsbackup.repository.crypto import age
+from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
+from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.document import encode_document
+from jsbackup.repository.documents import Documents
+from jsbackup.repository.layout import ObjectKind, ReceiptKey
+from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write import receipts
+from jsbackup.repository.write.receipts import Receipts
+from jsbackup.repository.write.reuse import stored_segments
+from jsbackup.stores.base import Store
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.backups import CREATED, INCARNATION, SEGMENT_BYTES, make_manifest, make_repository
+from tests.harness.batches import Message, batch_of, messages_of, some_messages
+from tests.harness.damage import DAMAGES, put_instead
+from tests.harness.stores import Fault, FaultStore, Killed
+
+ME = age.identity_of(bytes(range(32)))
+FOLDER, OTHER = (layout.stream_folder(name, INCARNATION) for name in ("orders", "other"))
+RUN, NEXT = "00" * 8, "11" * 8
+BEGAN, LATER = "2026-11-21T01:45:00Z", "2026-11-21T01:55:00Z"
+MESSAGES = some_messages(300, 100)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    numbers = itertools.count()
+    return MemoryStore(lambda: 1e9 + next(numbers))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receipt is due with every segment."""
+    monkeypatch.setattr(receipts, "_EVERY_BYTES", 1)
+    monkeypatch.setattr(receipts, "_EVERY_PART", 1 << 60)
+
+
+def ref_of(number: int, folder: str = FOLDER, size: int = 1000) -> SegmentRef:
+    first = number * 10 + 1
+    key = layout.segment_key(folder, first, first + 9, f"{number:064x}")
+    return SegmentRef(key, first, first + 9, 10, size, 1, 2, 50, "a" * 64, f"{number:064x}", StreamDigest())
+
+
+def a_run(store: MemoryStore, run: str, refs: Sequence[SegmentRef], created: str = BEGAN) -> Receipts:
+    """Of a run that comes no further than its segments."""
+    made = Receipts(Documents(store), run, created, "t")
+    for ref in refs:
+        made.note(ref)
+    return made
+
+
+def the_next(store: MemoryStore, run: str = NEXT) -> Receipts:
+    made = Receipts(Documents(store), run, LATER, "t")
+    made.read_earlier()
+    return made
+
+
+def keys(store: MemoryStore) -> list[str]:
+    return [info.key for info in store.list(layout.RECEIPTS)]
+
+
+# --- when there are any ---
+
+
+def test_a_run_that_stores_little_leaves_none(store: MemoryStore) -> None:
+    few = a_run(store, RUN, [ref_of(number, size=receipts._EVERY_BYTES // 16) for number in range(15)])
+    assert keys(store) == []
+    few.note(ref_of(15, size=receipts._EVERY_BYTES // 16))
+    assert keys(store) == [layout.receipt_key(ReceiptKey(RUN, 1))]
+
+
+@pytest.mark.parametrize(("segments", "most"), [(20, 10), (1000, 70)])
+def test_there_are_few_and_little_is_not_listed(store: MemoryStore, segments: int, most: int) -> None:
+    watched = FaultStore(store)
+    made = Receipts(Documents(watched), RUN, BEGAN, "t")
+    noted, puts = 0, 0
+    for number in range(segments):
+        before = watched.operations
+        made.note(ref_of(number, size=64 << 20))
+        if watched.operations > before:
+            assert number + 1 - noted <= 2 + number // receipts._EVERY_PART
+            noted, puts = number + 1, puts + 1
+            assert [len(refs) for refs in the_next(store).candidates(FOLDER, None)] == [noted]
+    assert puts <= most
+    assert len(keys(store)) == 1
+
+
+@pytest.mark.usefixtures("eager")
+def test_it_is_replaced_as_it_grows_and_never_missing(store: MemoryStore) -> None:
+    there: list[list[str]] = []
+    made = Receipts(Documents(FaultStore(store, before=lambda *_: there.append(keys(store)))), RUN, BEGAN, "t")
+    for number in range(4):
+        made.note(ref_of(number))
+    names = [layout.receipt_key(ReceiptKey(RUN, number)) for number in range(1, 5)]
+    assert there[0] == [] and all(there[1:])
+    assert keys(store) == names[-1:]
+    document = json.loads(store.get(names[-1]))
+    assert set(document) == {"format", "required_features", "tool", "created", "segments", "sha256"}
+    assert [one["key"] for one in document["segments"]] == [ref_of(number).key for number in range(4)]
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_an_earlier_attempt_at_a_stream_stored_there_is_not_listed_beside_it(store: MemoryStore) -> None:
+    made = a_run(store, RUN, [ref_of(number) for number in (3, 0, 1, 2)])
+    key = layout.segment_key(FOLDER, 15, 28, "f" * 64)
+    wide = replace(ref_of(1), key=key, first_seq=15, last_seq=28, digest="f" * 64)
+    made.note(wide)
+    wanted = [ref_of(0), wide, ref_of(3)]
+    assert list(made.candidates(FOLDER, None)[0]) == wanted
+    assert the_next(store).candidates(FOLDER, None) == [wanted]
+
+
+@pytest.mark.usefixtures("eager")
+def test_streams_that_are_stored_side_by_side_are_all_listed(store: MemoryStore) -> None:
+    made = Receipts(Documents(store), RUN, BEGAN, "t")
+    folders = [layout.stream_folder(f"s{number}", INCARNATION) for number in range(4)]
+
+    def note(folder: str) -> None:
+        for number in range(20):
+            made.note(ref_of(number, folder))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(note, folder) for folder in folders]:
+            done.result()
+    assert len(keys(store)) == 1
+    for folder in folders:
+        assert the_next(store).candidates(folder, None) == [[ref_of(number, folder) for number in range(20)]]
+
+
+# --- what they are good for ---
+
+
+@pytest.mark.usefixtures("eager")
+def test_the_newest_comes_first_and_a_run_before_all_others(store: MemoryStore) -> None:
+    a_run(store, RUN, [ref_of(1)], BEGAN)
+    a_run(store, "22" * 8, [ref_of(2)], LATER)
+    a_run(store, "33" * 8, [ref_of(3, OTHER)])
+    now = the_next(store)
+    now.note(ref_of(4))
+    repository = make_repository(MemoryStore())
+    made = make_manifest(repository, "20261121T015000Z-000001").streams[0]
+    between = replace(made, captured=replace(made.captured, begun="2026-11-21T01:50:00Z"), segments=(ref_of(5),))
+    assert [[ref.first_seq // 10 for ref in refs] for refs in now.candidates(FOLDER, between)] == [[4], [2], [5], [1]]
+    assert now.candidates(OTHER, None) == [[ref_of(3, OTHER)]]
+    assert now.candidates("segments/none-00000000", None) == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_is_not_there_any_more_is_not_used(store: MemoryStore) -> None:
+    refs = [ref_of(number) for number in range(4)]
+    a_run(store, RUN, refs)
+    store.put(refs[1].key, bytes(refs[1].size))
+    store.put(refs[2].key, bytes(refs[2].size - 1))
+    assert stored_segments(Objects(store), FOLDER, *the_next(store).candidates(FOLDER, None)) == [refs[1]]
+
+
+@pytest.mark.usefixtures("eager")
+def test_it_goes_when_a_manifest_names_all_it_lists(store: MemoryStore) -> None:
+    a_run(store, RUN, [ref_of(1)])
+    a_run(store, "22" * 8, [ref_of(1), ref_of(1, OTHER)])
+    now = the_next(store)
+    now.note(ref_of(1))
+    assert len(keys(store)) == 3
+    now.settle({FOLDER})
+    assert keys(store) == [layout.receipt_key(ReceiptKey("22" * 8, 2))]
+    last = the_next(store, "44" * 8)
+    last.note(ref_of(3, OTHER))
+    last.settle({FOLDER})  # a stream failed
+    assert len(keys(store)) == 1 + 1
+    last.settle({FOLDER, OTHER})
+    assert keys(store) == []
+
+
+# --- what is wrong with them costs nothing but storing again ---
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_that_is_damaged_is_passed_over_for_the_one_before_it(
+    store: MemoryStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_run(store, RUN, [ref_of(1), ref_of(2)])
+    a_run(store, "22" * 8, [ref_of(3)], LATER)
+    newest = layout.receipt_key(ReceiptKey(RUN, 2))
+    before = encode_document({**_document(store, newest), "segments": []}, "t")
+    store.put(layout.receipt_key(ReceiptKey(RUN, 1)), before)
+    put_instead(store, newest, DAMAGES[damage](store.get(newest)))
+    with caplog.at_level(logging.WARNING):
+        now = the_next(store)
+    assert now.candidates(FOLDER, None) == [[ref_of(3)]]
+    assert (f"{newest} is ignored" in caplog.text) is (damage != "missing")
+    now.settle({FOLDER})
+    assert keys(store) == []
+
+
+def _document(store: MemoryStore, key: str) -> JsonObject:
+    document: JsonObject = json.loads(store.get(key))
+    del document["sha256"]
+    return document
+
+
+@pytest.mark.usefixtures("eager")
+def test_one_cut_or_flipped_anywhere_is_passed_over(store: MemoryStore) -> None:
+    a_run(store, RUN, [ref_of(1)])
+    (key,) = keys(store)
+    data, whole = store.get(key), the_next(store).candidates(FOLDER, None)
+    assert whole == [[ref_of(1)]]
+    for at in range(len(data)):
+        for broken in (data[:at], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]):
+            put_instead(store, key, broken)
+            # The newline that ends it may be missing.
+            assert the_next(store).candidates(FOLDER, None) == (whole if broken == data[:-1] else [])
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"required_features": ["more"]},
+        {"created": "yesterday"},
+        {"segments": 7},
+        {"segments": [7]},
+        {"segments": [{}]},
+        {"segments": [{"key": "segments/../jsbackup.json"}]},
+        {"segments": [{"key": "x" * 100_000}]},
+        {"segments": [{"key": ref_of(1).key, "first_seq": 2**70}]},
+    ],
+    ids=str,
+)
+def test_one_that_a_stranger_wrote_is_passed_over(store: MemoryStore, change: JsonObject) -> None:
+    a_run(store, RUN, [ref_of(1)])
+    (key,) = keys(store)
+    put_instead(store, key, encode_document({**_document(store, key), **change}, "t"))
+    assert the_next(store).candidates(FOLDER, None) == []
+
+
+def test_foreign_objects_among_them_are_left_alone_and_no_more_are_read_than_sixteen(store: MemoryStore) -> None:
+    for number in range(40):
+        store.put(layout.receipt_key(ReceiptKey(f"{number:016x}", 1)), b"x")
+    for name in ("x.json", "foreign", f"{RUN}-1.json"):
+        store.put(layout.RECEIPTS + name, b"x")
+    watched = FaultStore(store)
+    now = Receipts(Documents(watched), NEXT, LATER, "t")
+    now.read_earlier()
+    assert [operation for operation, _ in watched.log] == ["list", *["get_range"] * 16]
+    assert {key for _, key in watched.log[1:]} == {
+        layout.receipt_key(ReceiptKey(f"{n:016x}", 1)) for n in range(24, 40)
+    }
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_ANSWER, Fault.TRUNCATE])
+def test_a_store_that_does_not_take_or_give_one_stops_no_backup(store: MemoryStore, fault: Fault) -> None:
+    a_run(store, RUN, [ref_of(9)])
+
+    def run(at: int) -> FaultStore:
+        scene = MemoryStore()
+        for info in store.list():
+            scene.put(info.key, store.get(info.key))
+        bad = FaultStore(scene, fault, at=at)
+        now = Receipts(Documents(bad), NEXT, LATER, "t")
+        now.read_earlier()
+        for number in range(3):
+            now.note(ref_of(number))
+        assert the_next(scene, "22" * 8).candidates(FOLDER, None)
+        now.settle({FOLDER})
+        last = the_next(scene, "33" * 8)
+        assert all(refs[0].first_seq in (1, 91) for refs in last.candidates(FOLDER, None))
+        last.settle({FOLDER})
+        return bad
+
+    number = run(0).operations
+    assert number > 8
+    for at in range(1, number + 1):
+        run(at)
+
+
+# --- in repositories of every kind ---
+
+
+@dataclass(frozen=True)
+class Place:
+    """A repository that is empty, and the keys that it takes to write to it and to read all of it."""
+
+    empty: dict[str, bytes]
+    writing: GivenKeys
+    reading: GivenKeys
+
+    @property
+    def is_encrypted(self) -> bool:
+        return bool(self.reading.identities)
+
+    def store(self) -> MemoryStore:
+        made = MemoryStore()
+        for key, data in self.empty.items():
+            made.put(key, data)
+        return made
+
+    def back_up(self, store: Store, run: str, messages: list[Message], *, finish: bool = True) -> SegmentWriter:
+        """As another process than any before: whoever wrote a segment can read it as long as it runs."""
+        repository = Repository.open(store, self.writing)
+        made = Receipts(repository.documents, run, LATER, "t")
+        made.read_earlier()
+        folder = repository.objects.sealing.folder("orders", INCARNATION)
+        stored = stored_segments(repository.objects, folder, *made.candidates(folder, None))
+        writer = SegmentWriter(repository.objects, folder, stored, note=made.note, segment_bytes=SEGMENT_BYTES)
+        writer.add(batch_of(messages))
+        if finish:
+            writer.finish()
+        else:
+            assert writer._cutter.refs  # waits until what is full is stored
+        return writer
+
+
+@pytest.fixture(params=["plain", "signed", "encrypted"])
+def place(request: pytest.FixtureRequest) -> Place:
+    store, founding = MemoryStore(), None
+    writing = reading = NO_KEYS
+    if request.param != "plain":
+        assert ME.recipient is not None
+        recipients = [ME.recipient] if request.param == "encrypted" else []
+        founding = found("00ff", recipients, None, lambda count: b"s" * count)
+        writing = GivenKeys(writer=founding.writer_key)
+        reading = GivenKeys(identities=(ME,)) if recipients else NO_KEYS
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    return Place({info.key: store.get(info.key) for info in store.list()}, writing, reading)
+
+
+def segments(store: MemoryStore) -> set[str]:
+    return {info.key for info in store.list(layout.SEGMENTS)}
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_rerun_stores_the_rest_and_nothing_twice(place: Place) -> None:
+    store = place.store()
+    place.back_up(store, RUN, MESSAGES[:200], finish=False)
+    left = segments(store)
+    assert len(left) > 5 and len(keys(store)) == 1
+    writer = place.back_up(store, NEXT, MESSAGES)
+    refs = writer.finish()
+    assert {ref.key for ref in refs} == segments(store) > left
+    assert writer.reused == len(left)
+    reader = SegmentReader(Repository.open(store, place.reading).objects)
+    assert [message for ref in refs for message in messages_of(reader.read(ref))] == MESSAGES
+
+
+@pytest.mark.usefixtures("eager")
+def test_killed_at_any_operation_at_most_one_segment_is_stored_again(place: Place) -> None:
+    watched = FaultStore(place.store())
+    count = len(place.back_up(watched, RUN, MESSAGES[:100]).finish())
+    assert watched.operations > 2 * count > 6
+    for at in range(1, watched.operations + 1):
+        store = place.store()
+        with pytest.raises(Killed):
+            place.back_up(FaultStore(store, Fault.KILL_AFTER, at=at), RUN, MESSAGES[:100])
+        place.back_up(store, NEXT, MESSAGES[:100])
+        assert len(segments(store)) <= count + place.is_encrypted
+
+
+@pytest.mark.usefixtures("eager")
+def test_it_is_signed_and_hidden_like_a_manifest(place: Place) -> None:
+    store = place.store()
+    place.back_up(store, RUN, MESSAGES)
+    (key,) = keys(store)
+    assert layout.kind_of(key) is ObjectKind.RECEIPT
+    assert key.endswith(".age") is place.is_encrypted
+    assert (b"segments/" in store.get(key)) is not place.is_encrypted
+    # A stranger's, for the same stream: in a plain repository whoever can put one can put anything.
+    repository = Repository.open(store, place.writing)
+    folder = repository.objects.sealing.folder("orders", INCARNATION)
+    other = MemoryStore()
+    a_run(other, "22" * 8, [ref_of(1, folder)])
+    for info in other.list():
+        store.put(info.key + ".age" * place.is_encrypted, other.get(info.key))
+    now = Receipts(repository.documents, NEXT, LATER, "t")
+    now.read_earlier()
+    assert len(now.candidates(folder, None)) == (2 if repository.descriptor.authority is None else 1)
+
+
+@pytest.mark.usefixtures("eager")
+def test_streams_have_receipts_only_of_their_own(store: MemoryStore) -> None:
+    """A key in another stream's folder is no segment of this one."""
+    repository = make_repository(store)
+    stream: StreamBackup = make_manifest(repository, "20261121T015000Z-000001").streams[0]
+    chance = random.Random(1)
+    refs = [ref_of(number, chance.choice([FOLDER, OTHER])) for number in range(30)]
+    made = a_run(store, RUN, refs)
+    for folder in (FOLDER, OTHER):
+        assert list(made.candidates(folder, None)[0]) == [ref for ref in refs if ref.key.startswith(f"{folder}/")]
+    assert made.candidates(OTHER, stream)[1] == stream.segments

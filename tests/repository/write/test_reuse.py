@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError
+from jsbackup.formats.archive.archive import ArchiveEnd, IndexState
+from jsbackup.formats.sequences import SequenceSet
+from jsbackup.repository import layout
+from jsbackup.repository.crypto.sealing import PlainSealing
+from jsbackup.repository.manifest import SegmentRef
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.reuse import GROWTH, Cuts, SegmentExtent, stored_segments, untouched
+from jsbackup.stores.base import Store
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.batches import Message, batch_of, cut_anywhere, messages_of
+from tests.harness.stores import Fault, FaultStore, Killed
+
+FOLDER = layout.stream_folder("orders", "1a2b3c4d")
+SIZE = 4000  # raw bytes of a segment in these tests
+
+
+class Backups:
+    """Backups of one stream, each built on the last one."""
+
+    def __init__(self, store: Store | None = None, sealing: PlainSealing | None = None, size: int = SIZE) -> None:
+        self.store = store or MemoryStore()
+        self.objects = Objects(self.store, sealing or PlainSealing())
+        self.size = size
+        self.last: list[SegmentRef] = []
+        self.reused = self.stored = 0
+
+    def add(self, messages: Sequence[Message], chance: random.Random | None = None) -> list[SegmentRef]:
+        writer = self.writer()
+        batch = batch_of(messages)
+        for piece in cut_anywhere(batch, chance) if chance else [batch]:
+            writer.add(piece)
+        known = {ref.key for ref in self.last}
+        self.last = writer.finish()
+        self.reused, self.stored = writer.reused, sum(ref.bytes for ref in self.last if ref.key not in known)
+        return self.last
+
+    def writer(self) -> SegmentWriter:
+        stored = stored_segments(Objects(self.store), FOLDER, self.last)
+        return SegmentWriter(self.objects, FOLDER, stored, segment_bytes=self.size)
+
+    def read(self, refs: Sequence[SegmentRef]) -> list[Message]:
+        reader = SegmentReader(self.objects)
+        return [message for ref in refs for message in messages_of(reader.read(ref))]
+
+
+def messages(first: int, last: int, size: int = 80) -> list[Message]:
+    return [Message(n, 10**18 + n, "orders", None, random.Random(n).randbytes(size)) for n in range(first, last + 1)]
+
+
+# --- any history ---
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[Message]]:
+    """A stream as it is at one backup after the other."""
+    stream: list[Message] = []
+    end = draw(st.sampled_from([0, 500]))
+    states = []
+    for _ in range(draw(st.integers(1, 7))):
+        for _ in range(draw(st.integers(0, 3))):
+            change = draw(st.sampled_from(["append", "append", "expire", "delete", "purge", "revise", "lose the end"]))
+            if change == "append":
+                count = draw(st.integers(1, 60))
+                stream = stream + messages(end + 1, end + count, draw(st.sampled_from([0, 20, 200])))
+                end += count
+            elif change == "expire":
+                stream = stream[draw(st.integers(0, 40)) :]
+            elif change == "delete" and stream:
+                gone = draw(st.sets(st.sampled_from(stream), max_size=5))
+                stream = [message for message in stream if message not in gone]
+            elif change == "purge":
+                stream = stream[len(stream) - draw(st.integers(0, 3)) :]
+            elif change == "revise":
+                stream = [m for m in stream if m.sequence % 7 != draw(st.integers(0, 6))]
+            elif stream and draw(st.booleans()):  # and go on under the same sequences
+                at = draw(st.sampled_from(stream)).sequence
+                stream = [m for m in stream if m.sequence < at]
+                stream += [m._replace(data=b"other" * draw(st.integers(1, 90))) for m in messages(at, at + 4)]
+                end = max(end, at + 4)
+        states.append(stream)
+    return states
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), st.integers(0, 1 << 32), st.sampled_from([300, 2000, 100_000]))
+def test_every_backup_is_whole_whatever_happened_between(states: list[list[Message]], seed: int, size: int) -> None:
+    chance = random.Random(seed)
+    backups = Backups(size=size)
+    made = [(state, backups.add(state, chance)) for state in states]
+    for state, refs in made:
+        assert backups.read(refs) == state
+        assert all(before.last_seq < after.first_seq for before, after in pairwise(refs))
+        assert all(ref.bytes <= size or ref.messages == 1 for ref in refs)
+    for _ in range(4):  # what was cut is perhaps joined again, but that comes to an end
+        assert backups.read(backups.add(states[-1])) == states[-1]
+    assert (backups.reused, backups.stored) == (len(backups.last), 0)
+    survivor, refs = chance.choice(made)
+    for info in list(backups.store.list()):
+        if info.key not in {ref.key for ref in refs}:
+            backups.store.delete(info.key)
+    assert backups.read(refs) == survivor
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), st.integers(0, 1 << 32))
+def test_where_it_is_cut_depends_on_the_messages_and_the_last_backup_alone(
+    states: list[list[Message]], seed: int
+) -> None:
+    one, other = Backups(), Backups()
+    for state in states:
+        assert one.add(state) == other.add(state, random.Random(seed))
+
+
+# --- little is stored again ---
+
+
+def test_what_did_not_change_is_neither_encoded_nor_put_nor_read() -> None:
+    watched = FaultStore(MemoryStore())
+    backups = Backups(watched)
+    first = backups.add(messages(1, 400))
+    assert len(first) > 5
+    del watched.log[:]
+    assert backups.add(messages(1, 400)) == first
+    assert [operation for operation, _ in watched.log] == ["list"]
+    assert (backups.reused, backups.stored) == (len(first), 0)
+
+
+def test_new_messages_are_stored_and_nothing_else() -> None:
+    backups = Backups()
+    first = backups.add(messages(1, 400))
+    second = backups.add(messages(1, 404))
+    assert second[: len(first)] == first
+    assert [(ref.first_seq, ref.last_seq) for ref in second[len(first) :]] == [(401, 404)]
+
+
+def test_short_segments_are_joined_when_that_pays() -> None:
+    backups = Backups()
+    for last in range(10, 90, 4):
+        refs = backups.add(messages(1, last))
+    assert len(refs) <= 2 * GROWTH
+    assert max(ref.messages for ref in refs) > 10
+
+
+@pytest.mark.parametrize("new_bytes", [100, 5_000, 1_000_000])
+def test_ten_thousand_backups_of_a_growing_stream_make_few_short_segments_and_store_little_twice(
+    new_bytes: int,
+) -> None:
+    cuts = Cuts(0, 64 << 20)
+    chance = random.Random(new_bytes)
+    extents: list[SegmentExtent] = []
+    end = stored = 0
+    total = 0
+    most = 0
+    for _ in range(10_000):
+        size = int(new_bytes * chance.uniform(0.2, 1.8))
+        extents.append(SegmentExtent(end + 1, end + size // 100 + 1, size // 100 + 1, size, new=True))
+        end = extents[-1].last_seq
+        total += size
+        count = cuts.joined(extents)
+        whole = extents[-count]
+        for extent in extents[len(extents) - count + 1 :]:
+            whole += extent
+        extents[-count:] = [replace(whole, new=False)]
+        stored += extents[-1].bytes
+        most = max(most, sum(cuts.joinable(extent) for extent in extents))
+    assert most < 40
+    assert stored < 9 * total
+    assert len(extents) < 40 + GROWTH * total / cuts.segment_bytes
+
+
+@given(st.integers(1, 64 << 20), st.integers(0, 64 << 20))
+def test_pieces_at_a_front_double(size: int, gone: int) -> None:
+    *pieces, rest = Cuts(1 << 30, 64 << 20).front(size, gone)
+    assert rest == 64 << 20 and len(pieces) < 16
+    assert sum(pieces) < size
+    assert all(
+        after in (sum(pieces[:number]), 2 * sum(pieces[:number])) for number, after in enumerate(pieces) if number
+    )
+
+
+@given(st.integers(1, 64 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 40))
+def test_pieces_of_a_thinned_segment_are_as_many_as_losses_make_worth_while(size: int, lost: int, whole: int) -> None:
+    cuts = Cuts(whole, 64 << 20)
+    *pieces, _rest = cuts.thinned(size, lost)
+    assert len(set(pieces)) <= 1 and len(pieces) <= 2 * GROWTH * lost
+    assert all(piece >= cuts.grain_bytes for piece in pieces) and sum(pieces) < size
+
+
+def test_a_stream_that_loses_its_front_is_cut_finely_there() -> None:
+    backups = Backups(size=40_000)
+    backups.add(messages(1, 380))
+    assert len(backups.last) == 1
+    stored = []
+    for lost in range(5, 105, 5):
+        refs = backups.add(messages(lost + 1, 380))
+        stored.append(backups.stored)
+    assert stored[0] > 30_000
+    # The first time all is cut; from then on a message is stored again each time the piece around it is halved.
+    assert sum(stored[1:]) < 2 * 40_000
+    sizes = [ref.bytes for ref in refs]
+    assert len(sizes) < 10 and sizes[-1] > 10_000
+
+
+def test_a_single_deletion_costs_less_each_time() -> None:
+    backups = Backups(size=100_000)
+    stream = messages(1, 900)
+    backups.add(stream)
+    stored = []
+    for at in (450, 460, 470, 480, 490):
+        stream = [message for message in stream if message.sequence != at]
+        backups.add(stream)
+        stored.append(backups.stored)
+    assert stored[0] > 80_000
+    assert stored[1] < 30_000 and stored[-1] < 8_000
+
+
+def test_a_segment_that_lost_a_lot_is_not_cut_up() -> None:
+    backups = Backups(size=100_000)
+    backups.add(messages(1, 900))
+    assert len(backups.add([m for m in messages(1, 900) if m.sequence % 2])) == 1
+
+
+def test_cold_keys_are_left_alone_while_hot_ones_change() -> None:
+    chance = random.Random(3)
+    position = {key: key + 1 for key in range(1000)}
+    end = 1000
+    backups = Backups(size=20_000)
+    stored = []
+    for _ in range(12):
+        backups.add([m for n in sorted(position.values()) for m in messages(n, n)])
+        stored.append(backups.stored)
+        for _ in range(20):
+            end += 1
+            position[chance.randrange(10)] = end
+    assert max(stored[2:]) < 0.05 * stored[0]
+
+
+def test_segments_that_have_become_tiny_are_joined() -> None:
+    backups = Backups(size=20_000)
+    stream = messages(1, 2000)
+    assert len(backups.add(stream)) > 9
+    stream = [message for message in stream if message.sequence % 100 == 0]
+    backups.add(stream)
+    backups.add(stream)
+    assert len(backups.last) <= 3
+
+
+# --- what is there is looked up, not assumed ---
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "longer"])
+def test_a_segment_that_is_not_there_as_it_should_be_is_stored_anew(damage: str) -> None:
+    backups = Backups()
+    first = backups.add(messages(1, 400))
+    lost = first[3]
+    data = backups.store.get(lost.key)
+    backups.store.delete(lost.key)
+    if damage != "missing":
+        backups.store.put(lost.key, b"" if damage == "empty" else data + b"x")
+    second = backups.add(messages(1, 400))
+    assert backups.reused == len(first) - 1
+    assert backups.read(second) == messages(1, 400)
+    assert [ref for ref in second if ref not in first] != [] or damage == "missing"
+
+
+def test_a_manifest_whose_segments_overlap_is_not_built_on() -> None:
+    backups = Backups()
+    refs = backups.add(messages(1, 400))
+    assert stored_segments(Objects(backups.store), FOLDER, [*refs, refs[1]]) == []
+    assert (
+        stored_segments(Objects(backups.store), FOLDER, [refs[0], replace(refs[1], first_seq=refs[0].last_seq)]) == []
+    )
+    assert stored_segments(Objects(backups.store), FOLDER, [*refs[1:], replace(refs[0], bytes=1 << 40)]) == refs[1:]
+    assert stored_segments(Objects(backups.store), FOLDER, reversed(refs)) == refs
+
+
+@pytest.mark.parametrize("lie", ["digest", "messages", "bytes", "last_seq"])
+def test_a_reference_that_lies_is_not_used_for_messages_it_does_not_name(lie: str) -> None:
+    backups = Backups()
+    refs = backups.add(messages(1, 400))
+    values = {"digest": "0" * 64, "messages": 1, "bytes": 1, "last_seq": refs[2].last_seq - 1}
+    backups.last = [*refs[:2], replace(refs[2], **{lie: values[lie]}), *refs[3:]]
+    assert backups.read(backups.add(messages(1, 400))) == messages(1, 400)
+
+
+def test_a_run_that_was_killed_is_repeated_with_what_it_stored() -> None:
+    store = MemoryStore()
+    backups = Backups(store)
+    first = backups.add(messages(1, 100))
+    changed = [m for m in messages(1, 400) if m.sequence != 20]
+    killed = Backups(FaultStore(store, Fault.FAIL, at=6))
+    killed.last = first
+    with pytest.raises(StoreError, match="injected"):
+        killed.add(changed)
+    left = {info.key for info in store.list()}
+    writer = backups.writer()
+    writer.add(batch_of(changed))
+    refs = writer.finish()
+    assert left <= {ref.key for ref in (*first, *refs)}
+    new = [ref for ref in refs if ref.key not in left]
+    assert (writer.reused, writer.stored_bytes) == (len(refs) - len(new), sum(ref.size for ref in new))
+    assert backups.read(refs) == changed
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_whatever_breaks_whenever_the_repeated_run_is_whole_and_so_is_the_backup_before(fault: Fault) -> None:
+    changed = [m for m in messages(1, 300) if m.sequence not in (20, 21, 90)]
+    at = 0
+    while True:
+        at += 1
+        store = MemoryStore()
+        backups = Backups(store)
+        first = backups.add(messages(1, 200))
+        broken = Backups(FaultStore(store, fault, at=at))
+        broken.last = first
+        with suppress(StoreError, IntegrityError, Killed):
+            broken.add(changed)
+        if broken.store.operations < at:  # type: ignore[attr-defined]
+            break
+        assert backups.read(backups.add(changed)) == changed
+        assert backups.read(first) == messages(1, 200)
+    assert at > 5
+
+
+# --- late deletions, and segments that cannot be read ---
+
+
+class NightSealing(PlainSealing):
+    """Like encryption on a backup host: what another run has sealed cannot be read."""
+
+    def __init__(self) -> None:
+        self.sealed: set[bytes] = set()
+
+    def seal(self, data: object) -> bytes:
+        sealed = bytes(data)  # type: ignore[call-overload]
+        self.sealed.add(sealed)
+        return sealed
+
+    def unseal(self, key: str, data: bytes) -> bytes:
+        if data not in self.sealed:
+            raise KeyUnavailable(f"no key opens {key}")
+        return data
+
+
+def test_what_must_go_from_a_segment_that_cannot_be_read_is_left_out_by_not_building_on_it() -> None:
+    backups = Backups(sealing=NightSealing())
+    first = backups.add(messages(1, 400))
+    backups.objects.sealing.sealed.clear()  # type: ignore[attr-defined]
+    late = SequenceSet([first[2].first_seq + 1, 402])
+    writer = backups.writer()
+    writer.add(batch_of(messages(1, 410)))
+    refs = writer.finish()
+    with pytest.raises(KeyUnavailable):
+        writer.without(refs, late)
+    kept = list(untouched(first, late))
+    assert [ref for ref in first if ref not in kept] == [first[2]]
+    writer = SegmentWriter(backups.objects, FOLDER, kept, segment_bytes=SIZE)
+    writer.add(batch_of(messages(1, 410)))
+    again = writer.without(writer.finish(), late)
+    assert sum(ref.messages for ref in again) == 408
+    assert all(ref in again for ref in kept[:5]) and first[2] not in again
+
+
+def test_a_doubtful_deletion_stays_where_nothing_can_be_read() -> None:
+    backups = Backups(sealing=NightSealing())
+    backups.add(messages(1, 100))
+    backups.objects.sealing.sealed.clear()  # type: ignore[attr-defined]
+    refs = backups.add(messages(1, 110))
+    index = IndexState(4, 0, 0, 1, 0, 200, 0, SequenceSet([3, 104]))  # ahead of what was captured
+    end = ArchiveEnd("v1", 0, 1, 110, 110, SequenceSet(), index)
+    remove = messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, SegmentReader(backups.objects))
+    assert list(remove) == [104]

@@ -1,0 +1,165 @@
+"""`restore --if-exists replace` is killed: what backups make of the copy that it left, and what removes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness.api import connected
+from tests.harness.commands import PATIENT, command_line, environment, jsbackup
+from tests.harness.proxy import Direction, Proxy
+from tests.harness.servers import NEWEST, NatsServer
+from tests.trials.accounts import count, delete, fill, names
+
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]
+
+COUNT = 200
+SIZE = 20_000
+COPY = r"BIG-jsbackup-[0-9a-f]{8}"
+
+# Before what is sent, or after how many bytes, and whether the copy is needed then.
+POINTS: dict[str, tuple[str | int, bool]] = {
+    "the copy is half-made": (COUNT * SIZE // 2, False),
+    "the copy is whole, and has its mark": (rf"STREAM\.UPDATE\.{COPY} ", False),
+    "the copy is proved": (r"STREAM\.DELETE\.BIG ", False),
+    "the old one is gone": (r'STREAM\.RESTORE\.BIG [^\r]*\r\n\{"config', True),
+    "the new one is half-made": (COUNT * SIZE * 3 // 2, True),
+    "the new one is whole, and has its mark": (r"STREAM\.UPDATE\.BIG ", True),
+    "the new one is proved": (rf"STREAM\.DELETE\.{COPY} ", False),
+}
+
+
+def fill_big(url: str) -> None:
+    async def main() -> None:
+        async with connected(url) as nc:
+            for _ in range(COUNT):
+                await nc.publish("BIG.1", os.urandom(SIZE))
+            await nc.flush()
+
+    fill(url, "BIG", 0)
+    asyncio.run(main())
+
+
+def killed(server: NatsServer, repo: Path, point: str) -> str:
+    """A restore that replaces BIG is killed at this point; the copy that is left."""
+    where = POINTS[point][0]
+    with Proxy(server.port) as proxy:
+        wire = "v2" if isinstance(where, int) else "auto"  # of an archive v1 there is nothing before all of it is there
+        line = command_line(
+            *("restore", "latest", "BIG", "-r", repo, "-s", proxy.url, "--if-exists", "replace"),
+            *("--wire", wire, "--window", "64KiB", *PATIENT),
+        )
+        process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def kill() -> None:
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
+
+        if isinstance(where, int):
+            proxy.at(Direction.TO_SERVER, where, kill)
+        else:
+            proxy.before(where.encode(), kill)
+        assert process.wait(60) == -signal.SIGKILL
+    (copy,) = (name for name in names(server.url) if name.startswith("BIG-jsbackup-"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("version", "point"),
+    [*((NEWEST, point) for point in POINTS), ("2.10.26", "the copy is proved"), ("2.10.26", "the old one is gone")],
+)
+def test_a_copy_is_backed_up_only_where_it_is_all_that_is_left_and_goes_with_the_next_restore(
+    version: str, point: str, tmp_path: Path
+) -> None:
+    at = ("-r", tmp_path)
+    with NatsServer(version) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        fill(server.url, "OTHER", 3)
+        fill_big(server.url)
+        jsbackup("backup", *at).ok()
+        copy = killed(server, tmp_path, point)
+
+        for command in (("backup",), ("follow", "--for", "1s")):
+            made = jsbackup(*command, *at)
+            shown = jsbackup("show", made.document.get("backup") or made.document["newest"], "-r", tmp_path).document
+            streams = {stream["name"]: stream["warnings"] for stream in shown["streams"]}
+            if POINTS[point][1]:
+                assert (made.code, shown["result"]) == (3, "partial")
+                assert "interrupted restore was to replace stream BIG" in streams[copy][0]
+            else:
+                assert (made.code, shown["result"], sorted(streams)) == (0, "complete", ["BIG", "OTHER"])
+                said = made.err if command[0] == "follow" else made.document["notes"][0]
+                assert f"stream {copy} is left out" in said and "restore BIG again with --if-exists replace" in said
+
+        again = jsbackup("restore", "latest", "BIG", *at, "--if-exists", "replace").ok()
+        assert any(note.startswith(f"removed the copy {copy}") for note in again.document["streams"][0]["notes"])
+        assert sorted(names(server.url)) == ["BIG", "OTHER"] and count(server.url, "BIG") == COUNT
+        assert jsbackup("backup", *at).ok().document["notes"] == []
+
+
+def test_a_stream_that_somebody_made_meanwhile_does_not_stand_for_the_copy(tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server, NatsServer(NEWEST) as other:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        fill(server.url, "OTHER", 3)
+        fill_big(server.url)
+        jsbackup("backup", *at).ok()
+        copy = killed(server, tmp_path, "the old one is gone")
+        gone = jsbackup("backup", "BIG", *at)
+        assert gone.code == 2 and f"left its copy {copy}" in gone.document["error"]["hint"]
+        fill(server.url, "BIG", 1)
+        made = jsbackup("backup", *at)
+        assert (made.code, [one["name"] for one in made.document["streams"]]) == (3, ["BIG", copy, "OTHER"])
+        without = jsbackup("backup", "--exclude", "BIG", *at).ok().document
+        assert [one["name"] for one in without["streams"]] == ["OTHER"]
+        # It is no stream of its own to anybody else.
+        cloned = jsbackup("clone", "*", "-s", server.url, "--to-server", other.url, *PATIENT)
+        assert (cloned.code, sorted(names(other.url))) == (3, ["BIG", "OTHER"])
+        done = jsbackup("restore", made.document["backup"], "-s", other.url, "-r", tmp_path, "--if-exists", "replace")
+        assert done.code == 3 and [one["name"] for one in done.document["missing"]] == [copy]
+        jsbackup("restore", made.document["backup"], copy, "-s", other.url, "-r", tmp_path).ok()
+        assert count(other.url, copy) == COUNT
+        jsbackup("restore", "latest", "BIG", *at, "--if-exists", "replace").ok()
+        assert sorted(names(server.url)) == ["BIG", "OTHER"] and count(server.url, "BIG") == COUNT
+
+
+def test_what_is_restored_with_less_than_the_copy_has_does_not_remove_it(tmp_path: Path) -> None:
+    with NatsServer(NEWEST) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        fill_big(server.url)
+        jsbackup("backup", *at).ok()
+        copy = killed(server, tmp_path, "the old one is gone")
+        part = jsbackup("restore", "latest", "BIG", "--until", "9", *at).ok()
+        assert f"the copy {copy}, which an interrupted replace left, stays" in part.document["streams"][0]["notes"][0]
+        assert sorted(names(server.url)) == ["BIG", copy]
+
+
+def test_an_old_backup_of_a_copy_does_not_restore_it(tmp_path: Path) -> None:
+    """Before copies were known, backups had them as any other stream."""
+    from unittest.mock import patch
+
+    from jsbackup.cli.main import run
+    from jsbackup.engine.backup import backup as engine
+
+    with NatsServer(NEWEST) as server:
+        at = ("-s", server.url, "-r", tmp_path, *PATIENT)
+        fill(server.url, "OTHER", 3)
+        fill_big(server.url)
+        jsbackup("backup", *at).ok()
+        copy = killed(server, tmp_path, "the copy is proved")
+        with (
+            patch.object(engine, "find_copies", lambda _: []),
+            patch.object(engine, "_beside_copies", list),
+            patch("jsbackup.engine.backup.stream_backup.about_leftover", lambda _: ()),
+        ):
+            assert run(["backup", *map(str, at)]) == 0
+        delete(server.url, *names(server.url))
+        done = jsbackup("restore", "latest", *at).ok().document
+        assert done["skipped"] == [
+            {"name": copy, "reason": "is a copy by which an interrupted restore was to replace stream BIG"}
+        ]
+        assert sorted(names(server.url)) == ["BIG", "OTHER"]
