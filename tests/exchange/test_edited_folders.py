@@ -80,7 +80,7 @@ def test_a_recorded_subscription_is_imported(tmp_path: Path) -> None:
                 await nc.publish(f"cap.{number % 3}", b"%d" % number, headers={"A": "b"} if number % 2 else None)
             await nc.flush()
 
-    with NatsServer(NEWEST) as server, recording(server, "cap.>", tmp_path / "cap"):
+    with NatsServer(NEWEST) as server, recording(server, "cap.>", tmp_path / "cap", 20):
         asyncio.run(publish(server.url))
     repository: Repository = make_repository(MemoryStore())
     stream = imported(take_in(tmp_path / "cap", repository))["cap"]

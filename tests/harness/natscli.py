@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -51,20 +50,32 @@ def run_nats(*args: str | Path, url: str = "nats://127.0.0.1:1") -> str:
 
 
 @contextmanager
-def recording(server: NatsServer, subject: str, directory: Path) -> Iterator[None]:
-    """What is published meanwhile is recorded into `directory` by `nats sub --backup`."""
+def recording(server: NatsServer, subject: str, directory: Path, count: int) -> Iterator[None]:
+    """The `count` messages published meanwhile are recorded into `directory` by `nats sub --backup`."""
 
     def subscribed() -> bool:
         found = server.monitor("/subsz?subs=1").get("subscriptions_list", [])
         return any(one["subject"] == subject for one in found)
 
-    command = [_nats(), "--server", server.url, "sub", subject, "--quiet", "--backup", str(directory)]
+    command = [
+        _nats(),
+        "--server",
+        server.url,
+        "sub",
+        subject,
+        "--quiet",
+        "--backup",
+        str(directory),
+        "--count",
+        str(count),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=_alone()) as process:
         try:
             wait_until(subscribed, f"a subscription to {subject}", server)
             yield
+            process.wait(60)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.kill()
 
 
 def _alone() -> dict[str, str]:

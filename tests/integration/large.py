@@ -72,7 +72,7 @@ def backups_in(repository: Path) -> list[str]:
 
     None where there is no repository: a first backup makes it only when it has something to store.
     """
-    if not repository.exists():
+    if not (repository / "jsbackup.json").exists():
         return []
     listed: list[str] = [entry["backup"] for entry in jsbackup("list", "-r", repository).ok().document["backups"]]
     if listed:

@@ -465,8 +465,8 @@ ROWS = [
         Rule.ORIGIN_ABSENT,
         "2.12.8",
         "COPY",
-        "copies from FILE, which are neither at the target nor in this restore",
-        "Restore these streams as well, or create them: it waits for them.",
+        "copies from FILE, neither at the target nor in this restore",
+        "Restore what it copies from as well, or create it: the copy waits for it.",
     ),
     Row(
         Rule.ORIGIN_ELSEWHERE,
@@ -660,7 +660,7 @@ ROWS = [
         Rule.COPIES_UNMAPPED,
         "2.12.8",
         "COPY --map-subject file.>=>elif.>",
-        "goes on copying from FILE, where subjects are not mapped",
+        "continues copying from FILE, where subjects are not mapped",
         "Restore FILE as well, so that it is mapped too.",
     ),
     Row(

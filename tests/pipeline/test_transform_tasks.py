@@ -78,7 +78,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         place: RepositoryRef,
         found: Mapping[str, Sequence[SegmentRef]],
         keeping: Reshape,
-        _progress: object,
+        **_: object,
     ) -> dict[str, pa.Array]:
         kept: dict[str, pa.Array] = {}
         for name, refs in found.items():

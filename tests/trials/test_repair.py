@@ -156,7 +156,7 @@ def test_repair_brings_back_the_right_bytes_from_a_copy_or_the_server(
     assert typed("copy", "--to-repo", second, "-r", repo).code == 0
     assert typed("repair", "-r", repo).code == 2
     nothing = typed("repair", "--from", second, "-r", repo)
-    assert nothing.code == 0 and "nothing is missing" in nothing.out
+    assert nothing.code == 0 and "nothing is known to be missing" in nothing.out
 
     for source in (("--from", second), ("-s", server.url)):
         first, other, *_ = stored = segments(repo)

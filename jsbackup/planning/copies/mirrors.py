@@ -55,8 +55,8 @@ def about_origins(action: Action, brought: Collection[str], there: Configs, targ
         yield Finding(
             name,
             Rule.ORIGIN_ABSENT,
-            f"copies from {', '.join(absent)}, which are neither at the target nor in this restore",
-            "Restore these streams as well, or create them: it waits for them.",
+            f"copies from {', '.join(absent)}, neither at the target nor in this restore",
+            "Restore what it copies from as well, or create it: the copy waits for it.",
         )
     for upstream in upstreams:
         if isinstance(external := upstream.get("external"), dict):

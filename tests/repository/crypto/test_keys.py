@@ -376,7 +376,7 @@ def test_an_exchanged_descriptor_is_not_believed(store: MemoryStore, lie: str) -
             Repository.open(store, keys)
         assert caught.value.exit_code == (2 if shown.recipient is None and keys.reads else 14)
     if lie == "signed only":
-        with pytest.raises(IntegrityError, match="has been replaced"):
+        with pytest.raises(IntegrityError, match="has been exchanged"):
             Repository.open(store, pinned)
 
 
@@ -451,7 +451,7 @@ def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemorySt
     large = b"x" * 100_000
     store.put(layout.writer_key("b" * 64), large)
     Repository.open(store, GivenKeys(writer=new)).commit(LEAF)
-    with pytest.raises(KeyUnavailable, match="has been replaced"):
+    with pytest.raises(KeyUnavailable, match="has been exchanged"):
         Repository.open(store, of_writer(founding)).commit(replace(LEAF, id=SECOND))
     assert {info.key for info in store.list(layout.WRITERS)} > kept
     for number in range(5000):
