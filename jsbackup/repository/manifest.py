@@ -21,6 +21,7 @@ from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
 
 __all__ = [
     "EMPTIED",
+    "AnyRef",
     "ArchiveFormat",
     "Captured",
     "ConsumerBackup",
@@ -127,6 +128,9 @@ class SegmentRef:
         return self.messages == self.last_seq - self.first_seq + 1
 
 
+AnyRef = SegmentRef | ObjectRef | OpaqueRef
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerBackup:
     """A consumer. `state` is None if only the config is known; `reason` says what is not exact ("" if nothing).
@@ -204,6 +208,12 @@ class StreamBackup:
     copied: tuple[CopiedFrom, ...] = ()
     state_extra: Extra = field(default_factory=dict)
     extra: Extra = field(default_factory=dict)
+
+    @property
+    def refs(self) -> tuple[AnyRef, ...]:
+        """All stored objects that it needs."""
+        pending = (consumer.pending for consumer in self.consumers if consumer.pending is not None)
+        return (*self.segments, *self.opaque, *pending)
 
     @property
     def emptied(self) -> str:
@@ -318,7 +328,4 @@ def total_of(segments: Iterable[SegmentRef]) -> Totals:
 
 def objects_named(manifest: Manifest) -> Iterator[str]:
     """The keys of everything that a backup needs beside its manifest."""
-    for stream in manifest.streams:
-        yield from (ref.key for ref in stream.segments)
-        yield from (ref.key for ref in stream.opaque)
-        yield from (consumer.pending.key for consumer in stream.consumers if consumer.pending is not None)
+    return (ref.key for stream in manifest.streams for ref in stream.refs)

@@ -285,9 +285,7 @@ def _stream(fields: DocumentFields) -> StreamBackup:
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )
-    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
-    refs: tuple[SegmentRef | OpaqueRef | ObjectRef, ...] = (*stream.segments, *stream.opaque, *pending)
-    if len({ref.key.rpartition("/")[0] for ref in refs}) > 1:
+    if len({ref.key.rpartition("/")[0] for ref in stream.refs}) > 1:
         fields.wrong("segments", "with all other objects of the stream in one folder")
     return stream
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from jsbackup.repository.manifest import ObjectRef, OpaqueRef, SegmentRef
+from jsbackup.repository.manifest import AnyRef, OpaqueRef, SegmentRef
 
-__all__ = ["ID_BYTES", "AnyRef", "id_of"]
-
-AnyRef = SegmentRef | ObjectRef | OpaqueRef
+__all__ = ["ID_BYTES", "id_of"]
 
 # Of SHA-256: of a million objects no two are likely to share them.
 ID_BYTES = 12

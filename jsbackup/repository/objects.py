@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
+from jsbackup.repository.manifest import AnyRef
 from jsbackup.repository.memory_budget import Room
-from jsbackup.repository.object_id import AnyRef, id_of
+from jsbackup.repository.object_id import id_of
 from jsbackup.stores.base import Data, LateStore, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]

@@ -221,4 +221,4 @@ def test_status_tells_of_damage_that_others_found_and_of_objects_that_are_gone(
     for path in segments(repo):
         path.unlink()
     status = typed("status", "-r", repo)
-    assert status.code == 17 and "1 object is missing, or not of the size that was stored" in status.out
+    assert status.code == 17 and "1 stored object is missing, or not of the size that was stored" in status.out

@@ -126,7 +126,7 @@ def copy(
     A backup that cannot be copied does not stop the others: the exit code is 3 then, and the output names it.
     """
     from jsbackup.repository import layout
-    from jsbackup.repository.checks.evidence import find_gaps
+    from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.write.copying import UncopiedBackup, copy_backups
 
     start_log(shared)
@@ -142,7 +142,7 @@ def copy(
     ):
         report = copy_backups(source, target, chosen, lease, progress=progress, jobs=jobs)
         if not backups:
-            gaps = [gap for gap in find_gaps(source.documents, wanted=()) if gap.backup and gap.backup not in known]
+            gaps = [gap for gap in find_missing(source.documents) if gap.backup not in known]
             missing = (UncopiedBackup(gap.backup, IntegrityError(gap.problem)) for gap in gaps)
             report = replace(report, failed=(*report.failed, *missing))
     return _tell(shared, target, report)

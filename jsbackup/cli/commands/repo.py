@@ -165,7 +165,7 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     One that cannot be read or is missing is named, whatever was asked for: what it holds is not known.
     """
     from jsbackup.engine.check.health_rules import span
-    from jsbackup.repository.checks.evidence import find_gaps
+    from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.keep.holds import held_backups
     from jsbackup.repository.read.sources import counts
 
@@ -179,7 +179,7 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
     wanted = [one for one in inventory.summaries if counts(one, rules, globs)][-(last or 0) :]
     rows = [_summary_json(summary, now_ns) | {"held": summary.id in held} for summary in wanted]
     damaged = [one.error for one in inventory.unreadable]
-    removed = [gap for gap in find_gaps(repository.documents) if gap.backup] if inventory.gaps else []
+    removed = find_missing(repository.documents) if inventory.gaps else []
     damaged += [IntegrityError(f"manifest {gap.key}: {gap.problem}") for gap in removed]
     output = shared.output
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
+from jsbackup.repository.checks.manifest_chain import how_to_settle
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import Result
@@ -112,22 +113,20 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.UNREADABLE,
             gap.backup,
             f"backup {gap.backup}: {gap.problem}",
-            "Restore its manifest from a copy, or remove the backup with 'jsbackup forget'.",
+            how_to_settle(gap.backup),
         )
     for lossy, count in sorted(status.lost.items()):
-        noun = "object is" if count == 1 else "objects are"
         yield Breach(
             BreachRule.DAMAGED,
             lossy,
-            f"backup {lossy}: {count:,} {noun} missing, or not of the size that was stored",
+            f"backup {lossy}: {_objects(count)} missing, or not of the size that was stored",
             "Run 'jsbackup verify', and 'jsbackup repair'.",
         )
     if status.damaged:
-        noun = "object is" if status.damaged == 1 else "objects are"
         yield Breach(
             BreachRule.DAMAGED,
             "",
-            f"{status.damaged:,} stored {noun} known to be damaged",
+            f"{_objects(status.damaged)} known to be damaged",
             "Run 'jsbackup repair', or forget the backups that 'jsbackup verify' names, and run it again.",
         )
     for backup in status.ahead:
@@ -347,6 +346,10 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
 def _age(moment: str, status: RepositoryStatus) -> float:
     """Seconds."""
     return (status.now_ns - parse_time(moment)) / 1e9
+
+
+def _objects(count: int) -> str:
+    return f"{count:,} stored object is" if count == 1 else f"{count:,} stored objects are"
 
 
 def _some(names: Collection[str]) -> str:

@@ -15,7 +15,7 @@ not cover, on purpose or not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +24,7 @@ from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, Store
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.damaged import read_damaged
-from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
@@ -32,7 +32,7 @@ from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
-from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import AnyRef, ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
@@ -187,8 +187,8 @@ def take_status(
     ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
-    wanted = {backup: _objects_of(manifest) for backup, manifest in manifests.items() if manifest is not None}
-    stored = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}, wanted)
+    needed = {ref.key for manifest in manifests.values() if manifest is not None for ref in _refs_of(manifest)}
+    stored, sizes = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}, needed)
     return RepositoryStatus(
         now_ns=now_ns,
         existing=frozenset(ids),
@@ -201,8 +201,8 @@ def take_status(
         stored=stored,
         work=tuple(_work(repository, lease, now_ns) for lease in leases[:_MOST_LEASES]),
         warnings=inventory.warnings,
-        removed=tuple(find_gaps(repository.documents)) if inventory.gaps else (),
-        lost=_lost(repository, wanted),
+        removed=tuple(find_missing(repository.documents)) if inventory.gaps else (),
+        lost=_lost(repository, manifests, sizes),
         damaged=len(read_damaged(repository.documents)),
     )
 
@@ -313,36 +313,36 @@ def _covers(other: BackupSeries, line: BackupSeries) -> bool:
 # --- the rest ---
 
 
-def _objects_of(manifest: Manifest) -> dict[str, int]:
-    """The keys of what it names, with the sizes."""
-    return {
-        ref.key: ref.size
-        for stream in manifest.streams
-        for ref in (*stream.segments, *stream.opaque, *(one.pending for one in stream.consumers))
-        if ref is not None
+def _refs_of(manifest: Manifest) -> Iterator[AnyRef]:
+    return (ref for stream in manifest.streams for ref in stream.refs)
+
+
+def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[str, int]) -> dict[str, int]:
+    """How many objects are not there in their size, of backups that were not forgotten meanwhile."""
+    lost = {
+        backup: sum(sizes.get(ref.key) != ref.size for ref in _refs_of(manifest))
+        for backup, manifest in manifests.items()
+        if manifest is not None
     }
+    return {backup: count for backup, count in lost.items() if count and _manifest(repository, backup) is not None}
 
 
-def _lost(repository: Repository, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """How many objects were not found, of backups that were not forgotten meanwhile."""
-    lost = {backup: len(objects) for backup, objects in wanted.items() if objects}
-    return {backup: count for backup, count in lost.items() if _manifest(repository, backup) is not None}
-
-
-def _stored(repository: Repository, live_runs: Collection[str], wanted: Mapping[str, dict[str, int]]) -> StoredTotals:
-    """Also takes out of `wanted`, by backup, what is there in its size."""
+def _stored(
+    repository: Repository, live_runs: Collection[str], needed: Collection[str]
+) -> tuple[StoredTotals, dict[str, int]]:
+    """What is there, and the sizes of those of the `needed` keys that are."""
     marks = _marks(repository)
+    sizes: dict[str, int] = {}
     objects = size = unused = unused_size = 0
     for info in repository.store.list(layout.SEGMENTS):
         objects, size = objects + 1, size + info.size
-        for expected in wanted.values():
-            if expected.get(info.key) == info.size:
-                del expected[info.key]
+        if info.key in needed:
+            sizes[info.key] = info.size
         if info.key in marks.seen_ns:
             unused, unused_size = unused + 1, unused_size + info.size
     receipts = (layout.parse_receipt_key(info.key) for info in repository.documents.list(layout.RECEIPTS))
     runs = {key.run for key in receipts if key is not None} - set(live_runs)
-    return StoredTotals(objects, size, unused, unused_size, len(runs))
+    return StoredTotals(objects, size, unused, unused_size, len(runs)), sizes
 
 
 def _marks(repository: Repository) -> Marks:

@@ -11,7 +11,7 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tasks.tasks import pack_tasks, run_tasks
 from jsbackup.progress import Progress
 from jsbackup.repository.checks.verify import Level, ObjectFlaw, check_object, weight_of
-from jsbackup.repository.object_id import AnyRef
+from jsbackup.repository.manifest import AnyRef
 
 __all__ = ["SparkChecker"]
 

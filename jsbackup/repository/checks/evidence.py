@@ -15,7 +15,7 @@ from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import read_catalogs
 from jsbackup.repository.manifest_json import decode_manifest
 
-__all__ = ["find_gaps"]
+__all__ = ["find_gaps", "find_missing"]
 
 # Each holds one manifest, and mostly waits for the store.
 _THREADS = 8
@@ -36,6 +36,11 @@ def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expec
     # Manifests come and go between one look and the next, but not the same one twice.
     again = check_chain(_gather(documents, wanted), expect)
     return [gap for gap in again if gap.backup in {first.backup for first in found}]
+
+
+def find_missing(documents: Documents) -> list[Gap]:
+    """The backups whose manifests somebody has taken away or exchanged, oldest first; raises as `find_gaps`."""
+    return [gap for gap in find_gaps(documents, wanted=()) if gap.backup]
 
 
 def _gather(documents: Documents, wanted: Collection[str] | None) -> Evidence:

@@ -25,7 +25,7 @@ from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry
 
-__all__ = ["Evidence", "Gap", "check_chain", "check_links", "refuse_gaps"]
+__all__ = ["Evidence", "Gap", "check_chain", "check_links", "how_to_settle", "refuse_gaps"]
 
 # A hint is to be read: whoever has lost more runs the command again.
 _MOST_NAMED = 20
@@ -69,14 +69,18 @@ def check_links(evidence: Evidence) -> list[Gap]:
     return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
 
 
+def how_to_settle(backups: str) -> str:
+    """What to do where a manifest was removed or exchanged: a hint. `backups` are ids."""
+    return f"Restore its manifest from a copy of the repository, or remove the backup with 'jsbackup forget {backups}'."
+
+
 def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
     """What to raise where backups were removed or exchanged, by whoever deletes data or evidence."""
     first, named = gaps[0], " ".join(gap.backup for gap in gaps[:_MOST_NAMED])
     more = f" ({len(gaps)} such backups)" if len(gaps) > 1 else ""
     return IntegrityError(
         f"backup {first.backup}: {first.problem}{more}",
-        hint="Nothing was deleted. Restore its manifest from a copy, or remove the backup with "
-        f"'jsbackup forget {named}'.",
+        hint=f"Nothing was deleted. {how_to_settle(named)}",
     )
 
 

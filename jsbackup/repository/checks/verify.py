@@ -26,8 +26,8 @@ from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, Store
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest, OpaqueRef, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.object_id import AnyRef, id_of
+from jsbackup.repository.manifest import AnyRef, Manifest, OpaqueRef, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.object_id import id_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.pending_acks import decode_pending
@@ -309,9 +309,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
-    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
-    refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
-    return {id_of(ref): ref for ref in refs}
+    return {id_of(ref): ref for ref in stream.refs}
 
 
 def weight_of(ref: AnyRef) -> tuple[int, int]:

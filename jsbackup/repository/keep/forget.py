@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from jsbackup.errors import JsBackupError, ObjectLocked, StoreError, UsageError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.inventory import UnreadableBackup, newest_catalog, settle_catalog, write_catalog
 from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.holds import Hold, find_hold, held_backups, is_held
@@ -78,7 +78,7 @@ def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
     there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
     named = set(backups)
     if not named <= set(there):  # one that nothing but its follower witnesses can be given up, too
-        there = sorted({*there, *(gap.backup for gap in find_gaps(repository.documents, wanted=()) if gap.backup)})
+        there = sorted({*there, *(gap.backup for gap in find_missing(repository.documents))})
     for backup in sorted(named.difference(there)):
         raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
     for backup in sorted(named & held_backups(repository)):

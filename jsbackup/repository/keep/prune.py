@@ -30,7 +30,7 @@ from functools import partial
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import refuse_gaps
 from jsbackup.repository.keep.leases import Lease, Mode, list_leases
 from jsbackup.repository.keep.unused_objects import delete_marks, put_marks, read_marks
@@ -239,7 +239,7 @@ def _read(repository: Repository, backup: str) -> list[str] | None:
 
 def _refuse_gaps(repository: Repository) -> None:
     """What a backup named that somebody has taken away is all that is left of it."""
-    if gaps := [gap for gap in find_gaps(repository.documents, wanted=()) if gap.backup]:
+    if gaps := find_missing(repository.documents):
         raise refuse_gaps(gaps)
 
 

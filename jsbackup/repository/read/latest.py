@@ -28,6 +28,9 @@ from itertools import pairwise
 from typing import Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, UsageError
+from jsbackup.repository.checks.evidence import find_missing
+from jsbackup.repository.checks.manifest_chain import how_to_settle
+from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.manifest import Manifest, Result, Source
@@ -52,6 +55,8 @@ _GONE_NS = 31 * 24 * 3600 * 10**9
 class _Reader(Protocol):
     """A repository."""
 
+    @property
+    def documents(self) -> Documents: ...
     def backups(self) -> list[str]: ...
     def inventory(self) -> Inventory: ...
     def manifest(self, backup: str) -> Manifest: ...
@@ -221,15 +226,14 @@ def _refuse_removed(repository: _Reader, inventory: Inventory, chosen: str = "")
     if not newer:
         return
     # Looked at again: one that is committed or forgotten at this moment seems to be missing.
-    again = repository.inventory()
-    missing = [gap for gap in again.gaps if gap.backup in newer and gap.backup not in repository.backups()]
+    there = repository.backups()
+    missing = [gap for gap in find_missing(repository.documents) if gap.backup in newer and gap.backup not in there]
     if missing:
         gap = missing[-1]
         use = f" To use {chosen}, the newest that is there, give its id." if chosen else ""
         raise IntegrityError(
             f"the manifest of backup {gap.backup}, which is newer, is missing: {gap.problem}",
-            hint="Restore it from a copy of the repository, or remove the backup with "
-            f"'jsbackup forget {gap.backup}'.{use}",
+            hint=how_to_settle(gap.backup) + use,
         )
 
 

@@ -24,12 +24,19 @@ from jsbackup.errors import DigestMismatch, ObjectExists, ObjectNotFound
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, ObjectRef, OpaqueRef, SegmentRef, StreamBackup
+from jsbackup.repository.manifest import (
+    AnyRef,
+    ConsumerBackup,
+    Manifest,
+    ObjectRef,
+    OpaqueRef,
+    SegmentRef,
+    StreamBackup,
+)
 from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
 
 __all__ = ["Carrier", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
 
-AnyRef = SegmentRef | ObjectRef | OpaqueRef
 _Ref = TypeVar("_Ref", SegmentRef, ObjectRef, OpaqueRef)
 
 # How much of the end of an object is compared: some hundred row groups have their places there.
@@ -92,13 +99,11 @@ class Verbatim:
         self._progress = progress
         self._jobs = jobs
         self._replica = replica
-        self._vouched = {
-            ref.key: ref.sha256 for stream in (before.streams if before else ()) for ref in _refs_of(stream)
-        }
+        self._vouched = {ref.key: ref.sha256 for stream in (before.streams if before else ()) for ref in stream.refs}
         self._known: Mapping[str, StoredObject] = {}
 
     def carry(self, manifest: Manifest) -> Manifest:
-        refs = {ref.key: ref for stream in manifest.streams for ref in _refs_of(stream)}
+        refs = {ref.key: ref for stream in manifest.streams for ref in stream.refs}
         stored = {key: self._known[key] for key in refs if key in self._known}
         folders: dict[str, list[AnyRef]] = {}
         for key, ref in refs.items():
@@ -179,12 +184,12 @@ class Resealing:
         self._progress = progress
         self._jobs = jobs
         # By the key that an object has at first, also if it is a replacement.
-        refs = [ref for stream in (before.streams if before else ()) for ref in _refs_of(stream)]
+        refs = [ref for stream in (before.streams if before else ()) for ref in stream.refs]
         refs = [ref for ref in refs if not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:
-        places = [(self._folder(stream), ref) for stream in manifest.streams for ref in _refs_of(stream)]
+        places = [(self._folder(stream), ref) for stream in manifest.streams for ref in stream.refs]
         refs = [ref for _, ref in places]
         brought: dict[str, StoredObject] = {}
         known: dict[str, StoredObject] = {}
@@ -224,12 +229,6 @@ class Resealing:
             return known is not None and self._target.store.head(known.key).size == known.size
         except ObjectNotFound:
             return False
-
-
-def _refs_of(stream: StreamBackup) -> Iterator[AnyRef]:
-    yield from stream.segments
-    yield from stream.opaque
-    yield from (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
 
 
 def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObject]) -> StreamBackup:

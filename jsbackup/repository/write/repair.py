@@ -11,7 +11,7 @@ backups use them, and the backup stays damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,8 +21,7 @@ from jsbackup.progress import Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier
-from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
-from jsbackup.repository.object_id import AnyRef
+from jsbackup.repository.manifest import AnyRef, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects, sha256_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -80,7 +79,7 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
         except (IntegrityError, UnsupportedError) as error:
             beyond[key, error.message] = None
             continue
-        refs = {ref.key: (stream, ref) for stream, ref in _refs_of(manifest)}
+        refs = {ref.key: (stream, ref) for stream in manifest.streams for ref in stream.refs}
         for problem in verifier.check(manifest):
             if problem.kind is ProblemKind.INCONSISTENT or problem.key not in refs:
                 beyond[problem.key, problem.problem] = None
@@ -90,13 +89,6 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
             named_by = (*(before.backups if before else ()), backup)
             found[ref.key, ref.sha256] = Broken(ref, stream, problem.problem, named_by)
     return Found(tuple(found.values()), tuple(beyond))
-
-
-def _refs_of(manifest: Manifest) -> Iterator[tuple[StreamBackup, AnyRef]]:
-    for stream in manifest.streams:
-        pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
-        refs: list[AnyRef] = [*stream.segments, *stream.opaque, *pending]
-        yield from ((stream, ref) for ref in refs)
 
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
