@@ -17,21 +17,21 @@ from jsbackup import errors
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from jsbackup.api.backing_up import backup, backup_async
     from jsbackup.api.connecting import connection
     from jsbackup.api.opening import open
-    from jsbackup.api.running import (
+    from jsbackup.api.restoring import (
         PlannedRestore,
         PlannedTarget,
         RestoreOutcome,
         StreamOutcome,
-        backup,
-        backup_async,
         plan,
         plan_async,
         restore,
         restore_async,
     )
-    from jsbackup.api.stored import Backup, BackupRepository, Consumer, Stream
+    from jsbackup.api.stored import Backup, BackupRepository
+    from jsbackup.api.streams import Consumer, Stream
     from jsbackup.api.telling import StreamProgress
     from jsbackup.config import Connection
     from jsbackup.planning.rules import Finding
@@ -64,14 +64,16 @@ __all__ = [
 _HOMES = {
     "jsbackup.api.connecting": ["connection"],
     "jsbackup.api.opening": ["open"],
-    "jsbackup.api.running": [
+    "jsbackup.api.backing_up": ["backup", "backup_async"],
+    "jsbackup.api.restoring": [
         "PlannedRestore",
         "PlannedTarget",
         "RestoreOutcome",
         "StreamOutcome",
-        *(name + twin for name in ("backup", "plan", "restore") for twin in ("", "_async")),
+        *("plan", "plan_async", "restore", "restore_async"),
     ],
-    "jsbackup.api.stored": ["Backup", "BackupRepository", "Consumer", "Stream"],
+    "jsbackup.api.stored": ["Backup", "BackupRepository"],
+    "jsbackup.api.streams": ["Consumer", "Stream"],
     "jsbackup.api.telling": ["StreamProgress"],
     "jsbackup.config": ["Connection"],
     "jsbackup.planning.rules": ["Finding"],

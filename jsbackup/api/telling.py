@@ -1,4 +1,4 @@
-"""Progress by a callback."""
+"""What a caller is told meanwhile: progress by a callback, and that a lock is waited for in the log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from jsbackup.errors import RepositoryLocked
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["OnProgress", "StreamProgress", "progress_to"]
+__all__ = ["OnProgress", "StreamProgress", "note_waiting", "progress_to"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,10 @@ class StreamProgress:
 OnProgress: TypeAlias = Callable[[StreamProgress], object]
 """Called from other threads, never by two at once. It should be quick: the work waits for it. If it raises, that is
 logged, and it is called no more."""
+
+
+def note_waiting(error: RepositoryLocked) -> None:
+    _log.warning("%s; waiting for it", error.message)
 
 
 def progress_to(callback: OnProgress | None) -> Progress:

@@ -1,55 +1,47 @@
-"""Backups, restores and plans, as the command line runs them: two functions each, one of which is awaited."""
+"""Restores and plans, as the command line runs them: two functions each, one of which is awaited."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
-from json import dumps
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Unpack
 
+from jsbackup.api.arguments import (
+    LOCK_TIMEOUT_SECONDS,
+    checked_jobs,
+    not_opened,
+)
 from jsbackup.api.connecting import AnyServer, connection_to
-from jsbackup.api.stored import Backup, BackupRepository, Moment, as_texts, moment_text
-from jsbackup.api.telling import OnProgress, progress_to
+from jsbackup.api.restore_arguments import RestoreArguments, typed_arguments
+from jsbackup.api.stored import Backup, BackupRepository
+from jsbackup.api.telling import OnProgress, note_waiting, progress_to
 from jsbackup.api.worker import Work, Worker, twins
-from jsbackup.config import parse_glob
-from jsbackup.engine.backup.backup import run_backup
-from jsbackup.engine.backup.lease_renewal import hold_lease, hold_to_read, lease_terms
-from jsbackup.engine.backup.options import BackupOptions
-from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.read.increment import Incremental
+from jsbackup.engine.backup.lease_renewal import hold_to_read
 from jsbackup.engine.restore.preview import preview_restore
 from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.errors import IncompleteError, JsBackupError, RepositoryLocked, UsageError
+from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.failure import all_failed
-from jsbackup.planning.model import Action, Consumers, IfExists, RestorePlan, SendAs
+from jsbackup.planning.model import Action, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, Result, Source
+from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.read.latest import Choice, Wanted, about_named
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.locking import LockRequest
-from jsbackup.stores.base import LockMode
-from jsbackup.transforms.mask import Unmaskable
 
 __all__ = [
     "PlannedRestore",
     "PlannedTarget",
-    "RestoreArguments",
     "RestoreOutcome",
     "StreamOutcome",
-    "backup",
-    "backup_async",
     "plan",
     "plan_async",
     "restore",
@@ -57,178 +49,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-# As on the command line: it outlasts the lease of a command that was killed.
-_LOCK_TIMEOUT_SECONDS = 660.0
-
-E = TypeVar("E", bound=StrEnum)
-
-
-# --- backup ---
-
-
-def _backup(
-    server: AnyServer,
-    repository: BackupRepository,
-    *,
-    streams: str | Sequence[str] = (),
-    exclude: str | Sequence[str] = (),
-    tags: Mapping[str, str] | None = None,
-    consumers: bool = True,
-    config_only: bool = False,
-    check: bool = False,
-    incremental: Literal["auto", "always", "never"] = "auto",
-    lock_until: datetime | timedelta | None = None,
-    lock_mode: Literal["governance", "compliance"] = "governance",
-    allow_empty: bool = False,
-    jobs: int = 4,
-    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
-    progress: OnProgress | None = None,
-) -> Work[Backup]:
-    """Back streams up, as `jsbackup backup` does, and return the backup.
-
-    `server` is a URL, or the result of `jsbackup.connection`. `streams` and `exclude` are names or patterns; without
-    `streams`, all of the account. `jobs` streams are read at the same time. The other arguments are the options of the
-    command. `progress` is called with a `StreamProgress`, from other threads. Warnings go to the log.
-
-    Interrupted (by Ctrl-C, or by cancelling the task), it leaves no backup (at its very end, a whole one), and raises
-    what interrupted it.
-
-    Raises:
-        UsageError: an argument is wrong, or no stream has such a name.
-        IncompleteError: the backup was made, and is partial; `result` is the backup.
-        NatsError: the server cannot be asked, or all streams failed because of it.
-        RepositoryLocked: another command, such as a prune, has locked the repository.
-        KeyUnavailable: the repository is encrypted or signed, and the writer key was not given.
-        StoreError: it cannot be stored.
-    """
-    if not isinstance(repository, BackupRepository):
-        raise _not_opened("repository", repository)
-    connection = connection_to(server)
-    options = BackupOptions(
-        streams=tuple(map(parse_glob, as_texts(streams))),
-        exclude=tuple(map(parse_glob, as_texts(exclude))),
-        tags=_checked_tags(tags or {}),
-        allow_empty=allow_empty,
-        consumers=consumers,
-        config_only=config_only,
-        check=check,
-        incremental=_one_of("incremental", Incremental, incremental),
-        lock=_lock_request(lock_until, _one_of("lock_mode", LockMode, lock_mode)),
-        jobs=_jobs(jobs),
-    )
-    watcher = progress_to(progress)
-
-    def work(worker: Worker) -> Backup:
-        opened = repository._opened()
-        opened.documents.ensure_writable()
-        with hold_lease(
-            opened.store,
-            lease_terms("backup"),
-            wait_seconds=lock_timeout_seconds,
-            waiting=_waiting,
-            sleep=worker.sleep,
-        ) as lease:
-            report = worker.complete(run_backup(BackupRun(connection, opened, options, watcher), lease))
-        for note in report.notes:
-            _log.warning("%s", note)
-        if not report.streams and not report.failures:
-            _log.warning("no stream was backed up: there are none, or all are left out")
-        manifest = report.manifest
-        if manifest is None:
-            raise all_failed([failure.error for failure in report.failures])
-        made = Backup(repository, manifest.id, manifest=manifest)
-        if manifest.result is not Result.COMPLETE:
-            reasons = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
-            reasons += [
-                f"stream {one.stream.name}: {', '.join(one.stream.warnings) or 'something of it is missing'}"
-                for one in report.streams
-                if one.incomplete
-            ]
-            raise IncompleteError(f"backup {manifest.id} is partial: {'; '.join(reasons)}", result=made)
-        return made
-
-    return work
-
-
-backup, backup_async = twins(_backup)
-
-
-def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    for key, value in tags.items():
-        if not (isinstance(key, str) and isinstance(value, str) and key and "=" not in key):
-            raise UsageError(f"tags: not a tag: {key!r}: {value!r}", hint="Keys and values are texts.")
-    return dict(tags)
-
-
-def _lock_request(until: datetime | timedelta | None, mode: LockMode) -> LockRequest | None:
-    if until is None:
-        return None
-    if isinstance(until, timedelta):
-        return LockRequest(mode, for_seconds=until.total_seconds())
-    if until.utcoffset() is None:
-        raise UsageError("lock_until: a time without a zone")
-    return LockRequest(mode, until_seconds=until.timestamp())
-
-
-# --- restore and plan ---
-
-
-class RestoreArguments(TypedDict, total=False):
-    """What says which streams to restore, and how: the options of `jsbackup restore`, by their names."""
-
-    streams: str | Sequence[str]
-    exclude: str | Sequence[str]
-    if_exists: Literal["fail", "skip", "replace"]
-    replace_with_part: bool
-    replicas: int | None
-    storage: Literal["file", "memory"] | None
-    placement_cluster: str | None
-    placement_tags: str | Sequence[str]
-    config: Mapping[str, Any]
-    consumers: Literal["all", "config", "none"]
-    wire: Literal["auto", "v1", "v2"]
-    adapt: bool
-    resume_sources: bool
-    rename: Mapping[str, str]
-    rename_prefix: str | None
-    map_subject: str | Sequence[str]
-    since: Moment | None
-    until: Moment | None
-    subject: str | Sequence[str]
-    mask: str | Sequence[str]
-    unmaskable: Literal["refuse", "drop", "keep"]
-    mask_may_miss: bool
-    pattern_may_miss: bool
-    allow_empty: bool
-
-
-_NOTHING_SAID: RestoreArguments = {
-    "streams": (),
-    "exclude": (),
-    "if_exists": "fail",
-    "replace_with_part": False,
-    "replicas": None,
-    "storage": None,
-    "placement_cluster": None,
-    "placement_tags": (),
-    "config": {},
-    "consumers": "all",
-    "wire": "auto",
-    "adapt": False,
-    "resume_sources": False,
-    "rename": {},
-    "rename_prefix": None,
-    "map_subject": (),
-    "since": None,
-    "until": None,
-    "subject": (),
-    "mask": (),
-    "unmaskable": "refuse",
-    "mask_may_miss": False,
-    "pattern_may_miss": False,
-    "allow_empty": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +135,7 @@ def _restore(
     window_bytes: int | None = None,
     mask_key: bytes = b"",
     jobs: int = 4,
-    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     progress: OnProgress | None = None,
     **how: Unpack[RestoreArguments],
 ) -> Work[RestoreOutcome]:
@@ -347,10 +167,10 @@ def _restore(
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
-    connection, options = connection_to(server), restore_options(_typed("restore", how))
+    connection, options = connection_to(server), restore_options(typed_arguments("restore", how))
     options.reshape.masks.check_secret(mask_key)
     settings = RestoreSettings(
-        jobs=_jobs(jobs), window_bytes=window_bytes, verify=verify, partial=partial, mask_secret=mask_key
+        jobs=checked_jobs(jobs), window_bytes=window_bytes, verify=verify, partial=partial, mask_secret=mask_key
     )
     watcher = progress_to(progress)
 
@@ -360,7 +180,7 @@ def _restore(
             opened,
             "restore",
             wait_seconds=lock_timeout_seconds,
-            waiting=_waiting,
+            waiting=note_waiting,
             note=_log.warning,
             sleep=worker.sleep,
         ):
@@ -385,7 +205,7 @@ def _plan(
     server: AnyServer,
     *,
     mask_key: bytes = b"",
-    lock_timeout_seconds: float = _LOCK_TIMEOUT_SECONDS,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     **how: Unpack[RestoreArguments],
 ) -> Work[PlannedRestore]:
     """Say what `restore` would do with the same arguments, and what blocks it. Nothing is changed.
@@ -397,14 +217,19 @@ def _plan(
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
-    connection, options = connection_to(server), restore_options(_typed("plan", how))
+    connection, options = connection_to(server), restore_options(typed_arguments("plan", how))
     if mask_key:
         options.reshape.masks.check_secret(mask_key)
 
     def work(worker: Worker) -> PlannedRestore:
         opened = repository._opened()
         with hold_to_read(
-            opened, "plan", wait_seconds=lock_timeout_seconds, waiting=_waiting, note=_log.warning, sleep=worker.sleep
+            opened,
+            "plan",
+            wait_seconds=lock_timeout_seconds,
+            waiting=note_waiting,
+            note=_log.warning,
+            sleep=worker.sleep,
         ):
             search = _Search(opened, source, Wanted(options.streams, options.exclude))
             preview = worker.complete(preview_restore(connection, opened, search, options, now_ns=time.time_ns))
@@ -455,12 +280,8 @@ class _Search:
 
 def _repository_of(source: Backup | BackupRepository) -> BackupRepository:
     if not isinstance(source, Backup | BackupRepository):
-        raise _not_opened("source", source)
+        raise not_opened("source", source)
     return source.repository if isinstance(source, Backup) else source
-
-
-def _not_opened(name: str, given: object) -> TypeError:
-    return TypeError(f"{name}: not a {type(given).__name__}, but the result of jsbackup.open")
 
 
 def _outcome(repository: BackupRepository, search: _Search, report: RestoreReport) -> RestoreOutcome:
@@ -513,48 +334,3 @@ def _lacking(report: RestoreReport) -> list[str]:
         found += [f"stream {stream.name} lacks {lost} messages that are lost"] if lost else []
         found += [f"stream {stream.name}: {', '.join(stream.notes)}"] if stream.incomplete and not lost else []
     return found
-
-
-# --- arguments ---
-
-
-def _typed(called: str, how: RestoreArguments) -> dict[str, Any]:
-    """As they are typed on the command line. Raises UsageError; TypeError for a name that there is not."""
-    if unknown := sorted(how.keys() - _NOTHING_SAID.keys()):
-        raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
-    said: RestoreArguments = {**_NOTHING_SAID, **how}
-    if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:
-        raise UsageError(f"replicas: {said['replicas']} is not in the range 1 to 5")
-    if said["storage"] not in (None, "file", "memory"):
-        raise UsageError(f"storage: {said['storage']!r} is not one of file, memory")
-    _one_of("if_exists", IfExists, said["if_exists"])
-    _one_of("consumers", Consumers, said["consumers"])
-    _one_of("unmaskable", Unmaskable, said["unmaskable"])
-    if said["wire"] not in ("auto", "v1", "v2"):
-        raise UsageError(f"wire: {said['wire']!r} is not one of {SendAs.AUTO}, {SendAs.V1}, {SendAs.V2}")
-    lists = ("streams", "exclude", "map_subject", "subject", "mask")
-    return {
-        **said,
-        **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]
-        "placement_tag": as_texts(said["placement_tags"]),
-        "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
-        "rename": [f"{old}={new}" for old, new in said["rename"].items()],
-        "since": moment_text("since", said["since"]),
-        "until": moment_text("until", said["until"]),
-    }
-
-
-def _one_of(name: str, kind: type[E], value: str) -> E:
-    if value not in list(kind):
-        raise UsageError(f"{name}: {value!r} is not one of {', '.join(kind)}")
-    return kind(value)
-
-
-def _jobs(jobs: int) -> int:
-    if not 1 <= jobs <= 64:
-        raise UsageError(f"jobs: {jobs} is not in the range 1 to 64")
-    return jobs
-
-
-def _waiting(error: RepositoryLocked) -> None:
-    _log.warning("%s; waiting for it", error.message)

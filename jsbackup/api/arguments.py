@@ -1,0 +1,68 @@
+"""What is given to functions: texts, times, choices, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+from jsbackup.errors import UsageError
+from jsbackup.times import parse_time
+
+__all__ = [
+    "LOCK_TIMEOUT_SECONDS",
+    "Moment",
+    "as_texts",
+    "checked_jobs",
+    "moment_text",
+    "not_opened",
+    "one_of",
+    "to_datetime",
+]
+
+# As on the command line: it outlasts the lease of a command that was killed.
+LOCK_TIMEOUT_SECONDS = 660.0
+
+Moment: TypeAlias = datetime | str | int
+"""A time with a zone; a text such as `2026-11-21T14:02:00Z`, or `24h`, which is before now; or a sequence."""
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def as_texts(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One text is a list of one."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def moment_text(name: str, value: Moment | None) -> str | None:
+    """As it is typed on the command line. Raises UsageError for a time without a zone."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise UsageError(f"{name}: a time without a zone", hint="Give it one: datetime(…, tzinfo=timezone.utc).")
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return None if value is None else str(value)
+
+
+def one_of(name: str, kind: type[E], value: str) -> E:
+    """Raises UsageError."""
+    if value not in list(kind):
+        raise UsageError(f"{name}: {value!r} is not one of {', '.join(kind)}")
+    return kind(value)
+
+
+def checked_jobs(jobs: int) -> int:
+    """Raises UsageError."""
+    if not 1 <= jobs <= 64:
+        raise UsageError(f"jobs: {jobs} is not in the range 1 to 64")
+    return jobs
+
+
+def not_opened(name: str, given: object) -> TypeError:
+    """What to raise where a repository or a backup is asked for, and something else was given."""
+    return TypeError(f"{name}: not a {type(given).__name__}, but the result of jsbackup.open")
+
+
+def to_datetime(text: str) -> datetime:
+    """An RFC 3339 time, to the microsecond, in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_time(text) // 1000)

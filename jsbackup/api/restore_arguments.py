@@ -1,0 +1,102 @@
+"""What says which streams to restore, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from json import dumps
+from typing import Any, Literal, TypedDict
+
+from jsbackup.api.arguments import (
+    Moment,
+    as_texts,
+    moment_text,
+    one_of,
+)
+from jsbackup.errors import UsageError
+from jsbackup.planning.model import Consumers, IfExists, SendAs
+from jsbackup.transforms.mask import Unmaskable
+
+__all__ = ["RestoreArguments", "typed_arguments"]
+
+
+class RestoreArguments(TypedDict, total=False):
+    """What says which streams to restore, and how: the options of `jsbackup restore`, by their names."""
+
+    streams: str | Sequence[str]
+    exclude: str | Sequence[str]
+    if_exists: Literal["fail", "skip", "replace"]
+    replace_with_part: bool
+    replicas: int | None
+    storage: Literal["file", "memory"] | None
+    placement_cluster: str | None
+    placement_tags: str | Sequence[str]
+    config: Mapping[str, Any]
+    consumers: Literal["all", "config", "none"]
+    wire: Literal["auto", "v1", "v2"]
+    adapt: bool
+    resume_sources: bool
+    rename: Mapping[str, str]
+    rename_prefix: str | None
+    map_subject: str | Sequence[str]
+    since: Moment | None
+    until: Moment | None
+    subject: str | Sequence[str]
+    mask: str | Sequence[str]
+    unmaskable: Literal["refuse", "drop", "keep"]
+    mask_may_miss: bool
+    pattern_may_miss: bool
+    allow_empty: bool
+
+
+_NOTHING_SAID: RestoreArguments = {
+    "streams": (),
+    "exclude": (),
+    "if_exists": "fail",
+    "replace_with_part": False,
+    "replicas": None,
+    "storage": None,
+    "placement_cluster": None,
+    "placement_tags": (),
+    "config": {},
+    "consumers": "all",
+    "wire": "auto",
+    "adapt": False,
+    "resume_sources": False,
+    "rename": {},
+    "rename_prefix": None,
+    "map_subject": (),
+    "since": None,
+    "until": None,
+    "subject": (),
+    "mask": (),
+    "unmaskable": "refuse",
+    "mask_may_miss": False,
+    "pattern_may_miss": False,
+    "allow_empty": False,
+}
+
+
+def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
+    """As they are typed on the command line. Raises UsageError; TypeError for a name that there is not."""
+    if unknown := sorted(how.keys() - _NOTHING_SAID.keys()):
+        raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
+    said: RestoreArguments = {**_NOTHING_SAID, **how}
+    if said["replicas"] is not None and not 1 <= said["replicas"] <= 5:
+        raise UsageError(f"replicas: {said['replicas']} is not in the range 1 to 5")
+    if said["storage"] not in (None, "file", "memory"):
+        raise UsageError(f"storage: {said['storage']!r} is not one of file, memory")
+    one_of("if_exists", IfExists, said["if_exists"])
+    one_of("consumers", Consumers, said["consumers"])
+    one_of("unmaskable", Unmaskable, said["unmaskable"])
+    if said["wire"] not in ("auto", "v1", "v2"):
+        raise UsageError(f"wire: {said['wire']!r} is not one of {SendAs.AUTO}, {SendAs.V1}, {SendAs.V2}")
+    lists = ("streams", "exclude", "map_subject", "subject", "mask")
+    return {
+        **said,
+        **{name: as_texts(said[name]) for name in lists},  # type: ignore[literal-required]
+        "placement_tag": as_texts(said["placement_tags"]),
+        "fields": [f"{name}={dumps(value)}" for name, value in said["config"].items()],
+        "rename": [f"{old}={new}" for old, new in said["rename"].items()],
+        "since": moment_text("since", said["since"]),
+        "until": moment_text("until", said["until"]),
+    }
