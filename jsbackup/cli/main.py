@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -119,6 +120,8 @@ _WIDTH = max(map(len, COMMANDS))  # so that all groups stand in the same columns
 
 # Imports make some hundred thousand objects, none of them garbage: to look for it takes 0.1 s (measured).
 # `loop.run` takes it back.
+# A clean-up ends sooner, or waits for something.
+_CALM_SECONDS = 1.0
 _START_THRESHOLD = 100_000
 
 
@@ -220,15 +223,6 @@ def cli(ctx: click.Context, /, **_values: Any) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit code and prints errors. Never raises but for bugs."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        return _run_to_the_end(arguments)
-    finally:
-        if signal.getsignal(signal.SIGINT) is not before:  # whoever calls this goes on
-            signal.signal(signal.SIGINT, before)
-
-
-def _run_to_the_end(arguments: Sequence[str]) -> int:
     last = LastOutput(_output_for_errors(arguments))
     try:
         code = _run(arguments, last)
@@ -239,7 +233,6 @@ def _run_to_the_end(arguments: Sequence[str]) -> int:
     except JsBackupError as error:
         return _fail(last.output, error)
     except (KeyboardInterrupt, click.Abort):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end is near, and a second one would tear it
         return _fail(last.output, Interrupted(INTERRUPTED))
     except BrokenPipeError:
         # The reader of a help text has gone (`| head`): nothing more can be said, and nothing is wrong.
@@ -297,8 +290,21 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+class _Stop:
+    """What Ctrl-C and SIGTERM do: KeyboardInterrupt, but not into the clean-up after the one before.
+
+    A second one is heeded again after a while: the clean-up may wait for a store, and Python drops what is raised while
+    it destroys an object.
+    """
+
+    def __init__(self) -> None:
+        self._calm_until = 0.0
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now >= self._calm_until:
+            self._calm_until = now + _CALM_SECONDS
+            raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -306,11 +312,17 @@ def main() -> None:
     _prepare_streams()
     gc.set_threshold(_START_THRESHOLD)
     keep_one_heap()
-    signal.signal(signal.SIGTERM, _stop)  # ends a command as cleanly as Ctrl-C does
+    stop = _Stop()
+    signal.signal(signal.SIGTERM, stop)  # ends a command as cleanly as Ctrl-C does
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored in the background of a script
+        signal.signal(signal.SIGINT, stop)
     code = 1
     # Registered before all others, so run after them. Python would take modules and objects apart: a tenth of a second.
     atexit.register(lambda: _leave(code))
-    code = _run_to_the_end(sys.argv[1:])
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # again, while it was said
+        code = Interrupted.exit_code
     if code == Interrupted.exit_code or COMPLETE_VARIABLE in environment():
         # Python would wait for threads that wait for a store. Nothing they do is needed any more.
         _leave(code)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,17 @@ def _twice(pid: int) -> None:
     os.kill(pid, signal.SIGINT)
 
 
+def _impatiently(pid: int) -> None:
+    for _ in range(200):
+        os.kill(pid, signal.SIGINT)
+        time.sleep(0.001)
+
+
 def _terminate(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("stop", [_interrupt, _twice, _terminate])
+@pytest.mark.parametrize("stop", [_interrupt, _twice, _impatiently, _terminate])
 def test_a_long_verify_is_stopped(shop: Shop, stop: object) -> None:
     # The same backup so often that nobody waits for the end.
     line = ["verify", "-r", shop.repo, "--level", "data", *["latest"] * 5000]
