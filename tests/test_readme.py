@@ -261,6 +261,7 @@ def test_the_permissions_are_enough(version: str, demo: ModuleType, tmp_path: Pa
 INSTALL = next(block for block in blocks("sh") if "pip" in block)
 
 
+@pytest.mark.slow
 def test_what_is_installed_works(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.c", "*.egg-info")
@@ -337,6 +338,7 @@ def test_shared_options_and_their_variables_are_listed(page: str, options: list[
     assert _told(page) == (wanted, variables)
 
 
+@pytest.mark.slow
 def test_options_in_commands_exist() -> None:
     """Also those in the text, which no test types."""
     known = {"--help", "--help-all", "--version"}
