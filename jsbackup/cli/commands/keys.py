@@ -202,7 +202,7 @@ def replace_writer_key(shared: Shared, file: str) -> None:
 
 def _encrypted(repository: Repository) -> Descriptor:
     if repository.descriptor.recipient is None:
-        raise UsageError("the repository is not encrypted", hint="Whether it is, is said when it is made.")
+        raise UsageError("the repository is not encrypted", hint="Only 'jsbackup init --encrypt-to' makes an encrypted one.")
     return repository.descriptor
 
 
