@@ -202,7 +202,8 @@ def replace_writer_key(shared: Shared, file: str) -> None:
 
 def _encrypted(repository: Repository) -> Descriptor:
     if repository.descriptor.recipient is None:
-        raise UsageError("the repository is not encrypted", hint="Only 'jsbackup init --encrypt-to' makes an encrypted one.")
+        hint = "Only 'jsbackup init --encrypt-to' makes an encrypted one."
+        raise UsageError("the repository is not encrypted", hint=hint)
     return repository.descriptor
 
 
