@@ -11,6 +11,7 @@ from importlib.resources import files
 import pytest
 
 from jsbackup.cli.main import COMMANDS
+from jsbackup.cli.manual.plain import plain
 from tests.cli.typed import Typed
 from tests.harness.commands import command_line, environment
 
@@ -41,9 +42,24 @@ def test_a_page_is_shown_as_plain_text(typed: Type, page: str) -> None:
     assert sum(word not in done.out for word in words) <= 30
 
 
-def test_lines_fit_a_narrow_terminal_but_for_tables_and_blocks(typed: Type) -> None:
-    lines = typed("help", "backup").out.splitlines()
+@pytest.mark.parametrize("page", ["backup", "restore", "recipes", "retention", "operate", "s3", "compatibility"])
+def test_lines_fit_a_narrow_terminal_but_for_blocks(typed: Type, page: str) -> None:
+    lines = typed("help", page).out.splitlines()
     assert max(len(line) for line in lines if not line.startswith("    ")) <= 80
+
+
+def test_columns_of_a_table_are_narrowed_to_fit() -> None:
+    head = "| option | what it does |\n| --- | --- |\n"
+    rows = "| `--a` | one two three four |\n| `--bcd` | [five](backup.md) |\n"
+    assert plain(head + rows, 26).splitlines() == [
+        "option   what it does",
+        "-------  -----------------",
+        "`--a`    one two three",
+        "         four",
+        "`--bcd`  five ('jsbackup",
+        "         help backup')",
+    ]
+    assert plain("| | |\n| --- | --- |\n| a | much-too-long |\n", 5) == "a  much-too-long\n"
 
 
 def test_a_command_without_a_page_has_its_help_shown(typed: Type) -> None:
