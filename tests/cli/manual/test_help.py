@@ -87,7 +87,7 @@ def test_other_words_are_found(typed: Type) -> None:
         ("retetnion", "nothing in the manual has 'retetnion'", "Did you mean retention?"),
         ("verfiy", "nothing in the manual has 'verfiy'", "Did you mean verify?"),
         ("xyzzy", "nothing in the manual has 'xyzzy'", "See 'jsbackup help' for all topics."),
-        ("--search", "no word to look for", "Give one or more behind --search."),
+        ("--search", "no word to look for", "Type one or more after --search."),
     ],
 )
 def test_an_unknown_word_is_a_usage_error_with_what_comes_near(typed: Type, words: str, said: str, hint: str) -> None:
