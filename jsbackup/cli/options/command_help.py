@@ -187,7 +187,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "forget": CommandHelp(
         {
             "jsbackup forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run -r ./repo": "what would go",
-            "jsbackup forget --keep-within 30d --prune -r ./repo": "forget, and free the room",
+            "jsbackup forget --keep-within 30d --prune -r ./repo": "forget, and free the space",
             "jsbackup forget 20261121T094249Z-acd9df -r ./repo": "exactly this one",
         },
         _WRITES,
