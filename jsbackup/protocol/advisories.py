@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
-from jsbackup.names import check_name
 from jsbackup.protocol.fields import Fields, load_object
 from jsbackup.protocol.headers import one_line
 
@@ -56,10 +55,9 @@ class Advisory:
         return f"server: {what} ended after {((self.end_ns or 0) - (self.start_ns or 0)) / _SECOND:.3f} s{size}{error}"
 
 
-def advisory_subjects(stream: str | None = None) -> tuple[str, ...]:
-    """The four subjects to subscribe to, of one stream or (None) of all. They do not move with a JetStream domain."""
-    token = "*" if stream is None else check_name("stream", stream)
-    return tuple(f"{_SUBJECTS}.{kind.name}.{token}" for kind in AdvisoryKind)
+def advisory_subjects() -> tuple[str, ...]:
+    """The four subjects to subscribe to, of all streams. They do not move with a JetStream domain."""
+    return tuple(f"{_SUBJECTS}.{kind.name}.*" for kind in AdvisoryKind)
 
 
 def decode_advisory(payload: bytes) -> Advisory | None:

@@ -116,10 +116,6 @@ class DrillServers:
         login = UserPassword(_USER, Secret(self._password))
         return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(process.pid for process in self._processes)
-
     def __enter__(self) -> Self:
         try:
             self._start()

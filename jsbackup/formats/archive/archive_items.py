@@ -80,16 +80,14 @@ class IndexState:
 class ArchiveEnd:
     """What only the end of an archive tells.
 
-    `messages` were given, from `first_given` to `last_given` (0 and 0 if none). `last_seq` is the highest sequence that
-    the archive proves to have been used, by a message or by the trace of a deletion. `tombstoned` (v1) are the
+    `messages` were given. `last_seq` is the highest sequence that the archive proves to have been used, by a message or
+    by the trace of a deletion. `tombstoned` (v1) are the
     sequences that were given as messages although a later record deletes them; `index` is None where the archive has no
     `index.db` (v2 never has). `late_deletions` turns both into what to take out again.
     """
 
     format: Literal["v1", "v2"]
     messages: int
-    first_given: int
-    last_given: int
     last_seq: int
     tombstoned: SequenceSet = field(default_factory=SequenceSet)
     index: IndexState | None = None

@@ -126,8 +126,6 @@ class ArchiveV1Reader:
         return [], ArchiveEnd(
             format="v1",
             messages=len(self._given),
-            first_given=self._given.first,
-            last_given=self._given.last,
             last_seq=self._proved,
             tombstoned=sequence_set(self._buried),
             index=self._index,

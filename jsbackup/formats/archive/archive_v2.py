@@ -69,7 +69,7 @@ class ArchiveV2Reader:
         self._started = False
         self._state: StreamState | None = None
         self._consumers_due = 0
-        self._messages = self._first_given = self._last_given = 0
+        self._messages = self._last_given = 0
         self._ended = False
 
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
@@ -84,7 +84,7 @@ class ArchiveV2Reader:
         if not self._ended or self._state is None:
             raise FormatError("archive v2: cut short")
         last_seq = max(self._state.last_seq, self._last_given)
-        return items, ArchiveEnd("v2", self._messages, self._first_given, self._last_given, last_seq)
+        return items, ArchiveEnd("v2", self._messages, last_seq)
 
     def _items(self, least: int) -> Iterator[ArchiveItem]:
         """Decode as long as there are `least` bytes of messages, or a whole entry of another kind."""
@@ -117,7 +117,6 @@ class ArchiveV2Reader:
             raise FormatError(f"archive v2: sequence {sequences[0]} after {self._last_given}")
         self._at, self._enough = at, 0
         self._messages += columns.count
-        self._first_given = self._first_given or sequences[0]
         self._last_given = sequences[-1]
         return batch_from_columns(columns)
 
