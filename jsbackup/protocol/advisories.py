@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
+from jsbackup.strict_json import read_object
 
 __all__ = ["Advisory", "AdvisoryKind", "advisory_subjects", "decode_advisory"]
 
@@ -62,10 +63,8 @@ def advisory_subjects() -> tuple[str, ...]:
 
 def decode_advisory(payload: bytes) -> Advisory | None:
     """The advisory, or None if `payload` is not one of the four kinds in a shape that makes sense."""
-    if len(payload) > _MAX_BYTES:
-        return None
     try:
-        value = Fields(load_object(payload, "advisory"), "advisory")
+        value = Fields(read_object(payload, "advisory", max_bytes=_MAX_BYTES), "advisory")
         kind = AdvisoryKind(value.text("type").removeprefix(_TYPES))
         state = value.fields("state") if kind is AdvisoryKind.SNAPSHOT_CREATE else None
         ended = kind in (AdvisoryKind.SNAPSHOT_COMPLETE, AdvisoryKind.RESTORE_COMPLETE)

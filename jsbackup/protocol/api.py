@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject
-from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
 from jsbackup.protocol.responses import TYPE_PREFIX
+from jsbackup.strict_json import write_json
 
 __all__ = [
     "ApiPrefix",
@@ -59,7 +59,7 @@ class ApiPrefix:
 
 
 def _request(prefix: ApiPrefix, answer: str, tokens: tuple[str, ...], body: JsonObject | None = None) -> Request:
-    payload = dump_object(body, f"request {'.'.join(tokens[:2])}") if body else b""
+    payload = write_json(body, f"request {'.'.join(tokens[:2])}") if body else b""
     return Request(prefix.subject(*tokens), payload, f"{TYPE_PREFIX}{answer}")
 
 

@@ -12,8 +12,9 @@ from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
 from jsbackup.model import JsonObject
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
+from jsbackup.strict_json import read_object
 
 __all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field", "lacks_peers"]
 
@@ -133,7 +134,7 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
 
     Raises ApiError for the server's own error and FormatError for anything that is no such answer.
     """
-    answer = Fields(load_object(payload, what), what)
+    answer = Fields(read_object(payload, what), what)
     error = answer.optional("error")
     if error is not None:
         code = error.number("code", 0)

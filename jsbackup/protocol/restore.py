@@ -46,11 +46,12 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
+from jsbackup.strict_json import read_object
 
 __all__ = ["RestoreSender", "RestoreState", "chunk_limit"]
 
@@ -222,7 +223,7 @@ class RestoreSender(Dialogue[RestoreState]):
 
     def _only_created(self, payload: bytes) -> bool:
         try:
-            answer = load_object(payload, self.what)
+            answer = read_object(payload, self.what)
         except FormatError:
             return False
         return answer.get("type") == f"{TYPE_PREFIX}stream_create_response" and "error" not in answer

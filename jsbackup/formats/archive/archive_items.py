@@ -10,10 +10,9 @@ JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -35,7 +34,6 @@ __all__ = [
     "StreamMeta",
     "asset_name_is_sound",
     "integer",
-    "json_object",
     "state_from_json",
     "state_to_json",
 ]
@@ -102,21 +100,6 @@ class ArchiveReader(Protocol):
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]: ...
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]: ...
-
-
-def json_object(data: Buffer, what: str) -> JsonObject:
-    """Parse a JSON object; whatever is wrong with it, the error is `FormatError` and names `what`."""
-    try:
-        value = json.loads(bytes(data), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError, JSONDecodeError and int()'s digit limit too
-        raise FormatError(f"{what}: not JSON") from error
-    if not isinstance(value, dict):
-        raise FormatError(f"{what}: not a JSON object")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def asset_name_is_sound(name: str) -> bool:
