@@ -12,12 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "model", "strict_json", "times", "names", "config", "progress"}
+BASE = {"errors", "exit_codes", "model", "strict_json", "times", "names", "config", "progress"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
+    "exit_codes": ({"errors"}, set()),
     "strict_json": ({"errors", "model"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),

@@ -26,6 +26,7 @@ from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.terminal import hide_logins
 from jsbackup.config import Glob, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
+from jsbackup.exit_codes import first_of
 
 if TYPE_CHECKING:
     from jsbackup.cli.output.status_report import Report
@@ -211,7 +212,7 @@ def _tell(
         output.note(State("error"), f": {error.message}")
     unanswered = "" if failed is None else failed.message
     output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
-    return code or (errors[0].exit_code if errors else 0)
+    return first_of([code, *(error.exit_code for error in errors)])
 
 
 def _attempt(work: Callable[[], None]) -> list[JsBackupError]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
-from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
+from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.model import JsonObject
 from jsbackup.planning.failure import all_failed
 from jsbackup.times import parse_time
@@ -28,7 +28,6 @@ __all__ = [
     "read_as",
     "stream_json",
     "tell_backup",
-    "unreadable_code",
 ]
 
 
@@ -203,12 +202,6 @@ def problem_json(problem: Problem) -> JsonObject:
         "last_seq": problem.last_seq,
         "messages": problem.messages,
     }
-
-
-def unreadable_code(errors: Sequence[JsBackupError]) -> int:
-    """The exit code where some manifests could not be read: damage comes before everything else."""
-    codes = [error.exit_code for error in errors]
-    return IntegrityError.exit_code if IntegrityError.exit_code in codes else next(iter(codes), 0)
 
 
 def created_text(manifest: Manifest) -> str:
