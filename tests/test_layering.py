@@ -59,7 +59,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         BASE
         | {"memory", "protocol", "formats", "stores", "repository", "transforms", "exchange", "planning", "engine"}
         | {"pipeline", "api"},
-        {"click", "tqdm"},
+        {"click", "prometheus_client", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),
     "__init__": ({"errors", "config", "planning", "api"}, set()),

@@ -29,6 +29,7 @@ from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
 
 if TYPE_CHECKING:
+    from jsbackup.cli.notify.metrics import Metrics
     from jsbackup.cli.output.status_report import Report
     from jsbackup.engine.check.health_rules import LiveStreams
     from jsbackup.repository.repository import Repository
@@ -232,17 +233,17 @@ class _Outlet:
     file: Path | None
     target: PushTarget | None
 
-    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
+    def tell(self, metrics: Callable[[], Metrics]) -> list[JsBackupError]:
         """What went wrong."""
         file, target = self.file, self.target
         if file is None and target is None:
             return []
-        data = metrics()
+        found = metrics()
         errors: list[JsBackupError] = []
         if file is not None:
-            errors += _attempt(lambda: write_new_file(file, data, replace=True, for_all=True))
+            errors += _attempt(lambda: write_new_file(file, found.encode(), replace=True, for_all=True))
         if target is not None:
-            errors += _attempt(lambda: push_metrics(target, data))
+            errors += _attempt(lambda: push_metrics(target, found))
         return errors
 
     def tell_failure(self, now_ns: int, error: JsBackupError) -> None:
