@@ -12,13 +12,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "exit_codes", "model", "strict_json", "times", "names", "config", "progress"}
+BASE = {"errors", "exit_codes", "failure", "model", "strict_json", "times", "names", "config", "progress"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
     "exit_codes": ({"errors"}, set()),
+    "failure": ({"errors"}, set()),
     "strict_json": ({"errors", "model"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),
@@ -38,7 +39,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "transforms": ({"errors", "model", "times", "names", "compute", "config"}, {"pyarrow"}),
     "exchange": (
-        {"errors", "model", "strict_json", "times", "progress", "formats", "stores", "repository"},
+        {"errors", "failure", "model", "strict_json", "times", "progress", "formats", "stores", "repository"},
         {"pyarrow"},
     ),
     "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),

@@ -37,7 +37,7 @@ class PushTarget:
         return self.url
 
     def request(
-        self, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+        self, *, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
     ) -> Callable[[], None]:
         """A handler of `prometheus_client`, for a whole path, without proxies, and with an answer that is closed."""
         from urllib.request import ProxyHandler, Request, build_opener

@@ -32,9 +32,9 @@ from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import Supply
 from jsbackup.engine.restore.target import check_allowed, check_readable, look_at, may_update
+from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
-from jsbackup.planning.failure import Failure
 from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore

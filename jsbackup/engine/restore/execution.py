@@ -23,7 +23,7 @@ from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, make_way
 from jsbackup.engine.restore.stream_sources import Origin, Supply
 from jsbackup.errors import JsBackupError, NoLeader, TargetConflict
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import StagedCopy
 from jsbackup.planning.model import Action, RestorePlan, SendAs

@@ -26,7 +26,7 @@ from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.engine.restore.target import check_allowed, look_at, may_update
 from jsbackup.errors import IncompleteError, PlanRefused
 from jsbackup.exit_codes import combined
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import RestorePlan, Target
 from jsbackup.planning.preflight import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without

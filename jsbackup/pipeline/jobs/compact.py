@@ -23,7 +23,6 @@ from itertools import groupby
 
 from pyspark.sql import SparkSession
 
-from jsbackup import __version__
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable, opened
@@ -38,6 +37,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
 from jsbackup.repository.write.locking import LOCKED
+from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import parse_time
 
 __all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
@@ -152,7 +152,7 @@ def compact_backup(
     made = replace(
         manifest,
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), random(3), manifest.id),
-        tool=f"jsbackup {__version__}",
+        tool=TOOL,
         streams=tuple(_checked(stream, refs) for stream, refs in zip(manifest.streams, merged, strict=True)),
         # The store locks objects, and these are others.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
