@@ -8,12 +8,12 @@ Each of `jobs` workers has a connection of its own, so that a reconnect or a slo
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
 from jsbackup.engine.backup.emptied import find_lost, warn_emptied
@@ -24,6 +24,7 @@ from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import lives_of, named_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.read.downstream import CaptureOrder, order_of
 from jsbackup.errors import JsBackupError, NatsError, UsageError
 from jsbackup.failure import Failure
@@ -284,7 +285,6 @@ async def back_up_streams(
     run = replace(run, options=beside)
     results: list[StoredStream] = []
     failures: list[Failure] = []
-    unreachable: list[JsBackupError] = []
 
     async def store(js: JetStream, info: StreamInfo) -> bool:
         began = time.monotonic()
@@ -302,18 +302,12 @@ async def back_up_streams(
         results.append(replace(stream.with_copied(copied), seconds=time.monotonic() - began))
         return True
 
-    async def work() -> None:
-        """Until no stream waits, or no connection can be had: then the others do what is left, or nobody can."""
-        try:
-            while order.waiting:
-                async with connect_jetstream(run.connection) as js:
-                    while (info := await order.take()) and (await store(js, info) or js.link.connected):
-                        pass
-        except JsBackupError as error:
-            unreachable.append(error)
+    async def do_next(js: JetStream) -> bool:
+        info = await order.take()
+        return info is not None and (await store(js, info) or js.link.connected)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(work())
-    failures += [Failure(info.name, unreachable[-1]) for info in order.waiting]
+    connect = partial(connect_jetstream, run.connection)
+    unreachable = await run_workers(at_once, connect, lambda: bool(order.waiting), do_next)
+    if unreachable is not None:
+        failures += [Failure(info.name, unreachable) for info in order.waiting]
     return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)
