@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
@@ -14,7 +13,6 @@ __all__ = [
     "ChunkSent",
     "EndSent",
     "Event",
-    "FailureKind",
     "LastChunkReceived",
     "Message",
     "Publish",
@@ -25,21 +23,6 @@ __all__ = [
     "SnapshotStarted",
     "TransferFailed",
 ]
-
-
-class FailureKind(Enum):
-    """Why a dialogue failed, as far as the next step depends on it."""
-
-    BUSY = "busy"  # another snapshot of this stream is running (servers up to 2.14): wait, then try again
-    UNSUPPORTED = "unsupported"  # this server cannot snapshot this stream (memory storage up to 2.14)
-    DAMAGED = "damaged"  # the server found bad messages in its own store
-    REFUSED = "refused"  # the server answered with another error
-    GONE = "gone"  # the server gave up on us: no interest, no acknowledgement in time, nobody listens any more
-    SERVER = "server"  # the server ended the transfer for reasons of its own
-    HOLE = "hole"  # chunks were lost, repeated or came from another transfer
-    PROTOCOL = "protocol"  # the peer broke the rules
-    RECONNECTED = "reconnected"  # messages may have been lost between two connections
-    TIMEOUT = "timeout"  # the driver waited in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +76,20 @@ class LastChunkReceived(ChunkReceived):
 class SnapshotEnded(Event):
     """All of it arrived, as far as the dialogue can tell; the archive inside has an end of its own to check."""
 
-    chunks: int
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class RestoreAccepted(Event):
-    """The server waits for chunks on `deliver_subject`, for five seconds at a time."""
-
-    deliver_subject: str
+    """The server waits for chunks, for five seconds at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSent(Event):
     """A chunk was queued."""
 
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class ChunkAcknowledged(Event):
-    """The server took a chunk of `bytes` bytes: that much of the window is free again."""
-
-    bytes: int
+    """The server took a chunk: as much of the window is free again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +111,4 @@ class RestoreDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed(Event):
-    """The dialogue broke; `failure_kind` and `failure` of the machine say why."""
+    """The dialogue broke; `failure` of the machine says why."""

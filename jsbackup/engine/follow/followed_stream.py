@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.left_readers import remove_left_readers
 from jsbackup.engine.follow.tail import Backlog, Tail
@@ -55,6 +55,7 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentWriter
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
 from jsbackup.times import format_time
@@ -131,7 +132,7 @@ class Followed:
             and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers
         )
 
-    async def read_on(self, look: Look, receipts: Receipts) -> StreamResult:
+    async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """The stream as it is now, its messages stored. `committed` is to be told when a manifest names it.
 
         Raises:
@@ -161,7 +162,7 @@ class Followed:
         result = await self._join(self.entry, look, receipts)
         return await self._anew(look, receipts) if result is None else result
 
-    async def committed(self, result: StreamResult) -> None:
+    async def committed(self, result: StoredStream) -> None:
         """A manifest names it."""
         self.entry, self._proved = result.stream, True
         self._compared = ()
@@ -218,7 +219,7 @@ class Followed:
         if self._idle_looks > _IDLE_LOOKS:
             await self.close()
 
-    def _unread(self, entry: StreamBackup, look: Look) -> StreamResult:
+    def _unread(self, entry: StreamBackup, look: Look) -> StoredStream:
         """No message has come or gone."""
         described = self._described(entry.segments, look, look.info, reused=len(entry.segments), stored_bytes=0)
         now = described.stream.captured
@@ -234,7 +235,7 @@ class Followed:
 
     # --- by its tail ---
 
-    async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StreamResult | None:
+    async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StoredStream | None:
         """What the tail makes of it; None if it has to be read in another way."""
         if self._no_tail:
             return None
@@ -322,7 +323,7 @@ class Followed:
 
     # --- otherwise ---
 
-    async def _anew(self, look: Look, receipts: Receipts) -> StreamResult:
+    async def _anew(self, look: Look, receipts: Receipts) -> StoredStream:
         """As a backup does it."""
         await self.close()
         self._next = None
@@ -342,7 +343,7 @@ class Followed:
         *,
         reused: int,
         stored_bytes: int,
-    ) -> StreamResult:
+    ) -> StoredStream:
         consumers: tuple[ConsumerBackup, ...] = ()
         warnings: tuple[str, ...] = ()
         if look.silent:
@@ -368,7 +369,7 @@ class Followed:
             warnings=warnings,
             read=_FOLLOWED,
         )
-        return StreamResult(stream, reused, stored_bytes, incomplete=bool(warnings))
+        return StoredStream(stream, reused, stored_bytes, incomplete=bool(warnings))
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ come one by one, each with the object and the sequences that are lost with it; t
 
 Backups share objects: a `Verifier` checks each of them once, and what it found counts for all that name it.
 
-`check_manifest` and `check_segment` are plain functions of what they are given and can run as tasks elsewhere.
 Header blocks are compared by the digest only, not judged: servers take any bytes for one, and a backup keeps them.
 """
 
@@ -44,7 +43,6 @@ __all__ = [
     "Verifier",
     "check_manifest",
     "check_object",
-    "check_segment",
     "verify_backup",
     "weight_of",
 ]
@@ -253,15 +251,6 @@ def check_manifest(manifest: Manifest) -> list[Problem]:
         for stream in manifest.streams
         for text in _contradictions(stream)
     ]
-
-
-def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Problem]:
-    """Whether a segment is stored whole and holds the messages that its reference names.
-
-    Raises nothing but `KeyUnavailable`.
-    """
-    flaw = check_object(objects, ref, Level.DATA)
-    return [] if flaw is None else [_problem(stream, ref, flaw)]
 
 
 def _contradictions(stream: StreamBackup) -> Iterator[str]:
