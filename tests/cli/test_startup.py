@@ -43,6 +43,7 @@ def _imported(*line: str, **extra: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
