@@ -1,4 +1,4 @@
-"""The secrets of a new repository that is signed or encrypted, and the objects that its keys begin with."""
+"""The secrets of a new repository that is signed or encrypted, and the first objects below `keys/`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Founding", "found", "put_keys", "replace_writer"]
 
 Random = Callable[[int], bytes]
 
-# What writers sign. Leases and lists of unused objects are not signed, and `keys/` is the authority's.
+# Where writers sign documents. Leases and lists of unused objects are not signed; the authority signs `keys/`.
 _SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED, *layout.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Founding:
-    """What a repository begins with. `secret` is None where it is signed only; `writer_key` goes to its maker.
+    """The keys of a new repository. `secret` is None if it is signed only; `writer_key` is for the user who makes it.
 
     `passphrase` comes with the three random bytes that name its object.
     """
@@ -51,7 +51,7 @@ class Founding:
 
 
 def found(repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random) -> Founding:
-    """New secrets. Without recipients and passphrase nothing will be encrypted."""
+    """Make new secrets. Without recipients and passphrase nothing will be encrypted."""
     signing = random(32)
     if not recipients and passphrase is None:
         signatory = Signatory(signing)
@@ -65,7 +65,7 @@ def found(repository_id: str, recipients: Sequence[age.Recipient], passphrase: s
 
 
 def put_keys(store: Store, founding: Founding, created: str) -> None:
-    """Store everything that goes to `keys/`. The descriptor comes after it: until then there is no repository."""
+    """Store everything that belongs below `keys/`. The descriptor comes after it: until then there is no repository."""
     repository = founding.writer_key.repository
     if founding.secret is not None:
         for recipient in founding.recipients:
@@ -87,13 +87,13 @@ def replace_writer(
     created: str,
     random: Random,
 ) -> tuple[WriterKey, Callable[[], None]]:
-    """A new writer key in place of all there are, and what to call to make it valid, once the key is kept safe.
+    """Make a new writer key that replaces all existing ones. Also returns the function that makes it valid.
 
-    Takes the secret of an encrypted repository; of a plain one, its first writer key. Everything that was signed before
-    and can still be read stays signed.
+    Call that function once the key is kept safe. Needs the secret of an encrypted repository, or the first writer key
+    of a plain one. Everything that was signed before and can still be read stays valid.
 
     Raises:
-        KeyUnavailable: what it takes was not given.
+        KeyUnavailable: the needed key was not given.
         UsageError: nothing is signed in this repository.
         IntegrityError, StoreError: the repository cannot be read.
     """
@@ -121,7 +121,7 @@ def _first_writer(key: WriterKey | None) -> Signatory:
 
 
 def _signed(documents: Documents) -> Iterator[tuple[str, str]]:
-    """Every document that can be read, with its SHA-256."""
+    """Yield the key and SHA-256 of every document that can be read."""
     for info in chain.from_iterable(map(documents.list, _SIGNED)):
         with suppress(IntegrityError, ObjectNotFound):
             data = documents.get(info.key, MAX_DOCUMENT_BYTES)
