@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jsbackup.model import JsonObject
-from jsbackup.planning.features import Version, version_text
+from jsbackup.planning.configs.features import Version, version_text
 from jsbackup.planning.model import Consumers, RestoreOptions, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Source, StreamBackup

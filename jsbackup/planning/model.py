@@ -13,8 +13,8 @@ from typing import Any
 from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused, TargetConflict
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
+from jsbackup.planning.configs.features import Version
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
-from jsbackup.planning.features import Version
 from jsbackup.planning.interrupted.staged import StagedCopy
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import AccountInfo, StreamInfo

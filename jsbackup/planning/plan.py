@@ -9,30 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from jsbackup.config import MAY_MISS, excludes_nothing, is_chosen, nearest
-from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
-from jsbackup.planning.adapting import adapt, way_around
 from jsbackup.planning.archive_choice import choose_wire, is_kept_in_memory
+from jsbackup.planning.configs.adapting import adapt
+from jsbackup.planning.configs.features import (
+    fit_consumer,
+    fit_stream,
+)
+from jsbackup.planning.configs.limits import against_limits
+from jsbackup.planning.configs.overrides import against_overrides, against_subjects
+from jsbackup.planning.configs.stream_config import (
+    about_config,
+    against_config,
+    check_configs,
+    config_changes,
+    overrides_for,
+)
 from jsbackup.planning.copies.copies import cut_of_copy, ends_of_mirrors, fit_copies
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.copies.creation_order import origins_first
 from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
-from jsbackup.planning.features import (
-    fit_consumer,
-    fit_stream,
-    lacking_for_consumer,
-    lacking_for_stream,
-    version_text,
-)
 from jsbackup.planning.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
 from jsbackup.planning.interrupted.leftovers import grown_leftovers
 from jsbackup.planning.interrupted.marker import is_marked
-from jsbackup.planning.interrupted.staged import find_copies, replaced_by
-from jsbackup.planning.limits import against_limits
+from jsbackup.planning.interrupted.staged import find_copies
 from jsbackup.planning.model import (
     Action,
-    ConfigChange,
     Consumers,
     IfExists,
     PlannedConsumer,
@@ -41,32 +43,18 @@ from jsbackup.planning.model import (
     SendAs,
     Target,
 )
-from jsbackup.planning.overrides import against_overrides, against_subjects, overriding
 from jsbackup.planning.reshaping import Reshaped, about_kept, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.chosen_streams import choose_streams, left_out, staged_copies
 from jsbackup.planning.selection.masking import about_unseen, unseen
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
 from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
 from jsbackup.planning.subjects import SubjectIndex
 from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json, stored_config
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Result, Source, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
 
-__all__ = ["check_configs", "plan_restore"]
-
-_SHAPES: Mapping[str, type] = {
-    "first_seq": int,
-    "max_age": int,
-    "max_bytes": int,
-    "metadata": dict,
-    "mirror": dict,
-    "num_replicas": int,
-    "placement": dict,
-    "retention": str,
-    "sources": list,
-    "storage": str,
-    "subjects": list,
-}
+__all__ = ["plan_restore"]
 
 
 def plan_restore(
@@ -82,12 +70,13 @@ def plan_restore(
     `kept` is what is known of the messages that are kept, by stream; else the bounds of segments are what is known.
     `copies` is what is known of streams that copy from others.
     """
-    chosen = _choose(manifest, options)
+    staged = list(staged_copies(manifest, options))
+    chosen = choose_streams(manifest, options, staged)
     restored, refusals = rename_streams(chosen, options, manifest.id)
     names = {restored.reshape.renames.name(entry.name): entry for entry in restored.streams}
     target = replace(target, leftovers=target.leftovers - grown_leftovers(names, target))
     actions: list[Action] = []
-    skipped = [copy for copy in _copies_in(manifest, options) if copy.rule is Rule.STAGED_COPY]
+    skipped = [copy for copy in staged if copy.rule is Rule.STAGED_COPY]
     going: list[StreamBackup] = []
     for entry in restored.streams:
         name = restored.reshape.renames.name(entry.name)
@@ -129,8 +118,8 @@ def plan_restore(
     by_name = {action.name: action for action in actions}
     stages = origins_first({name: action.config for name, action in by_name.items()})
     ordered = tuple(tuple(by_name[name] for name in stage) for stage in stages)
-    left_out = tuple(_left_out(manifest, options))
-    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), left_out, copies)
+    lacking = tuple(left_out(manifest, options, staged))
+    return RestorePlan(manifest.id, ordered, tuple(refusals), tuple(skipped), lacking, copies)
 
 
 def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
@@ -167,62 +156,11 @@ def _there(name: str, target: Target) -> str:
     return "exists at the target: a leftover of an interrupted restore, with newer messages or consumers"
 
 
-def _choose(manifest: Manifest, options: RestoreOptions) -> list[StreamBackup]:
-    names = [entry.name for entry in manifest.streams]
-    for glob in options.streams:
-        if not any(map(glob.matches, names)):
-            raise UsageError(
-                f"backup {manifest.id} has no stream {glob.pattern}",
-                hint=nearest(glob.pattern, names) or "See 'jsbackup show' for the streams it has.",
-            )
-    there = [*names, *(one.name for one in manifest.skipped)]
-    left_out = manifest.selection.exclude if manifest.selection is not None else ()
-    missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
-    if missed and not options.pattern_may_miss:
-        raise UsageError(
-            f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
-            hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
-        )
-    copies = {finding.stream for finding in _copies_in(manifest, options)}
-    return [
-        entry
-        for entry in manifest.streams
-        if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
-    ]
-
-
-def _copies_in(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
-    """Copies that an interrupted replace had left when the backup was made. One that is named is restored."""
-    names = {entry.name for entry in manifest.streams}
-    for entry in manifest.streams:
-        original = replaced_by(entry.name, entry.config)
-        if original is None or any(glob.is_literal and glob.matches(entry.name) for glob in options.streams):
-            continue
-        if is_chosen(entry.name, options.streams, options.exclude):
-            reason = f"is a copy by which an interrupted restore was to replace stream {original}"
-            has_original = original in names and manifest.result is Result.COMPLETE
-            rule = Rule.STAGED_COPY if has_original else Rule.INCOMPLETE_BACKUP
-            hint = f"Restore {original} from another backup; the copy, without its subjects, if it is named."
-            yield Finding(entry.name, rule, reason, hint)
-
-
-def _left_out(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
-    yield from (copy for copy in _copies_in(manifest, options) if copy.rule is Rule.INCOMPLETE_BACKUP)
-    for skipped in manifest.skipped:
-        if is_chosen(skipped.name, options.streams, options.exclude):
-            yield Finding(
-                skipped.name,
-                Rule.INCOMPLETE_BACKUP,
-                f"is not in this backup: {skipped.reason}",
-                "Restore it from another backup.",
-            )
-
-
 def _plan_stream(
     kept: KeptStream, reshaped: Reshaped, source: Source, target: Target, *, options: RestoreOptions, exists: bool
 ) -> tuple[Action, list[Finding]]:
     entry, name = kept.entry, reshaped.name
-    overrides = _overrides(entry, reshaped.config, target, options)
+    overrides = overrides_for(entry, reshaped.config, target, options)
     # Backups of older versions may have the mark of a restore that was interrupted.
     wanted = {key: value for key, value in {**stored_config(reshaped.config), **overrides}.items() if value is not None}
     config = fit_stream(wanted, target.version)
@@ -242,7 +180,7 @@ def _plan_stream(
         replaces=exists and options.if_exists is IfExists.REPLACE,
         leftover=name in target.leftovers | target.unborn,
         forced=options.if_exists is IfExists.REPLACE,
-        changes=tuple(_changes(entry.config, wanted, overrides)),
+        changes=tuple(config_changes(entry.config, wanted, overrides)),
         consumers=tuple(consumers),
         reshape=reshaped.messages,
         counted=kept.exact,
@@ -254,7 +192,7 @@ def _plan_stream(
     )
     found = list(about_kept(kept, action, target))
     warnings = (
-        *_about_config(action, target),
+        *about_config(action, target),
         *about_messages(entry, config, target),
         *_about_consumers(action),
         *(about_destroyed(action, target.streams[name]) if action.replaces else ()),
@@ -262,27 +200,12 @@ def _plan_stream(
         *reshaped.warnings,
         *(one for one in found if not one.code),
     )
-    refusals = [*_taken(action, target, options, exists=exists), *_against_config(action, wanted, target, options)]
+    refusals = [*_taken(action, target, options, exists=exists), *against_config(action, wanted, target, options)]
     refusals += against_overrides(action)
     refusals += against_subjects(action, reshaped.config, options)
     refusals += [problem] if problem is not None else []
     refusals += [one for one in found if one.code]
     return replace(action, warnings=warnings), [*refusals, *reshaped.refusals]
-
-
-def _changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
-    """What was asked for comes first, then what follows from names and subjects. The name is told apart."""
-    for field in dict.fromkeys([*asked, *before, *after]):
-        if field != "name" and before.get(field) != after.get(field):
-            yield ConfigChange(field, before.get(field), after.get(field))
-
-
-def _overrides(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
-    """Fields of the configuration that the target gets otherwise; None: not at all."""
-    overrides = overriding(config, options)
-    if _emptied_by_first_seq(entry, target):
-        overrides["first_seq"] = None
-    return overrides
 
 
 def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
@@ -299,52 +222,6 @@ def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: b
     if action.name in target.unborn:
         hint = "If that one has failed, choose --if-exists replace."
         yield Finding(name, Rule.NAME_TAKEN, "has a name that another restore uses", hint)
-
-
-def _against_config(action: Action, wanted: JsonObject, target: Target, options: RestoreOptions) -> Iterable[Finding]:
-    """What servers of the target would not take, or would not do."""
-    name, version = action.entry.name, version_text(target.version)
-    for lacking in lacking_for_stream(wanted, target.version):
-        hint = way_around(lacking, name, options)
-        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", hint)
-    for consumer in action.entry.consumers if action.consumers else ():
-        for lacking in lacking_for_consumer(consumer.config, target.version):
-            yield Finding(
-                name,
-                Rule.CONSUMER_FEATURE,
-                f"consumer {consumer.name}: {lacking}, the target is {version}",
-                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {name}.",
-            )
-    replicas = action.config.get("num_replicas", 1)
-    one = "Restore it with --replicas 1."
-    if replicas > 1 and target.clustered is False:
-        yield Finding(name, Rule.SINGLE_SERVER, f"has {replicas} replicas, the target is a single server", one)
-    if replicas > 1 and action.config.get("persist_mode") == "async":
-        reason = f"has persist_mode async, which is for one replica, not {replicas}"
-        yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
-
-
-def check_configs(entry: StreamBackup) -> None:
-    """The fields that decisions rest on, of a stream and its consumers. Raises FormatError."""
-    _check_shapes(f"stream {entry.name}", entry.config)
-    for consumer in entry.consumers:
-        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
-
-
-def _check_shapes(what: str, config: JsonObject) -> None:
-    for key, kind in _SHAPES.items():
-        value = config.get(key)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise FormatError(f"{what}: {key} in its stored configuration is damaged")
-    if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
-        raise FormatError(f"{what}: subjects in its stored configuration are damaged")
-
-
-def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
-    """Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
-    that `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
-    buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
-    return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
 
 
 def _plan_consumer(
@@ -365,29 +242,6 @@ def _plan_consumer(
     else:
         return PlannedConsumer(consumer, entry.fidelity, entry.reason, entry.pending, entry.above_floor)
     return PlannedConsumer(replace(consumer, state=None), Fidelity.CONFIG_ONLY, note)
-
-
-def _about_config(action: Action, target: Target) -> Iterable[Finding]:
-    """Warnings: what the target makes of the configuration."""
-    name, config = action.entry.name, action.config
-    if action.entry.archive_format is ArchiveFormat.CONFIG:
-        reason = "is configuration only in this backup, and restored without messages"
-        yield Finding(name, Rule.WITHOUT_MESSAGES, reason, "See 'jsbackup list' for backups with messages.")
-    if _emptied_by_first_seq(action.entry, target):
-        reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
-        yield Finding(name, Rule.FIRST_SEQ, reason)
-    if action.wire is SendAs.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
-        reason = "its last message was deleted; the time of it has no place in an archive v2"
-        yield Finding(name, Rule.DELETED_TAIL, reason)
-    if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
-        reason = f"has {replicas} replicas, and the target reports {target.known_servers} servers"
-        yield Finding(name, Rule.FEW_SERVERS, reason, "Choose fewer with --replicas, unless there are more servers.")
-    placement = config.get("placement") or {}
-    if placement and target.clustered is False:
-        yield Finding(name, Rule.PLACEMENT_SINGLE, "has a placement, which a single server ignores")
-    elif target.cluster and placement.get("cluster") not in (None, "", target.cluster):
-        reason = f"would be placed in cluster {placement['cluster']}, the target is in {target.cluster}"
-        yield Finding(name, Rule.PLACEMENT_CLUSTER, reason, "It is refused there unless the two are connected.")
 
 
 def _about_consumers(action: Action) -> Iterable[Finding]:

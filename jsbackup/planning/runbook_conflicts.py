@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from jsbackup.planning.configs.limits import against_limits
 from jsbackup.planning.copies.mirrors import against_origins
-from jsbackup.planning.limits import against_limits
 from jsbackup.planning.model import Action, RestorePlan, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.same_jetstream import JetStreamPlace

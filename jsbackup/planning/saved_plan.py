@@ -28,8 +28,8 @@ from typing import Any
 from jsbackup.config import parse_glob
 from jsbackup.errors import FormatError, JsBackupError, PlanRefused, UnsupportedError, UsageError
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.overrides import check_override
 from jsbackup.planning.model import Action, Consumers, IfExists, RestoreOptions, RestorePlan, SendAs, Target
-from jsbackup.planning.overrides import check_override
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.manifest_json import encode_manifest

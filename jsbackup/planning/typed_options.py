@@ -8,8 +8,8 @@ from typing import Any
 
 from jsbackup.config import parse_glob
 from jsbackup.errors import UsageError
+from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.planning.model import Consumers, IfExists, RestoreOptions, SendAs
-from jsbackup.planning.overrides import parse_override
 from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.mask import Masks
 from jsbackup.transforms.rename import RenameOptions

@@ -19,7 +19,7 @@ from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.read.catch_up import is_overwritten
 from jsbackup.errors import JsBackupError, NatsError, NatsPermissionDenied, UnsupportedError
 from jsbackup.model import Check
-from jsbackup.planning.features import Version, version_text
+from jsbackup.planning.configs.features import Version, version_text
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.checks.doctor import Purpose, check_clock

@@ -26,8 +26,8 @@ from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.errors import NatsError
 from jsbackup.model import JsonObject
+from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import RestoreOptions
-from jsbackup.planning.plan import check_configs
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
 

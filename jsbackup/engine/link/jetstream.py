@@ -19,7 +19,7 @@ from jsbackup.engine.link.link import Link
 from jsbackup.engine.link.restore_mutex import Turn
 from jsbackup.errors import ApiError, FormatError, NatsPermissionDenied, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
-from jsbackup.planning.features import Version
+from jsbackup.planning.configs.features import Version
 from jsbackup.protocol import api
 from jsbackup.protocol.info import (
     AccountInfo,

@@ -33,7 +33,7 @@ from enum import StrEnum
 from jsbackup.formats.gaps import digest_of_missing
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import StreamState
-from jsbackup.planning.features import Version
+from jsbackup.planning.configs.features import Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of

@@ -14,8 +14,8 @@ from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused, UsageError
 from jsbackup.pipeline.jobs.compact import Group, grouped
 from jsbackup.pipeline.messages.source import choose_streams
+from jsbackup.planning.configs.stream_config import check_configs
 from jsbackup.planning.model import Consumers, RestoreOptions, RestorePlan
-from jsbackup.planning.plan import check_configs
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.reshaping import Reshaped, rename_streams, reshape_stream
 from jsbackup.planning.rules import Finding, Rule

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.planning.overrides import parse_override
+from jsbackup.planning.configs.overrides import parse_override
 from tests.planning.test_plan import codes, plan, stream
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jsbackup.planning.features import Lacking, lacking_for_stream, version_text
+from jsbackup.planning.configs.features import Lacking, lacking_for_stream, version_text
 from jsbackup.planning.model import RestoreOptions, Target
 from jsbackup.planning.reshaping import Reshaped
 from jsbackup.planning.rules import Finding, Rule

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.planning.features import (
+from jsbackup.planning.configs.features import (
     Lacking,
     Version,
     fit_consumer,

@@ -1,0 +1,124 @@
+"""The configuration of a stream at the target: what differs from the backup, and what the target makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jsbackup.errors import FormatError
+from jsbackup.model import JsonObject
+from jsbackup.planning.configs.adapting import way_around
+from jsbackup.planning.configs.features import (
+    lacking_for_consumer,
+    lacking_for_stream,
+    version_text,
+)
+from jsbackup.planning.configs.overrides import overriding
+from jsbackup.planning.model import (
+    Action,
+    ConfigChange,
+    RestoreOptions,
+    SendAs,
+    Target,
+)
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+
+__all__ = ["about_config", "against_config", "check_configs", "config_changes", "overrides_for"]
+
+_SHAPES: Mapping[str, type] = {
+    "first_seq": int,
+    "max_age": int,
+    "max_bytes": int,
+    "metadata": dict,
+    "mirror": dict,
+    "num_replicas": int,
+    "placement": dict,
+    "retention": str,
+    "sources": list,
+    "storage": str,
+    "subjects": list,
+}
+
+
+def config_changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
+    """What was asked for comes first, then what follows from names and subjects. The name is told apart."""
+    for field in dict.fromkeys([*asked, *before, *after]):
+        if field != "name" and before.get(field) != after.get(field):
+            yield ConfigChange(field, before.get(field), after.get(field))
+
+
+def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
+    """Fields of the configuration that the target gets otherwise; None: not at all."""
+    overrides = overriding(config, options)
+    if _emptied_by_first_seq(entry, target):
+        overrides["first_seq"] = None
+    return overrides
+
+
+def against_config(action: Action, wanted: JsonObject, target: Target, options: RestoreOptions) -> Iterable[Finding]:
+    """What servers of the target would not take, or would not do."""
+    name, version = action.entry.name, version_text(target.version)
+    for lacking in lacking_for_stream(wanted, target.version):
+        hint = way_around(lacking, name, options)
+        yield Finding(name, Rule.STREAM_FEATURE, f"{lacking}, the target is {version}", hint)
+    for consumer in action.entry.consumers if action.consumers else ():
+        for lacking in lacking_for_consumer(consumer.config, target.version):
+            yield Finding(
+                name,
+                Rule.CONSUMER_FEATURE,
+                f"consumer {consumer.name}: {lacking}, the target is {version}",
+                f"Restore into a newer server, with --consumers none, or leave the stream out with --exclude {name}.",
+            )
+    replicas = action.config.get("num_replicas", 1)
+    one = "Restore it with --replicas 1."
+    if replicas > 1 and target.clustered is False:
+        yield Finding(name, Rule.SINGLE_SERVER, f"has {replicas} replicas, the target is a single server", one)
+    if replicas > 1 and action.config.get("persist_mode") == "async":
+        reason = f"has persist_mode async, which is for one replica, not {replicas}"
+        yield Finding(name, Rule.ASYNC_REPLICAS, reason, one)
+
+
+def check_configs(entry: StreamBackup) -> None:
+    """The fields that decisions rest on, of a stream and its consumers. Raises FormatError."""
+    _check_shapes(f"stream {entry.name}", entry.config)
+    for consumer in entry.consumers:
+        _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
+
+
+def _check_shapes(what: str, config: JsonObject) -> None:
+    for key, kind in _SHAPES.items():
+        value = config.get(key)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise FormatError(f"{what}: {key} in its stored configuration is damaged")
+    if not all(isinstance(subject, str) for subject in config.get("subjects") or ()):
+        raise FormatError(f"{what}: subjects in its stored configuration are damaged")
+
+
+def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
+    """Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
+    that `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
+    buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
+    return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
+
+
+def about_config(action: Action, target: Target) -> Iterable[Finding]:
+    """Warnings: what the target makes of the configuration."""
+    name, config = action.entry.name, action.config
+    if action.entry.archive_format is ArchiveFormat.CONFIG:
+        reason = "is configuration only in this backup, and restored without messages"
+        yield Finding(name, Rule.WITHOUT_MESSAGES, reason, "See 'jsbackup list' for backups with messages.")
+    if _emptied_by_first_seq(action.entry, target):
+        reason = f"first_seq is left out: {version_text(target.version)} would empty the stream at each start"
+        yield Finding(name, Rule.FIRST_SEQ, reason)
+    if action.wire is SendAs.V2 and action.entry.state.last_seq > action.entry.captured.last_seq:
+        reason = "its last message was deleted; the time of it has no place in an archive v2"
+        yield Finding(name, Rule.DELETED_TAIL, reason)
+    if 0 < target.known_servers < (replicas := config.get("num_replicas", 1)):
+        reason = f"has {replicas} replicas, and the target reports {target.known_servers} servers"
+        yield Finding(name, Rule.FEW_SERVERS, reason, "Choose fewer with --replicas, unless there are more servers.")
+    placement = config.get("placement") or {}
+    if placement and target.clustered is False:
+        yield Finding(name, Rule.PLACEMENT_SINGLE, "has a placement, which a single server ignores")
+    elif target.cluster and placement.get("cluster") not in (None, "", target.cluster):
+        reason = f"would be placed in cluster {placement['cluster']}, the target is in {target.cluster}"
+        yield Finding(name, Rule.PLACEMENT_CLUSTER, reason, "It is refused there unless the two are connected.")

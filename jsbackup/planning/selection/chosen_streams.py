@@ -1,0 +1,67 @@
+"""Which streams of a backup a restore is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jsbackup.config import MAY_MISS, excludes_nothing, is_chosen, nearest
+from jsbackup.errors import UsageError
+from jsbackup.planning.interrupted.staged import replaced_by
+from jsbackup.planning.model import RestoreOptions
+from jsbackup.planning.rules import Finding, Rule
+from jsbackup.repository.manifest import Manifest, Result, StreamBackup
+
+__all__ = ["choose_streams", "left_out", "staged_copies"]
+
+
+def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> list[StreamBackup]:
+    """The streams that are asked for, without `staged` copies. Raises UsageError for an option that names none."""
+    names = [entry.name for entry in manifest.streams]
+    for glob in options.streams:
+        if not any(map(glob.matches, names)):
+            raise UsageError(
+                f"backup {manifest.id} has no stream {glob.pattern}",
+                hint=nearest(glob.pattern, names) or "See 'jsbackup show' for the streams it has.",
+            )
+    there = [*names, *(one.name for one in manifest.skipped)]
+    left_out = manifest.selection.exclude if manifest.selection is not None else ()
+    missed = [pattern for pattern in excludes_nothing(there, options.exclude) if pattern not in left_out]
+    if missed and not options.pattern_may_miss:
+        raise UsageError(
+            f"--exclude {missed[0]}: backup {manifest.id} has no such stream",
+            hint=f"{nearest(missed[0], there) or 'Correct it.'} {MAY_MISS}",
+        )
+    copies = {finding.stream for finding in staged}
+    return [
+        entry
+        for entry in manifest.streams
+        if is_chosen(entry.name, options.streams, options.exclude) and entry.name not in copies
+    ]
+
+
+def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
+    """Copies that an interrupted replace had left when the backup was made. One that is named is restored."""
+    names = {entry.name for entry in manifest.streams}
+    for entry in manifest.streams:
+        original = replaced_by(entry.name, entry.config)
+        if original is None or any(glob.is_literal and glob.matches(entry.name) for glob in options.streams):
+            continue
+        if is_chosen(entry.name, options.streams, options.exclude):
+            reason = f"is a copy by which an interrupted restore was to replace stream {original}"
+            has_original = original in names and manifest.result is Result.COMPLETE
+            rule = Rule.STAGED_COPY if has_original else Rule.INCOMPLETE_BACKUP
+            hint = f"Restore {original} from another backup; the copy, without its subjects, if it is named."
+            yield Finding(entry.name, rule, reason, hint)
+
+
+def left_out(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> Iterable[Finding]:
+    """What is asked for and missing: streams that were skipped, and originals of which only a copy is there."""
+    yield from (copy for copy in staged if copy.rule is Rule.INCOMPLETE_BACKUP)
+    for skipped in manifest.skipped:
+        if is_chosen(skipped.name, options.streams, options.exclude):
+            yield Finding(
+                skipped.name,
+                Rule.INCOMPLETE_BACKUP,
+                f"is not in this backup: {skipped.reason}",
+                "Restore it from another backup.",
+            )
