@@ -35,7 +35,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, put_keys
+from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
@@ -83,11 +83,11 @@ class Repository:
 
     @classmethod
     def create(
-        cls, store: Store, *, repository_id: str, created: str, tool: str, founding: Founding | None = None
+        cls, store: Store, *, repository_id: str, created: str, tool: str, new_keys: NewKeys | None = None
     ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
-        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `founding`
+        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
         has the keys that encrypt and sign; without it the repository is plain.
 
         Raises:
@@ -98,10 +98,10 @@ class Repository:
         probe = probe_store(store, layout.probe_key(repository_id))
         descriptor = Descriptor(repository_id, created, tool, extra={"store": asdict(probe)})
         keys = NO_KEYS
-        if founding is not None:
-            descriptor = replace(descriptor, authority=founding.authority.public, recipient=founding.recipient)
-            keys = GivenKeys(writer=founding.writer_key)
-            put_keys(store, founding, created)
+        if new_keys is not None:
+            descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
+            keys = GivenKeys(writer=new_keys.writer_key)
+            put_keys(store, new_keys, created)
         try:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
         except ObjectExists:  # somebody else was faster

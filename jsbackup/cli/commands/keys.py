@@ -23,11 +23,11 @@ from jsbackup.errors import UsageError
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.repository.crypto.new_keys import Founding
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
 
-__all__ = ["COMMANDS", "encryption_options", "founding_of", "writer_key_file"]
+__all__ = ["COMMANDS", "encryption_options", "new_keys_of", "writer_key_file"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,17 +49,17 @@ def encryption_options(command: F) -> F:
     return to(passphrase(command))
 
 
-def founding_of(
+def new_keys_of(
     repository_id: str, encrypt_to: tuple[str, ...], passphrase: str | None, *, sign: bool
-) -> Founding | None:
+) -> NewKeys | None:
     """What encrypts and signs a new repository; None for a plain one."""
     if not encrypt_to and passphrase is None and not sign:
         return None
     from jsbackup.repository.crypto.age import parse_recipient
-    from jsbackup.repository.crypto.new_keys import found
+    from jsbackup.repository.crypto.new_keys import make_new_keys
 
     recipients = [parse_recipient(text) for text in encrypt_to]
-    return found(repository_id, recipients, _passphrase(passphrase), os.urandom)
+    return make_new_keys(repository_id, recipients, _passphrase(passphrase), os.urandom)
 
 
 def writer_key_file(shared: Shared) -> Path | None:

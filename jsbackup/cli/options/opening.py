@@ -36,7 +36,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.keys import GivenKeys
-    from jsbackup.repository.crypto.new_keys import Founding
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -143,8 +143,8 @@ def new_repository_id() -> str:
     return os.urandom(16).hex()
 
 
-def make_repository(shared: Shared, repository_id: str, founding: Founding | None = None) -> Repository:
-    """A new repository in an empty location. `founding` is what encrypts and signs it; without it, it is plain."""
+def make_repository(shared: Shared, repository_id: str, new_keys: NewKeys | None = None) -> Repository:
+    """A new repository in an empty location. `new_keys` is what encrypts and signs it; without it, it is plain."""
     from jsbackup.repository.repository import Repository
 
     return Repository.create(
@@ -152,7 +152,7 @@ def make_repository(shared: Shared, repository_id: str, founding: Founding | Non
         repository_id=repository_id,
         created=format_time(time.time_ns()),
         tool=TOOL,
-        founding=founding,
+        new_keys=new_keys,
     )
 
 

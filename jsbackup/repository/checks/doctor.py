@@ -106,7 +106,7 @@ def examine_repository(
         return [Check.failed("repository", error, _REACH), *_rest("the repository cannot be opened"), *space]
     writable, now = _writable(repository, purpose, clock, random)
     return [
-        Check.fine("repository", _told(repository.descriptor, store)),
+        Check.fine("repository", _described(repository.descriptor, store)),
         *_keys(repository, misfit, purpose),
         _backups(repository, purpose),
         *writable,
@@ -134,7 +134,7 @@ def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, pla
     return Check.problem("repository", error.message, fix, code=error.exit_code)
 
 
-def _told(descriptor: Descriptor, store: Store) -> str:
+def _described(descriptor: Descriptor, store: Store) -> str:
     kind = "encrypted and signed" if descriptor.recipient else "signed" if descriptor.authority else "plain"
     return f"{kind}, format {FORMAT_VERSION}, at {store.location}, made {descriptor.created[:10]} by {descriptor.tool}"
 

@@ -27,7 +27,7 @@ from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry
 
-__all__ = ["Evidence", "Gap", "check_chain", "check_links", "how_to_settle", "refuse_gaps"]
+__all__ = ["Evidence", "Gap", "check_chain", "check_links", "how_to_repair", "refuse_gaps"]
 
 # Keeps the hint short: with more losses the command has to be run again.
 _MOST_NAMED = 20
@@ -75,7 +75,7 @@ def check_links(evidence: Evidence) -> list[Gap]:
     return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
 
 
-def how_to_settle(backups: str) -> str:
+def how_to_repair(backups: str) -> str:
     """Return a hint on what to do after a manifest was removed or replaced. `backups` are ids."""
     return f"Restore its manifest from a copy of the repository, or remove the backup with 'jsbackup forget {backups}'."
 
@@ -88,7 +88,7 @@ def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
     more = f" ({len(gaps)} such backups)" if len(gaps) > 1 else ""
     return IntegrityError(
         f"backup {first.backup}: {first.problem}{more}",
-        hint=f"Nothing was deleted. {how_to_settle(named)}",
+        hint=f"Nothing was deleted. {how_to_repair(named)}",
     )
 
 

@@ -21,7 +21,7 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import Store
 
-__all__ = ["Founding", "found", "put_keys", "replace_writer"]
+__all__ = ["NewKeys", "make_new_keys", "put_keys", "replace_writer"]
 
 Random = Callable[[int], bytes]
 
@@ -30,7 +30,7 @@ _SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED, *layo
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Founding:
+class NewKeys:
     """The keys of a new repository. `secret` is None if it is signed only; `writer_key` is for the user who makes it.
 
     `passphrase` comes with the three random bytes that name its object.
@@ -50,31 +50,33 @@ class Founding:
         return self.secret.identity.recipient.label
 
 
-def found(repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random) -> Founding:
+def make_new_keys(
+    repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random
+) -> NewKeys:
     """Make new secrets. Without recipients and passphrase nothing will be encrypted."""
     signing = random(32)
     if not recipients and passphrase is None:
         signatory = Signatory(signing)
-        return Founding(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
+        return NewKeys(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
     if len({recipient.label for recipient in recipients}) < len(recipients):
         raise UsageError("a recipient is given twice")
     secret = RepositorySecret(age.identity_of(random(32)))
     writer_key = WriterKey(repository_id, secret.authority.public, secret.documents.value, signing)
     named = None if passphrase is None else (passphrase, random(3))
-    return Founding(secret.authority, writer_key, secret, tuple(recipients), named)
+    return NewKeys(secret.authority, writer_key, secret, tuple(recipients), named)
 
 
-def put_keys(store: Store, founding: Founding, created: str) -> None:
+def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
     """Store everything that belongs below `keys/`. The descriptor comes after it: until then there is no repository."""
-    repository = founding.writer_key.repository
-    if founding.secret is not None:
-        for recipient in founding.recipients:
-            put_identity(store, repository, founding.secret, recipient)
-        if founding.passphrase is not None:
-            passphrase, random = founding.passphrase
-            put_passphrase(store, repository, founding.secret, passphrase, random=random)
-    writer = Writer(repository, founding.recipient, founding.writer_key.signatory.public, created)
-    put_writer(store, founding.authority, writer)
+    repository = new_keys.writer_key.repository
+    if new_keys.secret is not None:
+        for recipient in new_keys.recipients:
+            put_identity(store, repository, new_keys.secret, recipient)
+        if new_keys.passphrase is not None:
+            passphrase, random = new_keys.passphrase
+            put_passphrase(store, repository, new_keys.secret, passphrase, random=random)
+    writer = Writer(repository, new_keys.recipient, new_keys.writer_key.signatory.public, created)
+    put_writer(store, new_keys.authority, writer)
 
 
 def replace_writer(

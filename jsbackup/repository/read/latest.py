@@ -29,7 +29,7 @@ from typing import Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, UsageError
 from jsbackup.repository.checks.evidence import find_missing
-from jsbackup.repository.checks.manifest_chain import how_to_settle
+from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
@@ -233,7 +233,7 @@ def _refuse_removed(repository: _Reader, inventory: Inventory, chosen: str = "")
         use = f" To use {chosen}, the newest that is there, give its id." if chosen else ""
         raise IntegrityError(
             f"the manifest of backup {gap.backup}, which is newer, is missing: {gap.problem}",
-            hint=how_to_settle(gap.backup) + use,
+            hint=how_to_repair(gap.backup) + use,
         )
 
 

@@ -94,7 +94,7 @@ def open_or_make(
 def make_now(repository: Repository) -> None:
     """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
     if isinstance(repository.store, MakingStore):
-        repository.descriptor = repository.store.found()
+        repository.descriptor = repository.store.ensure_made()
 
 
 class MakingStore:
@@ -110,22 +110,22 @@ class MakingStore:
         self._lock = threading.RLock()
 
     def get_ready(self) -> None:
-        self.found()
+        self.ensure_made()
 
-    def found(self) -> Descriptor:
+    def ensure_made(self) -> Descriptor:
         """Make the repository, unless that is done, and return its descriptor. Raises as `make_now`."""
         with self._lock:
             if self._failed is not None:  # concurrent streams need not try again
                 raise self._failed
             if self._made is None:
                 try:
-                    self._made = self._found()
+                    self._made = self._make_and_move_leases()
                 except JsBackupError as error:
                     self._failed = error
                     raise
             return self._made
 
-    def _found(self) -> Descriptor:
+    def _make_and_move_leases(self) -> Descriptor:
         made = self._make_or_join()
         for info in list(self._early.list()):
             self._store.put(info.key, self._early.get(info.key))
@@ -153,7 +153,7 @@ class MakingStore:
         """Return the store that has, or would have, an object of this key."""
         return self._store if self._made is not None else self._early
 
-    def _told(self, info: ObjectInfo) -> ObjectInfo:
+    def _by_own_clock(self, info: ObjectInfo) -> ObjectInfo:
         if self._made is None or not info.key.startswith(layout.LOCKS):
             return info
         return replace(info, modified_seconds=info.modified_seconds - self._ahead_seconds)
@@ -169,7 +169,7 @@ class MakingStore:
             if self._made is None and layout.parse_lease_key(key) is not None:
                 self._early.put(key, data)
                 return
-            self.found()
+            self.ensure_made()
         self._store.put(key, data)
 
     def get(self, key: str) -> bytes:
@@ -179,10 +179,10 @@ class MakingStore:
         return self._at(key).get_range(key, offset, length)
 
     def head(self, key: str) -> ObjectInfo:
-        return self._told(self._at(key).head(key))
+        return self._by_own_clock(self._at(key).head(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return map(self._told, self._at(prefix).list(prefix))
+        return map(self._by_own_clock, self._at(prefix).list(prefix))
 
     def delete(self, key: str) -> None:
         with self._lock:
