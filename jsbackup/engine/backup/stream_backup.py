@@ -1,4 +1,4 @@
-"""One stream into the repository: captured, its consumers completed by the API, described for the manifest."""
+"""Store one stream: capture it, complete its consumers from the API, describe it for the manifest."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """A stream that was stored, for the manifest, with what it cost."""
+    """A stored stream, for the manifest, and what storing it took."""
 
     stream: StreamBackup
     segments_reused: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
-    incomplete: bool = False  # something of it is missing, or is not proved; the warnings say what
+    incomplete: bool = False  # something is missing or unproved; the warnings say what
 
     def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StreamResult:
-        """The same of a stream with sources, saying how far it had copied."""
+        """Return the result with how far the stream had copied from its sources."""
         return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
 
 
@@ -53,9 +53,10 @@ async def back_up_stream(
     previous: StreamBackup | None,
     receipts: Receipts,
 ) -> StreamResult:
-    """Store one stream, whose last backup is `previous`; `receipts` know of what was stored since, and are kept.
+    """Store one stream, whose last backup is `previous`; `receipts` know what was stored since.
 
-    Raises what makes it impossible; what was put into the store by then is nobody's."""
+    Raises the error if it fails; objects stored by then are unused.
+    """
     repository, options = run.repository, run.options
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
     folder = repository.objects.sealing.folder(info.name, incarnation)
