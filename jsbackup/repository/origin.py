@@ -83,8 +83,8 @@ class Origin:
     def words(self) -> str:
         """The origin in words: `cluster C1, account SHOP`."""
         named = {"account": f" ({self.account_name})"} if self.account_name else {}
-        told = (f"{what} {name}{named.get(what, '')}" for what, name in self.parts if name)
-        return ", ".join(told) or "a server without a name"
+        known = (f"{what} {name}{named.get(what, '')}" for what, name in self.parts if name)
+        return ", ".join(known) or "a server without a name"
 
     def matches(self, glob: Glob) -> bool:
         """Return whether an `--origin` pattern matches: the cluster, account or domain, or all of them as in `str`."""

@@ -107,12 +107,12 @@ def warn_emptied(
     ]
     why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
     why.update(_last_held(repository, {one.name: one for one in before if one.captured.messages}))
-    return [_told(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
+    return [_with_warning(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
 
 
 def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> dict[str, str]:
     """Return for each stream a sentence on which backup has it in this state, and with how many messages."""
-    told: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for backup in reversed(repository.backups()) if streams else ():
         try:
             manifest = repository.manifest(backup)
@@ -120,12 +120,12 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
             _log.warning("backup %s: %s", backup, error.message)
             continue
         for one in manifest.streams:
-            if one.name in streams and one.name not in told and one.captured == streams[one.name].captured:
+            if one.name in streams and one.name not in sentences and one.captured == streams[one.name].captured:
                 held = f"{one.captured.messages:,} in backup {backup}"
-                told[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
-        if told.keys() == streams.keys():
+                sentences[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
+        if sentences.keys() == streams.keys():
             break
-    return told
+    return sentences
 
 
 def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
@@ -202,8 +202,8 @@ def _lets_go(config: JsonObject) -> bool:
 
 
 def _warned(result: StreamResult, why: str) -> StreamResult:
-    return replace(_told(result, why), incomplete=True)
+    return replace(_with_warning(result, why), incomplete=True)
 
 
-def _told(result: StreamResult, why: str) -> StreamResult:
+def _with_warning(result: StreamResult, why: str) -> StreamResult:
     return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, why)))

@@ -124,7 +124,7 @@ def _jetstream(account: AccountInfo) -> Check:
 
 def _limits(account: AccountInfo) -> Check:
     """Check how much of its limits the account, or each of its tiers, has used."""
-    told, full = [], False
+    shown, full = [], False
     for name, tier in (account.tiers or {"": account.usage}).items():
         limits = tier.limits
         for what, used, limit in (
@@ -134,12 +134,12 @@ def _limits(account: AccountInfo) -> Check:
             ("consumers", tier.consumers, limits.max_consumers),
         ):
             if limit > 0:
-                told.append(f"{name} {used} of {limit} {what}".strip())
+                shown.append(f"{name} {used} of {limit} {what}".strip())
                 full |= used > limit * _NEARLY_FULL
     if full:
         fix = "Raise the limit before a restore needs the room."
-        return Check.warning("limits", f"nearly exhausted: {', '.join(told)}", fix)
-    return Check.fine("limits", ", ".join(told) or "none")
+        return Check.warning("limits", f"nearly exhausted: {', '.join(shown)}", fix)
+    return Check.fine("limits", ", ".join(shown) or "none")
 
 
 async def _listing(js: JetStream) -> Listing[StreamInfo] | Check:
@@ -199,7 +199,7 @@ async def _replies(js: JetStream) -> Check:
 
 async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], int]) -> Check:
     """Check the server's clock by its answer about a stream, or, if there is none, about the user."""
-    for ask in (*(partial(_told_with, js, name) for name in islice(streams, 1)), partial(_told_of_user, js)):
+    for ask in (*(partial(_time_by_stream, js, name) for name in islice(streams, 1)), partial(_time_by_user, js)):
         before = clock_ns()
         try:
             there = await ask()
@@ -213,10 +213,10 @@ async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], i
     return Check.not_tried("server-clock", "the server does not report its time", fix)
 
 
-async def _told_with(js: JetStream, stream: str) -> int:
+async def _time_by_stream(js: JetStream, stream: str) -> int:
     return (await js.stream(stream)).now_ns
 
 
-async def _told_of_user(js: JetStream) -> int:
+async def _time_by_user(js: JetStream) -> int:
     answer: Any = json.loads((await js.link.request(_USER_INFO)).data)
     return parse_time(answer["server"]["time"])

@@ -54,8 +54,8 @@ def adapt_streams(
     for entry in manifest.streams:
         if is_chosen(entry.name, options.streams, options.exclude):
             check_configs(entry)
-            config, told = _adapted(entry.config, nodes, keeps_memory)
-            notes[entry.name] = told
+            config, changes = _adapted(entry.config, nodes, keeps_memory)
+            notes[entry.name] = changes
             streams.append(replace(entry, config=config))
         else:
             streams.append(entry)
@@ -63,22 +63,22 @@ def adapt_streams(
 
 
 def _adapted(before: JsonObject, nodes: int, keeps_memory: bool) -> tuple[JsonObject, list[str]]:
-    config, told = dict(before), []
+    config, changes = dict(before), []
     replicas = before.get("num_replicas") or 1
     if replicas > nodes:
         config["num_replicas"] = nodes
-        told.append(f"restored with {nodes} instead of {replicas} replicas")
+        changes.append(f"restored with {nodes} instead of {replicas} replicas")
     if before.get("storage") == "memory" and not keeps_memory:
         config["storage"] = "file"
-        told.append("restored in file storage")
+        changes.append("restored in file storage")
     if before.get("placement"):
         del config["placement"]
-        told.append("restored without its placement")
+        changes.append("restored without its placement")
     for field in _FINITE:
         if before.get(field):
             del config[field]
-            told.append(f"restored without {field}")
-    return config, told
+            changes.append(f"restored without {field}")
+    return config, changes
 
 
 def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:

@@ -192,7 +192,7 @@ def take_status(
     return RepositoryStatus(
         now_ns=now_ns,
         existing=frozenset(ids),
-        lines=_covering([_told(line, manifests) for line in lines]),
+        lines=_covering([_with_streams(line, manifests) for line in lines]),
         others=others,
         ahead=ahead,
         unreadable=inventory.unreadable,
@@ -269,7 +269,7 @@ def _manifest(repository: Repository, backup: str) -> Manifest | None:
         return None
 
 
-def _told(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> BackupSeries:
+def _with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> BackupSeries:
     newest = manifests[line.newest.id]
     if newest is None:
         return line

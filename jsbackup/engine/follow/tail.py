@@ -278,8 +278,8 @@ class Tail:
                     async with asyncio.timeout(_ASK_SECONDS):
                         await self._change()
                 except TimeoutError:
-                    told = await self._js.consumer(self.stream, self.consumer)
-                    if told.num_pending == 0 and told.delivered.stream <= self.at:
+                    consumer = await self._js.consumer(self.stream, self.consumer)
+                    if consumer.num_pending == 0 and consumer.delivered.stream <= self.at:
                         return bool(self._rows.sequences)
                     waited = waited + _ASK_SECONDS if self.at == at else 0.0
                     at = self.at

@@ -150,9 +150,9 @@ class _Wire:
         except (OSError, TimeoutError, nats.errors.Error, NatsError, NoTls) as error:
             # nats-py reports an address's error by callback, and then only raises that no server is left.
             unclear = isinstance(error, (nats.errors.NoServersError, TransferError))
-            told = self._last_error if unclear else None
+            reported = self._last_error if unclear else None
             await self._end(_ABANDON_SECONDS)
-            raise connect_error(self.server, self._connection, self.info, told or error) from None
+            raise connect_error(self.server, self._connection, self.info, reported or error) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
             await self._end(_ABANDON_SECONDS)
             raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error

@@ -59,12 +59,12 @@ async def place_of(js: JetStream) -> JetStreamPlace:
     """Return the place behind a connection. Raises NatsError."""
     from jsbackup.planning.same_jetstream import JetStreamPlace  # backups do not need it
 
-    told = js.link.server_info
-    addresses = told.get("connect_urls")
+    facts = js.link.server_info
+    addresses = facts.get("connect_urls")
     return JetStreamPlace(
         account=await js.link.account(),
         api_prefix=js.prefix.text,
-        server_id=told.get("server_id"),
+        server_id=facts.get("server_id"),
         cluster=js.link.cluster_name,
         domain=js.link.domain,
         addresses=frozenset(map(str, addresses) if isinstance(addresses, list) else ()),
@@ -93,8 +93,8 @@ async def _connected(js: JetStream, connection: Connection) -> Source:
     except NatsError as error:
         _log.info("the server's streams cannot be listed: %s", error.message)
         return source
-    told = {one.name: getattr(source, one.name) for one in fields(source)}
-    return Connected(**told, lives=lives_of(listing.entries.values()))
+    facts = {one.name: getattr(source, one.name) for one in fields(source)}
+    return Connected(**facts, lives=lives_of(listing.entries.values()))
 
 
 async def found_for(js: JetStream, connection: Connection, backup: Manifest | FindBackup) -> Manifest:

@@ -249,7 +249,7 @@ def choose(
         return plan
     if not _no_snapshot(info, version):
         for consumer in consumers:
-            if _told_by_snapshot(consumer, version):
+            if _snapshot_has_more(consumer, version):
                 return Whole(f"a snapshot alone tells what consumer {consumer.name} has not acknowledged")
     if plan.spans and _seconds_apart(plan, info) >= _seconds_whole(plan, info, version):
         return Whole(f"{plan.read_messages} of {plan.whole_messages} messages would have to be read one by one")
@@ -260,7 +260,7 @@ def _no_snapshot(info: StreamInfo, version: Version) -> bool:
     return info.config.get("storage") == "memory" and version < _V2_SINCE
 
 
-def _told_by_snapshot(consumer: ConsumerInfo, version: Version) -> bool:
+def _snapshot_has_more(consumer: ConsumerInfo, version: Version) -> bool:
     """Return whether a snapshot has more of the consumer than the API. An archive v1 has none of those in memory."""
     pending = consumer.num_ack_pending > 0 or consumer.num_redelivered > 0
     return pending and not (consumer.config.get("mem_storage") and version < _V2_SINCE)

@@ -167,7 +167,7 @@ async def carry_out(
     segments = await in_thread(writer.finish)
     if caught.info is not info:
         segments = await cut_down(writer, segments, caught, SegmentReader(writer.objects), after=info.state.last_seq)
-    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _summary(plan))
 
 
 async def _catch_up(js: JetStream, info: StreamInfo, read_on: ReadOn, writer: SegmentWriter) -> CaughtUp:
@@ -183,7 +183,7 @@ def _first(part: SegmentRef | SequenceSpan) -> int:
     return part.first_seq if isinstance(part, SegmentRef) else part.first
 
 
-def _told(plan: Increment) -> str:
+def _summary(plan: Increment) -> str:
     if not plan.spans:
         return "nothing has changed since the last backup"
     return f"{plan.read_messages} of {plan.whole_messages} messages had to be read"

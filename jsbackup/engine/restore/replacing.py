@@ -80,7 +80,7 @@ def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOption
 def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOptions) -> RestorePlan:
     refusals = list(plan.refusals)
 
-    def told(action: Action) -> Action:
+    def with_count(action: Action) -> Action:
         left_out = counted.get(action.name)
         if left_out is None:
             return action
@@ -92,7 +92,7 @@ def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOpt
         refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _HINT))
         return action
 
-    stages = tuple(tuple(told(action) for action in stage) for stage in plan.stages)
+    stages = tuple(tuple(with_count(action) for action in stage) for stage in plan.stages)
     return replace(plan, stages=stages, refusals=tuple(refusals))
 
 

@@ -66,7 +66,7 @@ def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, optio
     if len(whole) == len(plan.actions) and any(sample.kept for sample in whole) and not _is_aimless(plan):
         masks = unseen(options.reshape.masks.masks, [sample.masked for sample in whole])
         refusals += () if options.mask_may_miss else about_unseen(masks, may_miss=False)
-    return _told(plan, samples, refusals)
+    return _with_samples(plan, samples, refusals)
 
 
 def _looked_at(objects: Objects, entry: StreamBackup, reshape: Reshape) -> _Sample:
@@ -138,7 +138,7 @@ async def sample_live(js: JetStream, plan: RestorePlan) -> RestorePlan:
             refusals.append(Finding(action.entry.name, Rule.MASK_UNREADABLE, error.message, error.hint or ""))
             continue
         samples[action.entry.name] = _Sample(tally.came.messages, tally.kept.messages, False, tally.masked)
-    return _told(plan, samples, refusals)
+    return _with_samples(plan, samples, refusals)
 
 
 async def _first_messages(js: JetStream, stream: str, mask: Mask) -> dict[int, Row]:
@@ -178,11 +178,11 @@ def _is_aimless(plan: RestorePlan) -> bool:
     return any(found.rule is Rule.MASK_AIMLESS for found in plan.refusals)
 
 
-def _told(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[Finding]) -> RestorePlan:
+def _with_samples(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[Finding]) -> RestorePlan:
     """Return the plan with the findings of the samples."""
     found = [*plan.refusals, *refusals]
 
-    def told(action: Action) -> Action:
+    def with_findings(action: Action) -> Action:
         sample = samples.get(action.entry.name)
         if sample is None or not sample.came or not action.entry.captured.messages:
             return action
@@ -190,7 +190,7 @@ def _told(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[
         found.extend(one for one in says if one.code)
         return replace(action, warnings=(*action.warnings, *(one for one in says if not one.code)))
 
-    stages = tuple(tuple(told(action) for action in stage) for stage in plan.stages)
+    stages = tuple(tuple(with_findings(action) for action in stage) for stage in plan.stages)
     return replace(plan, stages=stages, refusals=tuple(found))
 
 

@@ -61,8 +61,8 @@ async def look_at(js: JetStream, now_ns: int) -> Target:
 
 def _known_servers(js: JetStream) -> int:
     """Return how many servers of its cluster ours reports; 0 if none, or if it runs no JetStream itself."""
-    told = js.link.server_info.get("connect_urls")
-    return len(told) if js.link.jetstream and isinstance(told, list) else 0
+    urls = js.link.server_info.get("connect_urls")
+    return len(urls) if js.link.jetstream and isinstance(urls, list) else 0
 
 
 async def _is_unborn(js: JetStream, name: str) -> bool:

@@ -224,15 +224,15 @@ def _leases(store: Store, now: float) -> Check:
     except StoreError as error:
         return Check.failed("leases", error, _REACH)
     live = [seen for seen in leases if seen.is_live(now)]
-    told = "; ".join(_holder(store, seen) for seen in live[:_SHOWN])
+    shown = "; ".join(_holder(store, seen) for seen in live[:_SHOWN])
     if any(seen.key.exclusive for seen in live):
         fix = "Wait until it is done, or until the lease of a killed one expires, some ten minutes later."
-        return Check.warning("leases", f"others wait for {told}", fix)
+        return Check.warning("leases", f"others wait for {shown}", fix)
     expired = len(leases) - len(live)
     if expired:
-        more = f"; at work: {told}" if live else ""
+        more = f"; at work: {shown}" if live else ""
         return Check.warning("leases", f"{expired} left behind by commands that were killed{more}", _UNLOCK)
-    return Check.fine("leases", f"at work: {told}" if live else "nobody is at work")
+    return Check.fine("leases", f"at work: {shown}" if live else "nobody is at work")
 
 
 def _holder(store: Store, seen: SeenLease) -> str:

@@ -253,7 +253,7 @@ def acquire(
     """
     deadline = clock() + wait_seconds
     pause = _FIRST_PAUSE_SECONDS
-    told = False
+    announced = False
     lease: Lease | None = None
     try:
         while True:
@@ -269,8 +269,8 @@ def acquire(
             left = deadline - clock()
             if left <= 0:
                 raise _locked(store, others)
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 waiting(_locked(store, others))
             sleep(min(left, pause * (0.5 + int.from_bytes(random(2), "big") / 65536)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -109,8 +109,8 @@ def _choose(repository: _Reader, wanted: Wanted) -> Choice:
     chosen = offers.choose()
     for unreadable in inventory.unreadable:
         if unreadable.id > chosen.id:
-            told = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
-            raise unreadable.error.with_more_hint(told)
+            text = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
+            raise unreadable.error.with_more_hint(text)
     _refuse_removed(repository, inventory, chosen.id)
     elsewhere = offers.elsewhere(chosen)
     named = {one.stream for one in elsewhere}
@@ -202,8 +202,8 @@ def _about_source(origin: Origin | None, wanted: Wanted) -> Iterator[str]:
 
 def _about_ahead(ahead: Sequence[BackupSummary], chosen: str) -> Iterator[str]:
     for one in ahead[-_MOST_NOTES:]:
-        told = "is dated in the future: a clock was wrong"
-        yield f"{one.id} {told}" if one.id == chosen else f"{one.id} is not used: it {told}; to use it, give its id"
+        text = "is dated in the future: a clock was wrong"
+        yield f"{one.id} {text}" if one.id == chosen else f"{one.id} is not used: it {text}; to use it, give its id"
 
 
 def _about_others(repository: _Reader, chosen: Manifest, wanted: Wanted) -> list[str]:

@@ -234,9 +234,9 @@ class Offers:
                 f"backup {best.id}, the latest, has no stream {nowhere[0]}, and no other one that can be meant has",
                 hint=self._near(nowhere[0]) or "See 'jsbackup list' and 'jsbackup show' for the streams there are.",
             )
-        told = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)
+        where_each = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)
         return UsageError(
-            f"no single backup has all of these streams: {told}",
+            f"no single backup has all of these streams: {where_each}",
             hint="Name each backup by its id, with the streams that are to be taken from it.",
         )
 
