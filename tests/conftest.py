@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.harness import warm
 from tests.harness.clusters import NatsCluster
 from tests.harness.s3server import S3Server
 from tests.harness.servers import NatsServer
@@ -22,6 +23,8 @@ from tests.harness.servers import NatsServer
 # Examples take their time on a machine that is busy: no test is about that.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+warm.install()
 
 # A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that: the
 # commands under test could not be interrupted.

@@ -262,7 +262,7 @@ def test_secrets_of_a_profile_are_nowhere(
     for profile, code in {"file": 0, "command": 0, "variable": 20, "token": 20, "creds": 2, "typo": 2}.items():
         for form in ([], ["--json"]):
             assert searched("backup", "--profile", profile, *form).code == code, profile
-    in_process_of_its_own = in_shell("backup", "--profile", "file", **extra)
+    in_process_of_its_own = in_shell("backup", "--profile", "file", cold=True, **extra)
     assert in_process_of_its_own.code == 0
     planted.search("a process of its own", in_process_of_its_own.out + in_process_of_its_own.err)
     several = [word for profile in ("file", "command", "typo", "token") for word in ("--profile", profile)]

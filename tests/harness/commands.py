@@ -32,8 +32,9 @@ class Ran:
         return self
 
 
-def command_line(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "jsbackup", *map(str, arguments)]
+def command_line(*arguments: str | Path, cold: bool = False) -> list[str]:
+    """With `cold`, the interpreter starts for it as it does for users (`warm.py`)."""
+    return [sys.executable, *(["-s"] if cold else []), "-m", "jsbackup", *map(str, arguments)]
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -142,7 +142,7 @@ def test_a_damaged_backup_fails_and_is_told_until_a_drill_goes_well(small: Path,
 def test_its_server_is_for_nobody_else_and_ends_with_it(repo: Path, tmp_path: Path) -> None:
     """Looked at while it runs, then interrupted."""
     drilling = subprocess.Popen(
-        command_line("drill", "-r", repo, "--nats-server", EMBEDDED, "--work-dir", tmp_path, "--nodes", "3"),
+        command_line("drill", "-r", repo, "--nats-server", EMBEDDED, "--work-dir", tmp_path, "--nodes", "3", cold=True),
         env=environment(SECRET_OF_THE_ENVIRONMENT="do not pass on"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

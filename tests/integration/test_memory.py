@@ -119,12 +119,12 @@ def test_memory_does_not_grow_with_the_stream_and_nothing_is_staged(nats_server:
     repository = tmp_path / "repo"
     source = nats_server("2.15.1")
     asyncio.run(fill(source.url))
-    line = command_line("backup", "-s", source.url, "-r", repository)
+    line = command_line("backup", "-s", source.url, "-r", repository, cold=True)
     seen = {"backup": watch(line, tmp_path / "backup", repository)}
     source.close()
     for wire in ("v1", "v2"):
         with NatsServer("2.15.1") as target:
-            line = command_line("restore", "latest", "-s", target.url, "-r", repository, "--wire", wire)
+            line = command_line("restore", "latest", "-s", target.url, "-r", repository, "--wire", wire, cold=True)
             seen[f"restore {wire}"] = watch(line, tmp_path / wire, repository)
     for name, watched in seen.items():
         sys.stdout.write(f"{name}: peak {watched.peak_bytes >> 20} MiB, {watched.seconds:.1f} s\n")  # shown by -s
@@ -150,11 +150,11 @@ def test_several_streams_at_once_share_what_memory_there_is(nats_server: Starter
     repository = tmp_path / "repo"
     source = nats_server(version)
     asyncio.run(fill_several(source.url))
-    line = command_line("backup", "-s", source.url, "-r", repository)
+    line = command_line("backup", "-s", source.url, "-r", repository, cold=True)
     seen = {"backup": watch(line, tmp_path / "backup", repository)}
     source.close()
     with NatsServer(version) as target:
-        line = command_line("restore", "latest", "-s", target.url, "-r", repository)
+        line = command_line("restore", "latest", "-s", target.url, "-r", repository, cold=True)
         seen["restore"] = watch(line, tmp_path / "restore", repository)
     for name, watched in seen.items():
         sys.stdout.write(f"{name}: peak {watched.peak_bytes >> 20} MiB, {watched.seconds:.1f} s\n")
