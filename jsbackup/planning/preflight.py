@@ -22,7 +22,7 @@ from jsbackup.transforms.cut import Cut
 
 __all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
 
-_TOLD = 4  # reasons in one message
+_MOST_REASONS = 4  # reasons in one message
 _NAMED = 5  # streams of a reason
 
 
@@ -36,12 +36,12 @@ def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = 
     groups: dict[str, list[Finding]] = {}
     for found in plan.refusals:
         groups.setdefault(found.reason, []).append(found)
-    told = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _TOLD)]
-    more = len(groups) - _TOLD
-    told += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
-    message = f"nothing was {done}: {'; '.join(told)}"
+    reasons = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _MOST_REASONS)]
+    more = len(groups) - _MOST_REASONS
+    reasons += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
+    message = f"nothing was {done}: {'; '.join(reasons)}"
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _TOLD) if group[0].hint)
+    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _MOST_REASONS) if group[0].hint)
     raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
 
 

@@ -133,10 +133,10 @@ def refuse_if_changed(saved: SavedPlan, plan: RestorePlan, target: Target) -> No
     """Raise PlanRefused, with the first differences, if `plan` differs from the saved one."""
     now = decode_document(encode_document(_decided(plan, target), "plan"), "plan").value
     differences = _differences(saved.decided, now)
-    told = list(islice(differences, _SHOWN))
-    if told:
+    shown = list(islice(differences, _SHOWN))
+    if shown:
         more = sum(1 for _ in differences)
-        message = f"nothing was restored, the target has changed since the plan was made: {'; '.join(told)}"
+        message = f"nothing was restored, the target has changed since the plan was made: {'; '.join(shown)}"
         raise PlanRefused(message + (f"; and {more} more" if more else ""), hint=_AGAIN)
 
 

@@ -46,7 +46,7 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
         reshaped,
         config={key: value for key, value in reshaped.config.items() if key not in fields},
         messages=replace(reshaped.messages, unwanted=tuple(headers)),
-        warnings=(*reshaped.warnings, *(_told(lacking, entry.name, target) for lacking in left_out)),
+        warnings=(*reshaped.warnings, *(_finding(lacking, entry.name, target) for lacking in left_out)),
     )
 
 
@@ -57,7 +57,7 @@ def _can_go(lacking: Lacking, entry: StreamBackup, options: RestoreOptions) -> b
     return lacking.field != "allow_msg_counter" or not entry.captured.messages
 
 
-def _told(lacking: Lacking, name: str, target: Target) -> Finding:
+def _finding(lacking: Lacking, name: str, target: Target) -> Finding:
     header = _NEEDED_BY[lacking.field]
     reason = f"{lacking.field} is left out: {version_text(target.version)} does not know it"
     return Finding(

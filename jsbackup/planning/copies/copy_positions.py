@@ -66,15 +66,17 @@ def _facts_of(
     sources = {source_key(source): source for source in sources_of(entry.config)}
     marks = _last_marks(objects, entry, action.reshape, sources)
     end = state_to_restore(action.entry)
-    told = {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+    reported = (
+        {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+    )
     alone = len(sources) == 1 and not entry.config.get("subjects")
     facts = {}
     for key, source in sources.items():
         left = marks.kept.get(key)
-        seen = max(marks.within[key].sequence if key in marks.within else 0, told.get(key, 0))
+        seen = max(marks.within[key].sequence if key in marks.within else 0, reported.get(key, 0))
         at = left.sequence if left is not None else 0
         gone = end.last_seq - left.at - left.later if left is not None else end.last_seq - end.messages
-        exact = key in told or not gone or seen > at
+        exact = key in reported or not gone or seen > at
         again: tuple[int, ...] = ()
         most: int | None = None
         origin = entries.get(source["name"])

@@ -77,8 +77,8 @@ def staged_config(name: str, suffix: str, created: str | None, at_work: str) -> 
 
 def needed_by(config: JsonObject) -> str:
     """Return the subject that marks the command of this copy as running; "" if it has none."""
-    told = (config.get("metadata") or {}).get(_NEEDED_BY)
-    return told if isinstance(told, str) and _AT_WORK.fullmatch(told) else ""
+    text = (config.get("metadata") or {}).get(_NEEDED_BY)
+    return text if isinstance(text, str) and _AT_WORK.fullmatch(text) else ""
 
 
 def replaced_by(name: str, config: JsonObject) -> str | None:
@@ -86,9 +86,9 @@ def replaced_by(name: str, config: JsonObject) -> str | None:
     match = _NAME.fullmatch(name)
     if match is None or config.get("subjects") != [_subject(match[2])]:
         return None
-    told = config.get("description")
-    if isinstance(told, str) and told.startswith(_REPLACES):
-        original = told.removeprefix(_REPLACES)
+    text = config.get("description")
+    if isinstance(text, str) and text.startswith(_REPLACES):
+        original = text.removeprefix(_REPLACES)
         return original if name.startswith(staging_prefix(original)) else match[1]
     return match[1]
 
