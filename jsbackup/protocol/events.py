@@ -1,4 +1,4 @@
-"""What goes into and comes out of the dialogues: messages, and events that say what a message meant."""
+"""Input and output of the dialogues: messages, and events that say what a message meant."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = [
 
 
 class FailureKind(Enum):
-    """Why a dialogue failed, as far as the next step depends on it."""
+    """Why a dialogue failed, as far as it matters for the next step."""
 
     BUSY = "busy"  # another snapshot of this stream is running (servers up to 2.14): wait, then try again
     UNSUPPORTED = "unsupported"  # this server cannot snapshot this stream (memory storage up to 2.14)
     DAMAGED = "damaged"  # the server found bad messages in its own store
     REFUSED = "refused"  # the server answered with another error
-    GONE = "gone"  # the server gave up on us: no interest, no acknowledgement in time, nobody listens any more
-    SERVER = "server"  # the server ended the transfer for reasons of its own
+    GONE = "gone"  # the server gave up: no interest, no acknowledgement in time, or no listener any more
+    SERVER = "server"  # the server ended the transfer for other reasons
     HOLE = "hole"  # chunks were lost, repeated or came from another transfer
-    PROTOCOL = "protocol"  # the peer broke the rules
+    PROTOCOL = "protocol"  # the peer violated the protocol
     RECONNECTED = "reconnected"  # messages may have been lost between two connections
-    TIMEOUT = "timeout"  # the driver waited in vain
+    TIMEOUT = "timeout"  # the driver's timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SnapshotStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChunkReceived(Event):
-    """A chunk of the snapshot, number `index` from 1. `release` it when it is dealt with: that earns its ack."""
+    """A chunk of the snapshot, number `index` from 1. `release` it when it is processed, to acknowledge it."""
 
     index: int
     data: bytes
@@ -86,12 +86,12 @@ class ChunkReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class LastChunkReceived(ChunkReceived):
-    """The short chunk at the end, which asks for no acknowledgement."""
+    """The short chunk at the end, which needs no acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEnded(Event):
-    """All of it arrived, as far as the dialogue can tell; the archive inside has an end of its own to check."""
+    """Everything has arrived, as far as the dialogue knows; the archive inside has its own end to check."""
 
     chunks: int
     bytes: int
@@ -99,7 +99,7 @@ class SnapshotEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class RestoreAccepted(Event):
-    """The server waits for chunks on `deliver_subject`, for five seconds at a time."""
+    """The server waits for chunks on `deliver_subject`, five seconds for each."""
 
     deliver_subject: str
 
@@ -113,7 +113,7 @@ class ChunkSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChunkAcknowledged(Event):
-    """The server took a chunk of `bytes` bytes: that much of the window is free again."""
+    """The server accepted a chunk of `bytes` bytes, which frees that part of the window."""
 
     bytes: int
 
@@ -125,16 +125,16 @@ class EndSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RestoreAnswered(Event):
-    """The final answer overtook acknowledgements that are still to come."""
+    """The final answer arrived before outstanding acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone(Event):
-    """The stream exists. In a cluster its consumers and replicas may still be on their way."""
+    """The stream exists. In a cluster its consumers and replicas may still be missing."""
 
     info: StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed(Event):
-    """The dialogue broke; `failure_kind` and `failure` of the machine say why."""
+    """The dialogue failed; its `failure_kind` and `failure` say why."""

@@ -1,6 +1,6 @@
-"""Reading JSON that somebody else wrote: bounded, and every surprise is a FormatError that names the field.
+"""Read untrusted JSON: limited in size, and everything unexpected is a FormatError that names the field.
 
-`load_object` bounds size and depth; `Fields` reads typed values out of an object. `null` counts as absent, because Go
+`load_object` limits size and depth; `Fields` reads typed values out of an object. `null` counts as absent, because Go
 writes empty lists and missing parts as `null`.
 """
 
@@ -18,7 +18,7 @@ from jsbackup.times import parse_time
 
 __all__ = ["Fields", "dump_object", "load_object"]
 
-# Eight times what a server recommends as its max_payload (8 MiB): room for a stream's details of many deletions.
+# Eight times the recommended max_payload of a server (8 MiB): enough for the details of many deletions.
 MAX_JSON_BYTES = 64 * 1024 * 1024
 # The deepest answer, a list of streams with sources and their transforms, nests eight levels.
 MAX_DEPTH = 32
@@ -32,19 +32,21 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _finite(digits: str) -> float:
     value = float(digits)
-    if not isfinite(value):  # 1e999 would become infinity, which cannot be written again
+    if not isfinite(value):  # 1e999 would become infinity, which cannot be encoded again
         raise ValueError(f"{digits} is not a finite number")
     return value
 
 
 def load_object(payload: bytes, what: str) -> JsonObject:
-    """The JSON object in `payload`. FormatError if it is none, too large, too deep, or not Unicode throughout."""
+    """Parse the JSON object in `payload`. Raises FormatError if it is invalid, too large, too deep, or not Unicode
+    throughout.
+    """
     if len(payload) > MAX_JSON_BYTES:
         raise FormatError(f"{what} has {len(payload)} bytes, more than {MAX_JSON_BYTES}")
     try:
         text = str(payload, "utf-8")
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-        if "\\u" in text:  # an escape may smuggle in half a surrogate pair, which no encoder takes later on
+        if "\\u" in text:  # an escape may contain half a surrogate pair, which cannot be encoded again
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{what} is not JSON") from error
@@ -70,7 +72,7 @@ def _check_depth(value: Any, what: str) -> None:
 
 
 def dump_object(value: JsonObject, what: str) -> bytes:
-    """`value` as compact JSON in UTF-8. FormatError if it cannot be written as JSON."""
+    """Encode `value` as compact JSON in UTF-8. Raises FormatError if that is not possible."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -78,7 +80,7 @@ def dump_object(value: JsonObject, what: str) -> bytes:
 
 
 class Fields:
-    """Typed reading of one JSON object; `where` names it in errors."""
+    """Typed access to one JSON object; `where` names it in errors."""
 
     __slots__ = ("value", "where")
 
@@ -101,7 +103,9 @@ class Fields:
         return value
 
     def name(self, key: str) -> str:
-        """The name of a stream or consumer: it goes into subjects and file names, so it has to be one."""
+        """Return the name of a stream or consumer, which must be valid, because it is used in subjects and file
+        names.
+        """
         value = self.text(key)
         if not is_name(value):
             self._wrong(key, "a name")
@@ -159,7 +163,7 @@ class Fields:
         return tuple(values)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """Unsigned 64 bit integers in rising order (sorted here if they are not)."""
+        """Return unsigned 64-bit integers in rising order (sorted here if necessary)."""
         values = self.array(key)
         if not all(type(value) is int and 0 <= value <= UINT64 for value in values):
             self._wrong(key, "a list of sequences")
