@@ -32,6 +32,7 @@ from jsbackup.cli.main import COMMANDS, EXIT_CODES
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
+from tests.harness.api import call, connected
 from tests.harness.commands import environment, jsbackup
 from tests.harness.s3server import S3Server
 from tests.harness.servers import BUNDLED, NEWEST, VERSIONS, NatsServer
@@ -51,9 +52,14 @@ BLOCKS: list[tuple[Path, str, str]] = [
     for block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 ]
 
-SOURCE, TARGET, NEW = (f"nats://127.0.0.1:{port}" for port in (4222, 4223, 4224))
+SOURCE, TARGET, NEW, SHARED = (f"nats://127.0.0.1:{port}" for port in (4222, 4223, 4224, 4225))
 S3_STORE = "http://127.0.0.1:8333"
 RECIPIENT = "age1j04r9l2ccxhnp53yku0fc4m9nk62kzt2s62scve3t3hhnpk73ugsm85926"
+ACCOUNTS = "accounts {\n" + "".join(
+    f" {name} {{ jetstream: enabled, users: [ {{ user: {user}, password: {user}-secret }} ] }}\n"
+    for name, user in (("SHOP", "shop"), ("PAY", "pay"))
+)
+ACCOUNTS += "}\n"
 FIRST_ID = "20261121T094249Z-acd9df"  # of the first backup, as the pages have it
 
 
@@ -190,18 +196,40 @@ class Session:
         return text
 
 
+def _profiles(page: str) -> str:
+    """The file of profiles that a page shows."""
+    (text,) = (text for text in blocks("toml", MANUAL / f"{page}.md") if "[profiles." in text)
+    return text
+
+
+async def _fill_account(url: str, stream: str) -> None:
+    subject = stream.lower()
+    async with connected(url) as nc:
+        await call(nc, f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{subject}.>"]})
+        for number in range(100):
+            await nc.publish(f"{subject}.{number}", b"text")
+        await nc.flush()
+
+
 @pytest.fixture(scope="module")
 def session(demo: ModuleType, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("readme")
     operator = age.random_identity()
     assert operator.recipient is not None
     (folder / "operator.key").write_text(f"{operator.text}\n")
-    (profiles,) = (text for text in blocks("toml") if "[profiles." in text)
     shell = Shell(folder)
-    with NatsServer(BUNDLED) as source, NatsServer(BUNDLED) as target, NatsServer(BUNDLED) as new:
+    with (
+        NatsServer(BUNDLED) as source,
+        NatsServer(BUNDLED) as target,
+        NatsServer(BUNDLED) as new,
+        NatsServer(BUNDLED, config=ACCOUNTS) as shared,
+    ):
         asyncio.run(demo.fill(source.url))
-        (folder / "config.toml").write_text(profiles.replace(SOURCE, source.url))
-        places = {SOURCE: source.url, TARGET: target.url, NEW: new.url, S3_STORE: s3_server.url}
+        for account, stream in (("shop", "ORDERS"), ("pay", "INVOICES")):
+            asyncio.run(_fill_account(shared.url.replace("://", f"://{account}:{account}-secret@"), stream))
+        (folder / "config.toml").write_text(_profiles("profiles").replace(SOURCE, source.url))
+        (folder / "accounts.toml").write_text(_profiles("accounts").replace(SHARED, shared.url))
+        places = {SOURCE: source.url, TARGET: target.url, NEW: new.url, SHARED: shared.url, S3_STORE: s3_server.url}
         typed = Session(folder, [], places | {RECIPIENT: operator.recipient.label})
         for step in STEPS:
             typed.results.append(shell.type(typed.told(step.command)))
@@ -261,6 +289,7 @@ def test_the_permissions_are_enough(version: str, demo: ModuleType, tmp_path: Pa
 INSTALL = next(block for block in blocks("sh") if "pip" in block)
 
 
+@pytest.mark.slow
 def test_what_is_installed_works(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     ignored = shutil.ignore_patterns("__pycache__", "*.so", "*.c", "*.egg-info")
@@ -337,6 +366,7 @@ def test_shared_options_and_their_variables_are_listed(page: str, options: list[
     assert _told(page) == (wanted, variables)
 
 
+@pytest.mark.slow
 def test_options_in_commands_exist() -> None:
     """Also those in the text, which no test types."""
     known = {"--help", "--help-all", "--version"}

@@ -48,12 +48,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Back up": {
         "backup": ("jsbackup.cli.commands.backup", "Back up streams: all of the account, or those named."),
         "follow": ("jsbackup.cli.commands.follow", "Keep streams backed up within seconds of what is published."),
-        "init": ("jsbackup.cli.commands.repo", "Make a repository and probe its store."),
+        "init": ("jsbackup.cli.commands.repo", "Create a repository and test its store."),
     },
     "Restore": {
         "restore": ("jsbackup.cli.commands.restore", "Restore streams and consumers into a server, and prove it."),
         "plan": ("jsbackup.cli.commands.plan", "Show what a restore would do, and what blocks it."),
-        "clone": ("jsbackup.cli.commands.clone", "Bring streams and consumers from one server to another."),
+        "clone": ("jsbackup.cli.commands.clone", "Copy streams and consumers from one server to another."),
         "export": (
             "jsbackup.cli.commands.exchange",
             "Export a backup: for the nats CLI, as config files, as tables.",

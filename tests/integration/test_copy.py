@@ -72,6 +72,7 @@ def _is_there(brought: Callable[[], int], moment: int, child: subprocess.Popen[b
     return brought() >= moment or child.poll() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_a_random_moment_a_copy_is_repeated_with_what_it_brought(
     repository: Path, tmp_path: Path, seed: int

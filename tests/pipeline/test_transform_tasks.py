@@ -148,6 +148,7 @@ def _planned(entry: StreamBackup, reshape: Reshape, *, latest: bool = False) -> 
     return TransformPlan(manifest, TransformOptions(reshape=reshape, latest_per_subject=latest), (planned,))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(reshapes(), streams, st.booleans(), st.randoms(use_true_random=False))
 def test_tasks_give_what_plain_python_gives(

@@ -36,6 +36,8 @@ from tests.harness.backups import CREATED, SECOND, make_repository, store_backup
 from tests.harness.history import KINDS, Scene, back_up, copy, forget, initialise, initialise_and_back_up, prune_now
 from tests.harness.stores import Fault, FaultStore, Killed
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DAY = 86_400.0
 

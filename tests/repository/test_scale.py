@@ -30,6 +30,8 @@ from tests.harness.counting import PAGE, CountingStore
 from tests.harness.many import ManyBackups, nth_created, nth_id, nth_manifest
 from tests.repository.write.test_copying import lease_on
 
+pytestmark = pytest.mark.slow
+
 BACKUPS = 10_000
 STREAMS = 50
 UNCOVERED = 90

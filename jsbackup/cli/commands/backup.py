@@ -46,20 +46,20 @@ def _lock_request(text: str, mode: str) -> LockRequest:
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
-    help="Read only what is new: where that is quicker and loses nothing of the consumers' state, wherever it can be "
-    "proved to be all that has changed, or not at all.",
+    help="auto: read only new messages if that is faster and loses no consumer state; always: wherever it is "
+    "proved that nothing else changed; never: read everything.",
 )
 @click.option(
     "--lock-until",
     metavar="DURATION|TIME",
-    help="Lock the backup in the store for this long (S3 with object lock), such as 30d.",
+    help="Lock the backup in the store until then (S3 with object lock), such as 30d.",
 )
 @click.option(
     "--lock-mode",
     type=click.Choice([mode.value for mode in LockMode]),
     default="governance",
     show_default=True,
-    help="Who may end that lock early: users with a special permission, or nobody.",
+    help="Who may end the lock early: users with a special permission, or nobody.",
 )
 @click.option("--allow-empty", is_flag=True, help="Allow a backup that has nothing of what earlier backups have.")
 @no_init_option
@@ -84,12 +84,15 @@ def backup(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Back streams up: all of the account, or those named (globs are allowed).
+    """Back up streams: all of the account, or those that you name (globs are allowed).
 
-    Where the location is empty, the repository is made when there is something to store, unless with --no-init. A
-    stream that fails does not stop the others: the exit code is 3 then, and the output names it. It is 3, too, if
-    nothing is left of what earlier backups of the same server and account have, unless with --allow-empty. With
-    --spark-master executors of Spark read and store the streams, as many at the same time as Spark can, or as --jobs
+    Where the location is empty, the repository is created as soon as there is something to store, unless you give
+    --no-init.
+
+    A stream that fails does not stop the others: the output names it, and the exit code is 3. The exit code is also 3
+    if nothing is left of what earlier backups of the same server and account have, unless you give --allow-empty.
+
+    With --spark-master, executors of Spark read and store the streams, as many at a time as Spark can, or as --jobs
     says.
     """
     from jsbackup.engine.backup.backup import run_backup

@@ -87,11 +87,11 @@ def clone(
     jobs: int,
     mask_secret: bytes,
 ) -> int:
-    """Bring streams and consumers from one server straight to another, then read them back and compare.
+    """Copy streams and consumers from one server straight to another, then read them back and compare.
 
-    Nothing is stored in between. Streams are named, or meant by globs ('*' for all). Nothing is changed unless
-    everything asked for can be cloned; --dry-run tells before. With --if-exists replace it may be repeated: what is
-    there stays until its copy is proved.
+    Nothing is stored in between. Name the streams, or use globs ('*' for all). Nothing is changed unless everything
+    you ask for can be cloned; --dry-run shows that before. With --if-exists replace you can repeat it: existing
+    streams stay until their copies are proved.
     """
     from jsbackup.engine.clone.clone import run_clone
     from jsbackup.engine.restore.run import RestoreRun, RestoreSettings

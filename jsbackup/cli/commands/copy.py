@@ -116,14 +116,14 @@ def copy(
     jobs: int,
     lock_timeout: str,
 ) -> int:
-    """Copy backups into another repository: all of them, or those named (ids, their starts, or `latest`).
+    """Copy backups into another repository: all of them, or those that you name (ids, their starts, or `latest`).
 
-    Only what is missing there travels, checked on its way, so the command may be repeated and interrupted. An empty
-    location becomes a plain repository when there is something to store, or, if the first one is encrypted or signed, a
-    replica: it has the same keys, and no key that reads messages is needed to copy. With --no-init it stays empty. Into
-    other repositories encrypted backups are copied with --identity, and encrypted again.
+    Only what is missing there is transferred, and checked on the way, so you can interrupt and repeat the command. An
+    empty location becomes a repository as soon as there is something to store, unless you give --no-init. If the
+    source is encrypted or signed, the new repository is a replica with the same keys, and copying needs no key that
+    reads messages. Into any other repository, encrypted backups are copied with --identity and encrypted again.
 
-    A backup that cannot be copied does not stop the others: the exit code is 3 then, and the output names it.
+    A backup that cannot be copied does not stop the others: the output names it, and the exit code is 3.
     """
     from jsbackup.repository import layout
     from jsbackup.repository.checks.evidence import find_missing

@@ -79,11 +79,11 @@ def diff(
 ) -> int:
     """Compare two backups, or a backup and the streams of a server: what was added, removed and changed from A to B.
 
-    A and B are ids of backups, their starts, or `latest`; one of them may be `live`: then `latest` is the newest backup
-    of the source that is connected to, if there is any. Streams of equal digests are equal; of others only those
-    segments are read that differ. A live stream is read whole, up to where it ends then.
+    A and B are ids of backups, their starts, or `latest`. One of them may be `live`; then `latest` is the newest
+    backup of the connected source, if there is one. Streams with equal digests are equal; of others, only the
+    segments that differ are read. A live stream is read whole, up to its last message at that time.
 
-    With --spark-master two backups are compared by Spark, on as many cores and machines as it has.
+    With --spark-master, Spark compares two backups, on as many cores and machines as it has.
     """
     from jsbackup.repository.read.diff import DiffRun, Side, diff_backups
 

@@ -41,17 +41,17 @@ PURPOSES = ("backup", "follow", "restore", "all")
     type=click.Choice(PURPOSES),
     default="all",
     show_default=True,
-    help="What server, user, repository and keys are checked for (default: everything except follow).",
+    help="What to check server, user, repository and keys for (default: everything except follow).",
 )
 def doctor(shared: Shared, purpose: str) -> int:
-    """Look at everything that a backup or a restore needs, and say what stands against it and how to mend it.
+    """Check everything that a backup or a restore needs, and say how to fix what is wrong.
 
     Server, JetStream, limits, each permission, replies, streams without a leader, clocks; the repository, its keys,
-    whether it can be written to and refuses to replace objects, who is at work in it, free space; Java for Spark.
-    A line that is not ok has its fix below. All lines are tried even if some fail.
+    whether it can be written to and refuses to replace objects, running commands, free space; Java for Spark. Below a
+    line that is not ok is its fix. If one check fails, the others still run.
 
-    Nothing is changed: permissions are tried with requests that no server takes, and what is put into the repository
-    to try it is removed. A permission for certain streams only counts as denied.
+    Nothing is changed: permissions are tried with requests that no server accepts, and objects that are put into the
+    repository for a test are removed. A permission for certain streams only counts as denied.
     """
     from jsbackup.repository.checks.doctor import Purpose
 

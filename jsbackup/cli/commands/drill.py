@@ -79,7 +79,7 @@ _SPARE_BYTES = 256 << 20
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="FOLDER",
-    help="Where the servers store, in a folder that is removed afterwards (default: where temporary files go).",
+    help="Where the servers store their data, in a folder that is removed afterwards (default: the temporary folder).",
 )
 @choosing_options
 @jobs_option
@@ -100,12 +100,12 @@ def drill(
 ) -> int:
     """Restore BACKUP into a throwaway server, prove all of it, and say how long it took.
 
-    BACKUP is an id, its start, or `latest`, which it is where it is left out.
+    BACKUP is an id, its start, or `latest` (the default).
 
-    The server is started for this, on 127.0.0.1 and with a password of its own, and ended with all that it has stored.
-    It gets what a restore would bring, and is read back and compared. What it came to is recorded in the repository, so
-    that 'jsbackup status --max-drill-age' can ask for it. A drill of some streams only does not count there, nor one of
-    a backup that leaves out what others of the same server and account have.
+    The server is started for this, on 127.0.0.1 with a password of its own. Everything is restored, read back and
+    compared; then the server is stopped and its data removed. The result is recorded in the repository, for 'jsbackup
+    status --max-drill-age'. A drill of only some streams does not count there, nor one of a backup that leaves out
+    streams of the same server and account that others have.
     """
     from jsbackup.engine.check.drill import adapt_streams
     from jsbackup.engine.check.drill_server import find_program

@@ -48,7 +48,8 @@ _PRIVATE, _SHARED = 0o700, 0o777
     "--format",
     "kind",
     type=click.Choice(READ_FORMATS),
-    help="Import a table of messages in this format: what `export` writes, or any other with its columns; by Spark.",
+    help="Import a table of messages in this format (by Spark): what `export` writes, or any other with the "
+    "same columns.",
 )
 @click.option(
     "--stream", metavar="NAME", help="The stream that a table becomes, where there is no folder for each stream."
@@ -76,16 +77,16 @@ def import_(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Take in DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files.
+    """Import DIR as a backup: what `nats backup stream` or `nats backup account` wrote, or config files.
 
-    Archives of servers of any version are taken, under any name, and proved first. Where the location is empty, the
-    repository is made when there is something to store, unless with --no-init. A stream that is damaged does not stop
-    the others: the exit code is 3 then, and the output names it.
+    Archives of servers of any version are accepted, under any name, and checked first. Where the location is empty,
+    the repository is created as soon as there is something to store, unless you give --no-init. A damaged stream does
+    not stop the others: the output names it, and the exit code is 3.
 
-    With --format take in a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
-    makes them, says which streams there are; else --stream does. Columns: sequence, timestamp_ns (in JSON lines: time),
-    subject, data, and headers if there are any. A stream without a configuration becomes one of files, with its own
-    name as its subject.
+    With --format, import a TABLE, a local file or folder: all of it or nothing. A folder for each stream, as `export`
+    makes them, says which streams there are; else give --stream. Columns: sequence, timestamp_ns (in JSON lines:
+    time), subject, data, and headers if there are any. A stream without a configuration is stored in files, with its
+    own name as its subject.
     """
     start_log(shared)
     chosen_tags = parse_tags(tags)
@@ -145,7 +146,7 @@ def import_(
     "directory",
     required=True,
     metavar="DIR",
-    help="Folder to make, or an empty one; for tables also s3://bucket/prefix.",
+    help="Folder to create, or an empty one; for tables also s3://bucket/prefix.",
 )
 @click.option(
     "--archive",
@@ -169,14 +170,14 @@ def export(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Write BACKUP (an id, its start, or `latest`) out as files: all streams, or those named (globs are allowed).
+    """Write BACKUP (an id, its start, or `latest`) to files: all streams, or those that you name (globs are allowed).
 
-    For the nats CLI each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If the command
-    names exactly one stream, and no glob, DIR is that stream's, for `nats backup restore stream DIR`.
+    For the nats CLI, each stream gets a folder in DIR, as `nats backup restore account DIR` takes them. If you name
+    exactly one stream, without a glob, DIR is the folder of that stream, for `nats backup restore stream DIR`.
 
-    Tables have a folder for each stream, with files of up to some 32 MiB of messages.
+    Tables have a folder for each stream, with files of up to about 32 MiB of messages.
 
-    DIR appears when everything is written, or not at all. In S3 an object _SUCCESS is written last.
+    DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
     """
     from jsbackup.exchange.exporting import Archive, export_account, export_configs, export_stream
 

@@ -59,14 +59,14 @@ _REDRAW_SECONDS = 1.0
     metavar="SIZE",
     default="64MiB",
     show_default=True,
-    help="Make one earlier when this much is new. Memory holds up to twice as much.",
+    help="Make a backup earlier when this much is new. Memory holds up to twice as much.",
 )
 @click.option(
     "--at-least-every",
     metavar="DURATION",
     default="5m",
     show_default=True,
-    help="How often to make one although nothing is new, as a sign of life.",
+    help="How often to make a backup when nothing is new, as a sign of life.",
 )
 @click.option("--for", "duration", metavar="DURATION", help="End after this time, as after Ctrl-C.")
 @no_init_option
@@ -87,13 +87,13 @@ def follow(
     jobs: int,
     lock_timeout: str,
 ) -> int:
-    """Keep streams backed up within seconds: all of the account, or those named (globs are allowed).
+    """Keep streams backed up within seconds: all of the account, or those that you name (globs are allowed).
 
-    Reads what is published as it comes and makes one backup after the other, each a whole one at the cost of what is
-    new, until Ctrl-C or SIGTERM: then it makes a last one and ends with 0 (a second one interrupts that, with 130).
-    Server and store may fail meanwhile: it says so, tries again, and goes on where it was. Killed and started again it
-    goes on with the newest backup. On a terminal one line says how it stands. With -v it tells of each backup; 'forget'
-    thins them out.
+    Reads what is published and makes one backup after the other. Each is complete by itself, at the cost of what is
+    new. Ctrl-C or SIGTERM makes a last backup and ends with 0; a second one interrupts that (130).
+
+    If server or store fail, it reports that, retries, and continues where it was. If it is killed and started again,
+    it continues with the newest backup. With -v it logs each backup. Use 'forget' to thin backups out.
     """
     import asyncio
 

@@ -58,7 +58,7 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
 @click.option(
     "--keep-within",
     metavar="DURATION",
-    help="Keep backups that are at most that much older than the newest complete one.",
+    help="Keep backups that are at most this much older than the newest complete one.",
 )
 @click.option(
     "--keep-tag",
@@ -73,8 +73,8 @@ def _keep(rule: str, text: str) -> Callable[[F], F]:
     type=click.Choice(GROUPINGS),
     default="selection",
     show_default=True,
-    help="To what the policy is applied by itself: to backups of the same cluster, account and selection of streams; "
-    "of the same cluster and account; or to all at once.",
+    help="Apply the policy separately to the backups of each cluster, account and selection of streams; of "
+    "each cluster and account; or to all together.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be removed and why; change nothing.")
 @click.option("--prune", is_flag=True, help="Run 'jsbackup prune' afterwards.")
@@ -98,12 +98,12 @@ def forget(
     grace: str,
     lock_timeout: str,
 ) -> int:
-    """Remove backups: all that no --keep option keeps, or those named.
+    """Remove backups: all that no --keep option keeps, or those that you name.
 
-    A backup is kept if one of the options keeps it. A partial one never takes the place of a complete one. The newest
-    complete backup, held ones, and those that cannot be read are kept by any policy. With --profile it is for what that
-    profile backs up: backups that were made for other profiles stay. What only removed backups needed
-    stays stored until 'jsbackup prune'.
+    A backup is kept if one of the options keeps it. A partial backup never takes the place of a complete one. The
+    newest complete backup, held ones, and those that cannot be read are always kept. With --profile, the policy
+    applies to the backups of that profile; those of other profiles stay. Objects that only removed backups need stay
+    stored until 'jsbackup prune'.
     """
     from jsbackup.repository.keep.forget import carry_out, plan_by_ids, plan_by_policy
     from jsbackup.repository.keep.groups import Grouping

@@ -38,13 +38,13 @@ def encryption_options(command: F) -> F:
         "--encrypt-to",
         multiple=True,
         metavar="RECIPIENT",
-        help="Let this age recipient (age1…) or SSH public key read it; may be repeated.",
+        help="Let this age recipient (age1…) or SSH public key read it; repeatable.",
     )
     passphrase = click.option(
         "--encrypt-passphrase-file",
         "passphrase",
         metavar="FILE",
-        help="Let everybody who knows the passphrase in FILE read it.",
+        help="Let anybody with the passphrase in FILE read it.",
     )
     return to(passphrase(command))
 
@@ -90,7 +90,7 @@ def key(ctx: click.Context) -> None:
 @key.command("add", cls=Command, short_help="Let others read the repository, too.")
 @encryption_options
 def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> None:
-    """Let others read the repository, too: all of it, old backups and new ones. Takes a key that reads it."""
+    """Let others read the repository: all of it, old backups and new ones. Needs a key that reads it."""
     start_log(shared)
     if not encrypt_to and passphrase is None:
         raise UsageError("nobody was named", hint="Give --encrypt-to or --encrypt-passphrase-file.")
@@ -114,7 +114,7 @@ def add(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None) -> 
 
 @key.command("list", cls=Command, short_help="List who reads and who signs.")
 def list_keys(shared: Shared) -> None:
-    """List who can read the repository, and who signs. Takes no key, and believes the repository without one."""
+    """List who can read the repository, and who signs. Needs no key, and then trusts what the repository says."""
     start_log(shared)
     from jsbackup.repository.crypto.keys import list_identities
     from jsbackup.repository.crypto.writers import load_writers
@@ -150,10 +150,10 @@ def list_keys(shared: Shared) -> None:
 @key.command("remove", cls=Command, short_help="Remove a reader's key.")
 @click.argument("key_id", metavar="KEY")
 def remove(shared: Shared, key_id: str) -> None:
-    """Take a reader's key away: KEY is its id, or the start of it, as `key list` prints it.
+    """Remove a reader's key: KEY is its id, or the start of it, as `key list` prints it.
 
-    Who has opened the repository with it before may have kept what opens everything in it, backups to come included. To
-    shut somebody out, make a new repository.
+    A reader who has used the key before may have kept what opens everything in the repository, later backups
+    included. To lock somebody out, create a new repository.
     """
     start_log(shared)
     from jsbackup.repository.crypto.keys import remove_identity
@@ -172,10 +172,10 @@ def remove(shared: Shared, key_id: str) -> None:
 @key.command("replace-writer", cls=Command, short_help="Make a new writer key in place of the old.")
 @click.option("--new-writer-key", "file", required=True, metavar="FILE", help="Where to write the new writer key.")
 def replace_writer_key(shared: Shared, file: str) -> None:
-    """Make a new writer key in place of one that was lost or stolen, which signs nothing from then on.
+    """Replace a writer key that was lost or stolen. The old key can no longer sign.
 
-    Takes a key that reads the repository; in one that is signed only, its first writer key. What was signed before
-    stays signed. Who has the old key can still open manifests, old ones and new ones.
+    Needs a key that reads the repository; if the repository is only signed, its first writer key. Backups signed before
+    stay valid. The old key still opens manifests, old ones and new ones.
     """
     start_log(shared)
     from jsbackup.repository.crypto.new_keys import replace_writer
@@ -202,7 +202,8 @@ def replace_writer_key(shared: Shared, file: str) -> None:
 
 def _encrypted(repository: Repository) -> Descriptor:
     if repository.descriptor.recipient is None:
-        raise UsageError("the repository is not encrypted", hint="Whether it is, is said when it is made.")
+        hint = "Only 'jsbackup init --encrypt-to' makes an encrypted one."
+        raise UsageError("the repository is not encrypted", hint=hint)
     return repository.descriptor
 
 

@@ -32,7 +32,7 @@ __all__ = ["COMMANDS", "tell_what_would_be"]
     metavar="FILE",
     help="Save the plan for 'restore --plan', unless something blocks it.",
 )
-@runbook_option("Plan all restores that this file lists; in place of BACKUP and what says how to restore it.")
+@runbook_option("Plan all restores in this file. Replaces BACKUP and the options of the restore.")
 @mask_key_options
 @lock_timeout_option
 def plan(
@@ -44,12 +44,12 @@ def plan(
     mask_secret: bytes,
     lock_timeout: str,
 ) -> int:
-    """Say what 'jsbackup restore' would do with the same arguments, why, and what stands against it.
+    """Show what 'jsbackup restore' would do with the same arguments, why, and what blocks it.
 
-    Which backup `latest` is, and what of it is in others, is said as by a restore.
+    It also says which backup `latest` is, and which other backups have what that one lacks, as a restore does.
 
     Nothing is changed at the target. The exit code is 0 if the plan can be carried out, 3 if the backup lacks
-    something that was asked for, else that of the refusals.
+    something that you asked for, else that of the refusals.
     """
     start_log(shared)
     if runbook is not None:

@@ -38,7 +38,7 @@ grace_option = click.option(
     metavar="DURATION",
     default="24h",
     show_default=True,
-    help="Delete only what has been known to be unused for this long.",
+    help="Delete only objects that have been marked as unused for this long.",
 )
 
 
@@ -47,9 +47,9 @@ grace_option = click.option(
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @lock_timeout_option
 def prune(shared: Shared, grace: str, dry_run: bool, lock_timeout: str) -> None:
-    """Delete what no backup needs any more: what 'forget' left, and what interrupted backups stored.
+    """Delete objects that no backup needs: those left by 'forget', and by interrupted backups.
 
-    What is found unused is marked, and deleted by a later prune, when the grace period is over. Deleting waits for
+    Unused objects are marked first, and deleted by a later prune when the grace period is over. Deleting waits for
     running backups and restores, and they wait for it.
     """
     start_log(shared)
@@ -114,13 +114,13 @@ def print_prune(output: Output, report: PruneReport, *, dry_run: bool) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Remove active leases too. Their commands are not stopped: a prune may then delete what a backup is about to "
-    "name, or what a restore reads.",
+    help="Remove active leases too. Their commands are not stopped: a prune may then delete objects that a "
+    "backup or a restore still needs.",
 )
 def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> int:
-    """Show who is at work in a repository, and remove leases that have expired; all, or those named.
+    """Show the leases of running commands, and remove those that have expired; all, or those that you name.
 
-    A living lease belongs to a command that runs, or that was killed a few minutes ago: wait until it expires.
+    An active lease belongs to a command that runs, or that was killed a few minutes ago: wait until it expires.
     """
     from jsbackup.repository.keep.leases import list_leases, remove_lease, store_now
 

@@ -64,13 +64,15 @@ def repair(
     dry_run: bool,
     lock_timeout: str,
 ) -> int:
-    """Put back stored objects that are missing or damaged, in all backups or those named.
+    """Restore stored objects that are missing or damaged, in all backups or in those that you name.
 
-    Their bytes come from another repository (--from), or from the messages of a server (-s or --context); with both,
-    from the server what the repository has not. Only the very same bytes are put: SHA-256 tells. A server can give
-    those of plain segments, if it still has the messages and this version of jsbackup writes them as they were.
+    Their bytes come from another repository (--from), or from the messages of a server (-s or --context). With both,
+    the server is asked for what the repository lacks. Only the very same bytes are stored; SHA-256 decides. A server
+    can supply only plain segments, if it still has the messages and this version of jsbackup writes them as they
+    were.
 
-    What cannot be mended is named, and the exit code is 3. A later backup stores messages that the server still has.
+    What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
+    has.
     """
     from jsbackup.repository.write.repair import find_broken
 

@@ -37,12 +37,12 @@ __all__ = ["COMMANDS"]
 
 @click.command(cls=Command)
 @encryption_options
-@click.option("--sign", is_flag=True, help="Sign backups also where nothing is encrypted.")
+@click.option("--sign", is_flag=True, help="Sign backups of a repository that is not encrypted, too.")
 def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool) -> None:
-    """Make a repository in an empty location and probe its store.
+    """Create a repository in an empty location and test its store.
 
-    An encrypted repository is always signed. What makes backups then takes the writer key, which is written to the new
-    file FILE of --writer-key and reads no message. Restores take the identity of one of the recipients.
+    An encrypted repository is always signed. Its writer key is written to the new file of --writer-key. Backups need
+    this key; it reads no messages. Restores need the identity of a recipient.
     """
     start_log(shared)
     repository_id = new_repository_id()
@@ -148,7 +148,7 @@ def _selection_column(summary: BackupSummary) -> str:
     multiple=True,
     metavar="K[=V]",
     shell_complete=complete_tag,
-    help="Only backups with this tag; with all of several.",
+    help="Only backups with this tag; if repeated, with all of them.",
 )
 @click.option(
     "--origin",
@@ -159,10 +159,11 @@ def _selection_column(summary: BackupSummary) -> str:
 )
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N of them.")
 def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...], last: int | None) -> int:
-    """List the backups of a repository, oldest first: how old each is, how long it took and what it added, of which
-    server and account it is, and what was asked for.
+    """List the backups of a repository, oldest first: age, duration, what was added, server and account, and which
+    streams were asked for.
 
-    One that cannot be read or is missing is named, whatever was asked for: what it holds is not known.
+    A backup that cannot be read or is missing is always listed, whatever you filter by, because its content is
+    unknown.
     """
     from jsbackup.engine.check.health_rules import span
     from jsbackup.repository.checks.evidence import find_missing
@@ -219,7 +220,7 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
 def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...]) -> None:
     """Show one backup: its streams, consumers, segments, warnings. BACKUP is an id, its start, or `latest`.
 
-    `latest` is what a restore of everything means.
+    `latest` is the backup that a restore of everything would take.
     """
     from jsbackup.repository.keep.holds import find_hold
     from jsbackup.repository.summary import summary_of

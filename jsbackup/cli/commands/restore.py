@@ -37,9 +37,10 @@ _SPARK = ("spark_master", "spark_remote", "spark_conf")
     "plan_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Carry this plan out, if the target is as it was then; in place of BACKUP and what says how to restore it.",
+    help="Carry out this saved plan, if the target has not changed since. Replaces BACKUP and the options of "
+    "the restore.",
 )
-@runbook_option("Carry out all restores that this file lists, if all of them can be; in place of BACKUP, like --plan.")
+@runbook_option("Carry out all restores in this file, if all of them can be. Replaces BACKUP, like --plan.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
 @window_option
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
@@ -66,13 +67,16 @@ def restore(
     """Restore streams and consumers of BACKUP (an id, its start, or `latest`), then read them back and compare.
 
     `latest` is the newest complete backup of the connected cluster and account that has the named streams, or all. If
-    there is none, and all other backups are of one source, it is the newest of that; --origin or --tag chooses among
-    several. Streams that the backup lacks are named, with the backup that has them, and the exit code is 3.
+    there is none, and all backups are of one other source, it is the newest of that; --origin or --tag chooses among
+    several. If the backup lacks streams, they are named together with the backup that has them, and the exit code is
+    3.
 
-    Nothing is changed unless everything asked for can be restored; 'jsbackup plan' tells before. With --partial
-    messages that are lost are missing from a stream as if they had been deleted; the output says which, and the exit
-    code is 3. With --spark-master executors of Spark send and compare the streams, as many at the same time as Spark
-    can, or as --jobs says.
+    Nothing is changed unless everything you ask for can be restored; 'jsbackup plan' shows that before. With
+    --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
+    exit code is 3.
+
+    With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
+    says.
     """
     start_log(shared)
     if dry_run:

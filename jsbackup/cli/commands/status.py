@@ -93,7 +93,9 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     envvar="JSBACKUP_PUSH_URL",
     help="Push them to a Pushgateway [env: JSBACKUP_PUSH_URL, for a URL with a login].",
 )
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Make a page with charts too.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Also make an HTML page with charts."
+)
 def status(
     shared: Shared,
     max_age: str | None,
@@ -112,16 +114,17 @@ def status(
     push: str | None,
     page: Path | None,
 ) -> int:
-    """Say how backups stand; the exit code is 17 if anything is not as it should be, and every breach is named.
+    """Check how backups stand. If anything is wrong, the exit code is 17, and every breach is named.
 
-    Always: there is a complete backup; the newest one is complete, and has streams if earlier ones have; all can be
-    read; no object of the newest backups is missing, and none is known to be damaged; the last verify found nothing
-    that was not mended since; the last drill went well. The options ask for more. Of backups that were asked for in
-    other words (other streams, other servers) each has to be new enough, unless another one has all of its streams.
-    Drills count for the server and account that their backup is of.
+    It always checks that there is a complete backup; that the newest one is complete, and has streams if earlier ones
+    have; that all can be read; that no object of the newest backups is missing or known to be damaged; that
+    everything the last verify found is repaired; and that the last drill succeeded. Options ask for more.
 
-    --metrics and --html replace the files as a whole, also when something is wrong; --metrics and --push tell of a
-    repository that cannot be reached, too.
+    Backups of other streams or servers are checked separately: each series has to be new enough, unless another one
+    has all of its streams. A drill counts for the server and account of its backup.
+
+    --metrics and --html replace their files as a whole, also when something is wrong. --metrics and --push also
+    report a repository that cannot be reached.
     """
     from jsbackup.cli.output.status_report import Report
     from jsbackup.engine.check.health_rules import Limits

@@ -62,10 +62,13 @@ _THREADS = 2
     help="manifest: names and sizes; objects: SHA-256 of every object; data: every message decoded.",
 )
 @click.option(
-    "--sample", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT", help="Read a part, see above."
+    "--sample",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    help="Read this part of the stored bytes; see above.",
 )
-@click.option("--max-bytes", metavar="SIZE", help="Read a part of at most so many stored bytes.")
-@click.option("--expect", metavar="BACKUP", help="The whole id of a backup that has to be there.")
+@click.option("--max-bytes", metavar="SIZE", help="Read at most this many stored bytes.")
+@click.option("--expect", metavar="BACKUP", help="Fail if this backup is missing (a whole id).")
 @on_spark
 @lock_timeout_option
 def verify(
@@ -79,15 +82,15 @@ def verify(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Check stored backups; all of them if none is named.
+    """Check stored backups: all, or those that you name.
 
-    It also notices when a backup was removed or exchanged. The newest may be gone together with its witness: for that
-    there is --expect. Level data takes a key that reads messages.
+    This also notices when a backup was removed or exchanged, except when the newest one was removed together with its
+    witness; --expect checks for that. Level data needs a key that reads messages.
 
-    With --sample or --max-bytes a run reads a part of the objects: what it never has before, then what it has not for
-    the longest time. A nightly `--sample 4` comes round to everything in 25 nights.
+    With --sample or --max-bytes, a run reads a part of the objects: first those never checked, then those checked
+    longest ago. A nightly `--sample 4` covers everything in 25 nights.
 
-    With --spark-master objects are read by Spark, on as many cores and machines as it has.
+    With --spark-master, Spark reads the objects, on as many cores and machines as it has.
     """
     from jsbackup.repository.checks.document_checks import check_own_documents
     from jsbackup.repository.checks.evidence import find_gaps

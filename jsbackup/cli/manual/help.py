@@ -31,12 +31,12 @@ def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> 
 def show_help(ctx: click.Context, shared: Shared, words: tuple[str, ...], searches: bool) -> None:
     """Show a page of the manual, or find words in it.
 
-    Without TOPIC it lists the topics. TOPIC may also be a command: if no page has its name, its --help is shown. Any
-    other word is looked for in all pages.
+    Without TOPIC, list the topics. TOPIC may also be a command: if no page has its name, its --help is shown. Any
+    other word is searched for in all pages.
     """
     output, name = shared.output, " ".join(words)
     if searches and not words:
-        raise UsageError("no word to look for", hint="Give one or more behind --search.")
+        raise UsageError("no word to look for", hint="Type one or more after --search.")
     if not words:
         output.result(
             {"topics": [{"topic": topic, "about": about} for topic, about in topics().items()]},

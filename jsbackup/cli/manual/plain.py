@@ -1,21 +1,26 @@
-"""Markdown as plain text for a terminal: paragraphs in its width, blocks indented, links as commands to type."""
+"""Markdown as plain text: paragraphs and tables as wide as the terminal, blocks indented, links as commands to type."""
 
 from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 __all__ = ["plain"]
 
 _LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 _PAGE = re.compile(r"([\w-]+)\.md(?:#.*)?")
 _ITEM = re.compile(r"- |\d+\. ")
+_RULE = re.compile(r"\|[| :-]*-[| :-]*")  # below the head of a table
+_GAP = 2  # blanks between columns
 
 
 def plain(markdown: str, width: int) -> str:
-    """The text of a page, with lines of at most `width` but for tables and blocks."""
+    """The text of a page, with lines of at most `width` but for blocks and words that are longer."""
     shown: list[str] = []
     paragraph: list[str] = []
+    rows: list[list[str]] = []
 
     def end_paragraph() -> None:
         if paragraph:
@@ -25,6 +30,9 @@ def plain(markdown: str, width: int) -> str:
                 textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
             )
             paragraph.clear()
+        if rows:
+            shown.extend(_table(rows, width))
+            rows.clear()
 
     in_block = False
     for line in markdown.splitlines():
@@ -33,7 +41,10 @@ def plain(markdown: str, width: int) -> str:
             in_block = not in_block
         elif in_block:
             shown.append(f"    {line}".rstrip())
-        elif not line or line[0] in "#|":
+        elif line.startswith("|"):
+            if not _RULE.fullmatch(line):
+                rows.append([_LINK.sub(_as_command, cell.strip()) for cell in line.strip("|").split("|")])
+        elif not line or line[0] == "#":
             end_paragraph()
             shown.append(_LINK.sub(_as_command, line))
         else:
@@ -42,6 +53,39 @@ def plain(markdown: str, width: int) -> str:
             paragraph.append(line.strip())
     end_paragraph()
     return "\n".join(shown) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Columns under each other; cells that are too long for the width go on in the next line."""
+    columns = list(zip(*rows, strict=True))
+    widths = _fit(
+        [max(map(len, cells)) for cells in columns],
+        [max(len(word) for cell in cells for word in [*cell.split(), ""]) for cells in columns],
+        width - _GAP * (len(columns) - 1),
+    )
+    for number, row in enumerate(rows):
+        if not any(row):
+            continue
+        cells = [
+            textwrap.wrap(cell, room or 1, break_long_words=False, break_on_hyphens=False)
+            for cell, room in zip(row, widths, strict=True)
+        ]
+        for parts in zip_longest(*cells, fillvalue=""):
+            padded = (part.ljust(room) for part, room in zip(parts, widths, strict=True))
+            yield (" " * _GAP).join(padded).rstrip()
+        if number == 0:
+            yield (" " * _GAP).join("-" * room for room in widths)
+
+
+def _fit(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Widths of columns: the widest ones are narrowed until all fit, but none below its longest word."""
+    widths = list(natural)
+    while sum(widths) > width:
+        wider = [column for column, room in enumerate(widths) if room > least[column]]
+        if not wider:
+            break
+        widths[max(wider, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def _as_command(link: re.Match[str]) -> str:

@@ -44,7 +44,7 @@ HOOK_OPTIONS: list[click.Option] = [
     click.Option(
         ["--ping-url"],
         metavar="URL",
-        help="Ask for this URL after a success, with /start and /fail behind it at the start and after a failure.",
+        help="Request this URL after a success, with /start appended at the start, with /fail after a failure.",
     ),
     click.Option(["--ping-start"], metavar="URL", help="Another URL for the start."),
     click.Option(["--ping-success"], metavar="URL", help="Another URL for a success."),

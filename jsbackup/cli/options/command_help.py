@@ -39,7 +39,7 @@ _READS = {10, 12, 13, 14, 21}
 _WRITES = _READS | {11}
 _NATS = {20}
 _TARGET = _NATS | {15, 16}
-_OTHERS_AT_WORK = "another command holds the exclusive lock, and --lock-timeout is over"
+_OTHERS_AT_WORK = "another command held the exclusive lock for longer than --lock-timeout"
 _RUNS_ALREADY = f"{_OTHERS_AT_WORK}; or the same run of the profile is not over"
 _LACKS = "the plan can be carried out, but the backup lacks something that was asked for"
 _SEVERAL = "failed, or several streams failed for different reasons"
@@ -70,23 +70,27 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
             "jsbackup init -r ./vault --encrypt-to age1… --writer-key ./writer.key": "encrypted to an age key",
         },
         {21},
-        {0: "made", 2: "usage; there is a repository, or something else", 13: "the store cannot keep backups safe"},
+        {
+            0: "made",
+            2: "usage; the location has a repository, or something else",
+            13: "the store cannot keep backups safe",
+        },
         ("backup", "doctor", "key add", "key list"),
     ),
     "backup": CommandHelp(
         {
             "jsbackup backup -s nats://nats.internal:4222 -r ./repo": "all streams of the account",
             "jsbackup backup 'KV_*' ORDERS --exclude KV_tmp --tag why=release -r ./repo": "some of them",
-            "jsbackup backup --profile shop --profile reports": "as two profiles say, one after the other",
-            "jsbackup backup --incremental never -r ./repo": "reading everything again",
-            "jsbackup backup --no-init -q -r /mnt/backups/repo": "for cron: none is made where no disk is mounted",
+            "jsbackup backup --profile shop --profile reports": "two profiles, one after the other",
+            "jsbackup backup --incremental never -r ./repo": "read everything again",
+            "jsbackup backup --no-init -q -r /mnt/backups/repo": "for cron: creates none if the disk is not mounted",
         },
         _WRITES | _NATS,
         {
             0: "complete, and every message was checked",
             1: _SEVERAL,
-            3: "partial: the streams that are missing are named, or all that are gone since earlier backups",
-            10: "there is something else in the location, or nothing, and --no-init",
+            3: "partial: the missing streams are named, or those that are gone since earlier backups",
+            10: "the location has something else, or nothing and --no-init was given",
             11: _RUNS_ALREADY,
         },
         ("follow", "verify", "status", "schedule", "restore"),
@@ -100,7 +104,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {
             0: "ended as asked, the last backup complete",
             3: "ended as asked, the last backup partial",
-            10: "there is something else in the location",
+            10: "the location has something else",
             11: _RUNS_ALREADY,
         },
         ("backup", "forget", "restore"),
@@ -117,8 +121,8 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     ),
     "show": CommandHelp(
         {
-            "jsbackup show latest -r ./repo": "streams and consumers of the backup that a restore of all means",
-            "jsbackup show 20261121T0942 --json -r ./repo": "all that is known of another one",
+            "jsbackup show latest -r ./repo": "streams and consumers of the latest backup",
+            "jsbackup show 20261121T0942 --json -r ./repo": "everything about another one",
         },
         _READS,
         {0: "shown", 2: "usage; there is no such backup, or there are several"},
@@ -142,7 +146,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {
             "jsbackup verify -r ./repo": "the digest of every object of every backup",
             "jsbackup verify latest --level data -r ./repo": "every message of the newest",
-            "jsbackup verify --sample 4 -r ./repo": "a part; nightly runs cover everything in a month",
+            "jsbackup verify --sample 4 -r ./repo": "a part; nightly runs cover everything in 25 days",
         },
         _WRITES,
         {0: "nothing wrong was found", 11: _RUNS_ALREADY, 14: "something is damaged or missing, and named"},
@@ -173,17 +177,17 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         },
         _READS | _NATS,
         {
-            0: "all is as it should be",
+            0: "all is well",
             1: "the metrics or the page could not be written, or not be pushed",
             11: "the same run of the profile is not over",
-            17: "something is not, and every breach is named",
+            17: "something is wrong; every breach is named",
         },
         ("backup", "verify", "drill", "schedule"),
     ),
     "forget": CommandHelp(
         {
             "jsbackup forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run -r ./repo": "what would go",
-            "jsbackup forget --keep-within 30d --prune -r ./repo": "forget, and free the room",
+            "jsbackup forget --keep-within 30d --prune -r ./repo": "forget, and free the space",
             "jsbackup forget 20261121T094249Z-acd9df -r ./repo": "exactly this one",
         },
         _WRITES,
@@ -197,8 +201,8 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     ),
     "hold": CommandHelp(
         {
-            "jsbackup hold latest --reason 'audit 2026' -r ./repo": "keep the newest from any forget",
-            "jsbackup hold --release 20261121T094249Z-acd9df -r ./repo": "no more",
+            "jsbackup hold latest --reason 'audit 2026' -r ./repo": "protect the newest from any forget",
+            "jsbackup hold --release 20261121T094249Z-acd9df -r ./repo": "release it",
         },
         _READS,
         {0: "held or released"},
@@ -243,7 +247,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
     "plan": CommandHelp(
         {
             "jsbackup plan latest -s nats://target.internal:4222 -r ./repo": "a restore of everything",
-            "jsbackup plan latest ORDERS --if-exists replace -o plan.json -r ./repo": "kept for later",
+            "jsbackup plan latest ORDERS --if-exists replace -o plan.json -r ./repo": "save the plan for later",
         },
         _WRITES | _TARGET,
         {0: "the plan can be carried out", 3: _LACKS, 11: _OTHERS_AT_WORK},
@@ -253,12 +257,12 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {
             "jsbackup restore latest -s nats://target.internal:4222 -r ./repo": "everything",
             "jsbackup restore latest --origin C1/SHOP -s nats://new.internal:4222 -r ./repo": (
-                "of one of several sources, into another cluster"
+                "from one of several sources, into another cluster"
             ),
             "jsbackup restore latest ORDERS --until 2026-11-20T14:02:00Z --rename ORDERS=ORDERS_before -r ./repo": (
                 "one stream as it was then, under another name"
             ),
-            "jsbackup restore --plan plan.json -r ./repo": "what was planned",
+            "jsbackup restore --plan plan.json -r ./repo": "carry out a saved plan",
         },
         _WRITES | _TARGET,
         {

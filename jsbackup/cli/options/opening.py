@@ -67,7 +67,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def no_init_option(command: F) -> F:
     """`--no-init`, given to the command as `no_init`."""
     return click.option(
-        "--no-init", is_flag=True, help="Do not make a repository where there is none: a disk may not be mounted."
+        "--no-init", is_flag=True, help="Do not create a repository where there is none (a disk may not be mounted)."
     )(command)
 
 

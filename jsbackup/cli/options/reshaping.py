@@ -29,26 +29,26 @@ RESHAPING = (
     click.option(
         "--rename", multiple=True, metavar="OLD=NEW", help="Another name for a stream; for a bucket, KV_old=KV_new."
     ),
-    click.option("--rename-prefix", metavar="PREFIX", help="Put this before all names; buckets stay buckets."),
+    click.option("--rename-prefix", metavar="PREFIX", help="Put this in front of all names; buckets stay buckets."),
     click.option(
         "--map-subject",
         multiple=True,
         metavar="'FROM=>TO'",
-        help="Other subjects, for messages and for all that names them: 'orders.*=>old.orders.$1'. Those of buckets "
-        "change with their names only.",
+        help="Change subjects, of messages and in configurations: 'orders.*=>old.orders.$1'. To change those of a "
+        "bucket, rename it.",
     ),
     click.option(
         "--until",
         metavar="TIME_OR_SEQ",
         callback=understand_time,
-        help="Keep messages up to this time ('yesterday 14:02', RFC 3339), duration before now, or sequence, itself "
-        "included.",
+        help="Keep messages up to and including this time ('yesterday 14:02', RFC 3339), duration before now, or "
+        "sequence.",
     ),
     click.option(
         "--since",
         metavar="TIME_OR_SEQ",
         callback=understand_time,
-        help="Keep messages from this time, age or sequence on.",
+        help="Keep messages from this time, duration before now, or sequence on.",
     ),
     click.option(
         "--subject",

@@ -98,13 +98,13 @@ _OPTIONS = (
     click.option(
         "--adapt",
         is_flag=True,
-        help="Leave out settings that the target's release does not know, where no message that is there needs them.",
+        help="Leave out settings that the target's release does not know, where no message needs them.",
     ),
     click.option(
         "--resume-sources",
         is_flag=True,
-        help="Let streams with sources go on where they had got to, although what they copied is gone from them. This "
-        "sets opt_start_seq of those sources.",
+        help="Let streams with sources continue where they were, even if they no longer have the messages they "
+        "copied. This sets opt_start_seq of those sources.",
     ),
     *RESHAPING,
 )
@@ -209,7 +209,7 @@ def runbook_option(text: str) -> Callable[[F], F]:
 window_option = click.option(
     "--window",
     metavar="BYTES",
-    help="Bytes on the way, unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
+    help="Bytes that may be unacknowledged; by default 4MiB, or up to 16MiB where a round trip takes long.",
 )
 
 

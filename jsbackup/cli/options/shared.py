@@ -76,8 +76,7 @@ GLOBAL_OPTIONS: list[click.Option] = [
         type=_ProfileName(),
         multiple=True,
         envvar="JSBACKUP_PROFILE",
-        help="Take options from this profile; several, where a command is to run once for each "
-        "[env: JSBACKUP_PROFILE].",
+        help="Take options from this profile; repeat it to run the command once for each [env: JSBACKUP_PROFILE].",
     ),
 ]
 
@@ -147,8 +146,8 @@ KEY_OPTIONS: list[click.Option] = [
     click.Option(
         ["--expect-signer"],
         metavar="KEY",
-        help="Public key, as 'init' and 'key list' print it, that has to stand behind all signatures "
-        "[env: JSBACKUP_EXPECT_SIGNER].",
+        help="Root signing key that all signatures have to come from, as 'init' and 'key list' print it [env: "
+        "JSBACKUP_EXPECT_SIGNER].",
     ),
 ]
 

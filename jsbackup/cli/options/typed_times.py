@@ -1,17 +1,20 @@
 """Times as people write them: `14:02`, `yesterday 14:02`, `2026-11-22`, `2026-11-22 14:02`, `2h ago`, `now`.
 
 They are those of this machine's clock and zone. A date without a time is its first moment. What was understood is said,
-in RFC 3339 with the offset. A time of today that is still to come is refused: yesterday's may be meant.
+in RFC 3339 with the offset. A time of today that is still to come is refused: yesterday's may be meant. So is an hour
+that the day has twice, and any time where TZ names a zone that the system does not know, which it would take for UTC.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
 
 import click
 
 from jsbackup.cli.options.context import NOTES
+from jsbackup.config import environment, parse_duration
 from jsbackup.errors import UsageError
 
 __all__ = ["as_rfc3339", "understand_time"]
@@ -20,6 +23,9 @@ _TIME = r"\d{1,2}:\d\d(?::\d\d(?:\.\d{1,6})?)?"
 _TEXT = re.compile(
     rf"(?P<day>today|yesterday|\d{{4}}-\d\d-\d\d)(?:[ T](?P<at>{_TIME}))?|(?P<time>{_TIME})", re.ASCII | re.IGNORECASE
 )
+# A zone by its rule, as in `CET-1CEST` (POSIX).
+_RULE = re.compile(r"(?:<[^>]+>|[A-Za-z]{3,})[+-]?\d")
+_ALWAYS_KNOWN = ("UTC", "GMT")
 _AGO = re.compile(r"(\S+)\s+ago", re.IGNORECASE)
 
 
@@ -31,22 +37,40 @@ def understand_time(ctx: click.Context, param: click.Parameter, value: str | Non
         understood = as_rfc3339(value, datetime.now().astimezone())
     except UsageError as error:
         raise UsageError(f"{param.opts[0]}: {error.message}", hint=error.hint) from None
-    if understood is None:
-        return value
-    ctx.meta.setdefault(NOTES, []).append(f"{param.opts[0]} {value} is {understood}")
-    return understood
+    meaning = understood or _meaning(value)
+    if meaning:
+        ctx.meta.setdefault(NOTES, []).append(f"{param.opts[0]} {value} is {meaning}")
+    return understood or value
+
+
+def _meaning(value: str) -> str:
+    """What a sequence or a duration means, in words; "" for other texts, which say it themselves."""
+    text = value.strip()
+    if text.isdecimal():
+        return f"sequence {int(text):,} of each stream"
+    try:
+        return _before(datetime.now().astimezone(), text)
+    except UsageError:
+        return ""
+
+
+def _before(now: datetime, duration: str) -> str:
+    try:
+        return (now - timedelta(seconds=parse_duration(duration))).isoformat(timespec="seconds")
+    except OverflowError:
+        raise UsageError(f"there was no time {duration} ago") from None
 
 
 def as_rfc3339(text: str, now: datetime) -> str | None:
-    """The moment that such a text means; None if it is of no such form. `2h ago` becomes `2h`, which all options take.
+    """The moment that such a text means; None if it is of no such form.
 
-    `now` has a zone. Raises UsageError where no such day or time is, or where today's is still to come.
+    `now` has a zone. Raises UsageError for a day or a time that does not exist, exists twice, or is to come today.
     """
     text = " ".join(text.split())
     if text.lower() == "now":
         return now.isoformat(timespec="microseconds")
     if (ago := _AGO.fullmatch(text)) is not None:
-        return ago[1]
+        return _before(now, ago[1])
     match = _TEXT.fullmatch(text)
     if match is None or not text:
         return None
@@ -55,15 +79,38 @@ def as_rfc3339(text: str, now: datetime) -> str | None:
         day = _day_of(match["day"], now)
     except ValueError as error:
         raise UsageError(f"no such time: {text!r} ({error})", hint="Write it as 2026-11-21 14:02.") from None
+    _check_zone(environment().get("TZ", ""))
     local = datetime.combine(day, at)
     moment = local.astimezone()  # by the rules of the zone, as they are on that day
     if moment.astimezone(UTC).astimezone().replace(tzinfo=None) != local:
         raise UsageError(f"no such time: {text!r} (the clocks were put forward)", hint="Write one before, or after.")
+    later = local.replace(fold=1).astimezone()
+    if later != moment:
+        raise UsageError(
+            f"{text!r} exists twice (the clocks were put back)",
+            hint=f"Write {moment.isoformat()} or {later.isoformat()}.",
+        )
     if match["day"] is None and moment > now:
         raise UsageError(
             f"{text} is still to come today, {now:%H:%M} now", hint=f"Write 'yesterday {text}', or the date before it."
         )
     return moment.isoformat()
+
+
+def _check_zone(name: str) -> None:
+    """Raises UsageError for a TZ that the C library does not know: it takes such a one for UTC (tzset(3))."""
+    name = name.removeprefix(":")
+    if not name or name in _ALWAYS_KNOWN or _RULE.match(name) or Path(name).is_absolute():
+        return
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(
+            f"TZ is {name!r}, and this system has no such time zone",
+            hint="Correct it, or write the time with an offset.",
+        ) from None
 
 
 def _time_of(text: str) -> time:

@@ -35,7 +35,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}", re.ASCII)
 
 
 @click.command(cls=Command)
-@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Who is to run them.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="What will run the jobs.")
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="DIR", help="Write the files there, instead of printing them."
 )
@@ -45,13 +45,13 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}", re.ASCII)
     default="1h",
     show_default=True,
     metavar="DURATION",
-    help="How often backups are made and status is asked: 5m, 10m, 15m, 30m, 1h, 2h, 3h, 4h, 6h, 8h, 12h, 1d …",
+    help="How often backup and status run: 5m, 10m, 15m, 30m, 1h, 2h, 3h, 4h, 6h, 8h, 12h, 1d …",
 )
 @click.option(
     "--at",
     metavar="HH:MM",
-    help="When backups begin; an hour later daily ones are forgotten, then verified (some minute from 02:00 on, which "
-    "follows from the profile's name).",
+    help="When a daily backup begins; forget and verify follow one and two hours later (default: a minute "
+    "after 02:00 that follows from the profile's name).",
 )
 @click.option(
     "--without", multiple=True, type=click.Choice(JOB_NAMES), metavar="JOB", help=f"Leave out: {', '.join(JOB_NAMES)}."
@@ -60,7 +60,8 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,30}", re.ASCII)
 @click.option(
     "--run-as",
     metavar="USER",
-    help="Who owns a repository in a folder and runs the jobs, for systemd (jsbackup; for S3 one made for each run).",
+    help="systemd: the user who owns a repository in a folder and runs the jobs (default: jsbackup; for S3 a "
+    "temporary user).",
 )
 def schedule(
     shared: Shared,
@@ -74,16 +75,17 @@ def schedule(
     image: str | None,
     run_as: str | None,
 ) -> None:
-    """Print files that run the profile of --profile: backup and status all the time, forget --prune and verify every
+    """Print files that run the profile of --profile: backup and status regularly, forget --prune and verify every
     day, drill every month. Nothing is installed.
 
-    cron: lines for a crontab. systemd: a service and a timer for each. kubernetes: a ConfigMap and a CronJob for each.
-    They have the least rights that the work takes, and no secret is in them: those are files and variables that the
-    profile names, and what it holds itself is left out and named. Runs that overlap with the one before leave it alone.
+    cron: lines for a crontab. systemd: a service and a timer for each job. kubernetes: a ConfigMap and a CronJob for
+    each job. Jobs have the least rights that they need. The files contain no secrets, only the files and variables
+    that the profile names; secrets in the profile itself are left out and named. A run that overlaps with the
+    previous one does nothing.
 
-    What is not in the profile is chosen: backup makes no repository (--no-init), so that none comes to lie where a disk
-    is not mounted; status wants a backup that is no older than three intervals, verify reads 4 % a day. forget is left
-    out where the profile has no keep- option for it. Times are local, in Kubernetes UTC.
+    Defaults where the profile says nothing: backup creates no repository (--no-init), because a disk may not be
+    mounted; status wants a backup no older than three intervals; verify reads 4 % a day. forget is left out if the
+    profile has no keep- option for it. Times are local, in Kubernetes UTC.
     """
     from jsbackup.cli.schedules.planning import plan_schedule
 

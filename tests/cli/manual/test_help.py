@@ -11,6 +11,7 @@ from importlib.resources import files
 import pytest
 
 from jsbackup.cli.main import COMMANDS
+from jsbackup.cli.manual.plain import plain
 from tests.cli.typed import Typed
 from tests.harness.commands import command_line, environment
 
@@ -41,9 +42,24 @@ def test_a_page_is_shown_as_plain_text(typed: Type, page: str) -> None:
     assert sum(word not in done.out for word in words) <= 30
 
 
-def test_lines_fit_a_narrow_terminal_but_for_tables_and_blocks(typed: Type) -> None:
-    lines = typed("help", "backup").out.splitlines()
+@pytest.mark.parametrize("page", ["backup", "restore", "recipes", "retention", "operate", "s3", "compatibility"])
+def test_lines_fit_a_narrow_terminal_but_for_blocks(typed: Type, page: str) -> None:
+    lines = typed("help", page).out.splitlines()
     assert max(len(line) for line in lines if not line.startswith("    ")) <= 80
+
+
+def test_columns_of_a_table_are_narrowed_to_fit() -> None:
+    head = "| option | what it does |\n| --- | --- |\n"
+    rows = "| `--a` | one two three four |\n| `--bcd` | [five](backup.md) |\n"
+    assert plain(head + rows, 26).splitlines() == [
+        "option   what it does",
+        "-------  -----------------",
+        "`--a`    one two three",
+        "         four",
+        "`--bcd`  five ('jsbackup",
+        "         help backup')",
+    ]
+    assert plain("| | |\n| --- | --- |\n| a | much-too-long |\n", 5) == "a  much-too-long\n"
 
 
 def test_a_command_without_a_page_has_its_help_shown(typed: Type) -> None:
@@ -59,7 +75,7 @@ def test_a_command_without_a_page_has_its_help_shown(typed: Type) -> None:
 def test_other_words_are_found(typed: Type) -> None:
     done = typed("help", "object", "LOCK")
     assert (done.code, done.err) == (0, "")
-    assert ["s3", "S3"] in [line.split() for line in done.out.splitlines()]
+    assert ["s3", "Object", "lock"] in [line.split() for line in done.out.splitlines()]
     assert typed("help", "restore", "--search").out.startswith("TOPIC")
     found = typed("help", "--search", "ransom", "--json").document
     assert found["words"] == ["ransom"] and {"topic": "recipes", "heading": "Ransom"} in found["found"]
@@ -71,7 +87,7 @@ def test_other_words_are_found(typed: Type) -> None:
         ("retetnion", "nothing in the manual has 'retetnion'", "Did you mean retention?"),
         ("verfiy", "nothing in the manual has 'verfiy'", "Did you mean verify?"),
         ("xyzzy", "nothing in the manual has 'xyzzy'", "See 'jsbackup help' for all topics."),
-        ("--search", "no word to look for", "Give one or more behind --search."),
+        ("--search", "no word to look for", "Type one or more after --search."),
     ],
 )
 def test_an_unknown_word_is_a_usage_error_with_what_comes_near(typed: Type, words: str, said: str, hint: str) -> None:

@@ -181,6 +181,7 @@ def test_a_cluster_that_has_not_heard_of_its_servers_is_asked_again() -> None:
     assert asyncio.run(play(script)).name == "ORDERS"
 
 
+@pytest.mark.slow
 def test_servers_that_stay_away_delay_a_run_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jsbackup.engine.link.jetstream._GATHERING_SECONDS", 0.6)
 

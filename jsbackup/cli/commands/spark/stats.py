@@ -51,7 +51,7 @@ __all__ = ["COMMANDS"]
     "page",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Make a page with charts too: one HTML file, which loads nothing and runs no script.",
+    help="Also make an HTML page with charts: one file, which loads nothing and runs no script.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @choosing_options
@@ -71,11 +71,12 @@ def stats(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Say what is in BACKUP (an id, its start, or `latest`), by stream and subject.
+    """Show statistics of BACKUP (an id, its start, or `latest`), by stream and subject.
 
-    Messages, bytes (as `show` counts them), sizes that half, 90 % and 99 % of the messages do not exceed, and the time
-    from the oldest to the newest message; the busiest time, the largest messages, and how streams have grown since
-    earlier backups of the same account. With --json also the rates over all of the time, and how sizes are spread.
+    Messages, bytes (as `show` counts them), sizes that half, 90 % and 99 % of the messages do not exceed, and the
+    time from the oldest to the newest message; the busiest time, the largest messages, and how streams have grown
+    since earlier backups of the same account. --json also has the rates over the whole time, and the distribution of
+    sizes.
 
     Runs on Spark.
     """
@@ -134,9 +135,10 @@ def query(
 ) -> int:
     """Run an SQL query over the messages of BACKUP (an id, its start, or `latest`).
 
-    Each stream is a view of its name (`orders` for ORDERS; in backquotes if it is no SQL name), `messages` is all of
-    them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (the same as text, for
-    get_json_object), timestamp_ns, header_block, backup. Runs on Spark. What does more than read these is refused.
+    Each stream is a view with its name (`orders` for ORDERS; use backquotes if it is not an SQL name). `messages` has
+    all of them. Columns: stream, sequence, time, subject, headers (a map), data (bytes), text (data as text, for
+    get_json_object), timestamp_ns, header_block, backup. A query that does more than read these views is refused.
+    Runs on Spark.
     """
     start_log(shared)
     require_spark()

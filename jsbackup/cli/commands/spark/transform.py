@@ -40,7 +40,7 @@ __all__ = ["COMMANDS"]
 @click.option(
     "--latest-per-subject",
     is_flag=True,
-    help="Keep only the newest message of each subject (as it is in the source), of those kept by the options above.",
+    help="Keep only the newest message of each subject (as it is in the source) of those that the other options keep.",
 )
 @click.option(
     "--consumers",
@@ -68,11 +68,12 @@ def transform(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Make a new backup of BACKUP (an id, its start, or `latest`), reshaped: all of its streams, or those named.
+    """Make a new, changed backup from BACKUP (an id, its start, or `latest`): of all its streams, or those that you
+    name.
 
-    Options are those of 'jsbackup restore', and restoring the new backup is restoring the old one with them (but for
-    --latest-per-subject, which no restore has). Name it by its id: `latest` is never one that was transformed.
-    Runs on Spark.
+    The options are those of 'jsbackup restore'. To restore the new backup is the same as to restore the old one with
+    these options (except --latest-per-subject, which restore does not have). Name the new backup by its id: `latest`
+    is never a transformed one. Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)
@@ -135,10 +136,10 @@ def transform(
 def compact(
     shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str, ...], *, where: Where, lock_timeout: str
 ) -> int:
-    """Make BACKUP (an id, its start, or `latest`) anew in fewer segments, so that the old one can be forgotten.
+    """Make a copy of BACKUP (an id, its start, or `latest`) with fewer segments, so that you can forget the old one.
 
-    Runs of short segments are joined. Content, time and tags stay, and the new backup stands right after the old one.
-    Where nothing would be gained, nothing is made. Runs on Spark.
+    Runs of short segments are joined. Content, time and tags stay the same, and the new backup comes right after the
+    old one. If there is nothing to gain, nothing is made. Runs on Spark.
     """
     start_log(shared)
     settings = settings_of(where)
