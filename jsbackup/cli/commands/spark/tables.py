@@ -86,7 +86,7 @@ def read_tables(
     lock_timeout: str,
     may_make: bool,
 ) -> tuple[Manifest, list[WrittenStream]]:
-    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_told_configs` and `write_streams`."""
+    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_printed_configs` and `write_streams`."""
     settings = settings_of(where)
     from jsbackup.pipeline.jobs.write import TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
@@ -118,11 +118,11 @@ def read_tables(
 
 def _configs(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
     """The configuration of each stream that has one: by its name, or the only one there is of the only stream."""
-    from jsbackup.exchange.told_configs import read_told_configs
+    from jsbackup.exchange.printed_configs import read_printed_configs
 
     told: dict[str, JsonObject] = {}
     for file in files:
-        found = read_told_configs(file)
+        found = read_printed_configs(file)
         if twice := found.keys() & told.keys():
             raise UsageError(f"there are two configurations of stream {min(twice)}")
         told |= found

@@ -1,6 +1,6 @@
-"""Stream configurations out of what commands print as JSON.
+"""Read stream configurations from the JSON output of commands.
 
-{"name": …, …}                       a config itself, as it is in the files of `config_files.py`
+{"name": …, …}                       a config itself, as in the files of `config_files.py`
 {"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats backup stream`
 {"streams": [{"config": {…}}, …]}    `jsbackup show --json`
 """
@@ -16,11 +16,11 @@ from jsbackup.exchange.folder import printable
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 
-__all__ = ["read_told_configs"]
+__all__ = ["read_printed_configs"]
 
 
-def read_told_configs(path: Path) -> dict[str, JsonObject]:
-    """The configs in a file, by the names of their streams. Raises `UsageError` if there is none in it."""
+def read_printed_configs(path: Path) -> dict[str, JsonObject]:
+    """Return the configs in a file, by the names of their streams. Raises `UsageError` if there are none."""
     shown = printable(str(path))
     try:
         with path.open("rb") as file:
@@ -32,11 +32,11 @@ def read_told_configs(path: Path) -> dict[str, JsonObject]:
     document = parse_json_object(data, shown)
     streams = document.get("streams")
     if isinstance(streams, list):
-        told = [one.get("config") if isinstance(one, dict) else None for one in streams]
+        configs = [one.get("config") if isinstance(one, dict) else None for one in streams]
     else:
-        told = [document.get("config", document)]
+        configs = [document.get("config", document)]
     found: dict[str, JsonObject] = {}
-    for config in told:
+    for config in configs:
         name = _name_of(config)
         if name is None or not isinstance(config, dict):
             raise UsageError(
@@ -44,7 +44,7 @@ def read_told_configs(path: Path) -> dict[str, JsonObject]:
                 hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
             )
         try:
-            encode_config(config)  # half a surrogate pair, a value too deep: what could not be written again
+            encode_config(config)  # half a surrogate pair, or too deep: could not be written again
         except FormatError as error:
             raise UsageError(f"{shown}: {error.message}") from error
         if name in found:
