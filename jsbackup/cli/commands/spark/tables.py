@@ -86,7 +86,7 @@ def read_tables(
     lock_timeout: str,
     may_make: bool,
 ) -> tuple[Manifest, list[WrittenStream]]:
-    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_printed_configs` and `write_streams`."""
+    """Make a backup of the tables at `table`. Errors as in `find_tables`, `read_printed_configs`, `write_streams`."""
     settings = settings_of(where)
     from jsbackup.pipeline.jobs.write import TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
