@@ -101,7 +101,7 @@ def collect_stats(
     found = []
     for stream, distribution in zip(streams, distributions, strict=True):
         mine = sorted(subjects.get(stream.name, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
-        told = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
+        largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
         counted = repeated.get(stream.name, 0) if duplicates else None
         grown = tuple(growth[stream.name])
         if stream.name not in whole:
@@ -109,7 +109,7 @@ def collect_stats(
             continue
         row = whole[stream.name]
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found.append(StreamStats(stream.name, *span, row.subject_count, told, counted, distribution, grown))
+        found.append(StreamStats(stream.name, *span, row.subject_count, largest, counted, distribution, grown))
     return found
 
 

@@ -105,21 +105,21 @@ def ship(session: SparkSession) -> None:
 @contextmanager
 def watched_remote(session: SparkSession, name: str, total_bytes: int, progress: Progress) -> Iterator[None]:
     """Report the server's progress with what is run inside to `progress`."""
-    told = 0
+    reported = 0
 
-    def tell(stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        nonlocal told
+    def report(stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        nonlocal reported
         known = list(stages or ())
         tasks = sum(stage.num_tasks for stage in known)
         reached = total_bytes * sum(stage.num_completed_tasks for stage in known) // tasks if tasks else 0
-        if reached > told:
-            progress.advance(name, reached - told, 0)
-            told = reached
+        if reached > reported:
+            progress.advance(name, reached - reported, 0)
+            reported = reached
 
     progress.start(name, total_bytes, 0)
-    session.registerProgressHandler(tell)  # type: ignore[arg-type]  # it asks for a class where it calls a function
+    session.registerProgressHandler(report)  # type: ignore[arg-type]  # it asks for a class where it calls a function
     try:
         yield
     finally:
-        session.removeProgressHandler(tell)  # type: ignore[arg-type]
+        session.removeProgressHandler(report)  # type: ignore[arg-type]
         progress.finish(name)

@@ -182,6 +182,6 @@ def _tail(log: Path) -> str:
     """Return the last error line of a Java that did not start."""
     with suppress(OSError):
         lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
-        told = [line.strip() for line in lines if re.search(r"Exception|Error|error", line)]
-        return " ".join((told or lines)[-1].split())[:400] if lines else ""
+        errors = [line.strip() for line in lines if re.search(r"Exception|Error|error", line)]
+        return " ".join((errors or lines)[-1].split())[:400] if lines else ""
     return ""

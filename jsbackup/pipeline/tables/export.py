@@ -136,8 +136,8 @@ def export_tables(
     if kind is TableFormat.DELTA:
         _log_tables(target.place.store(), streams, files, sizes)
     target.commit()
-    told = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
-    return Exported(len(files), sum(size for _, size in sizes), told)
+    exported = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
+    return Exported(len(files), sum(size for _, size in sizes), exported)
 
 
 def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:

@@ -87,8 +87,8 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         with explained(f"reading the table of stream {table.stream}"):
             names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
         if len(names) > 1:
-            told = " and ".join(sorted(map(str, names)))
-            raise UsageError(f"the table has messages of several streams, such as {told}")
+            shown = " and ".join(sorted(map(str, names)))
+            raise UsageError(f"the table has messages of several streams, such as {shown}")
     return frame
 
 

@@ -41,7 +41,7 @@ class StoredPartition:
 
 
 @dataclass
-class _Told(WriterCommitMessage):
+class _Result(WriterCommitMessage):
     result: StoredPartition | JsBackupError
 
 
@@ -64,11 +64,11 @@ class _SegmentWriter(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Told(_store(self._place, self._folder, iterator))
+        return _Result(_store(self._place, self._folder, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message.result for message in messages if isinstance(message, _Told)]
-        Path(self._result).write_bytes(pickle.dumps(told))
+        results = [message.result for message in messages if isinstance(message, _Result)]
+        Path(self._result).write_bytes(pickle.dumps(results))
 
 
 def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:

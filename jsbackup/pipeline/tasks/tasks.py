@@ -130,7 +130,7 @@ def _watch(
     session: SparkSession, group: str, name: str, total_bytes: int, *, progress: Progress, over: threading.Event
 ) -> None:
     tracker = session.sparkContext.statusTracker()
-    told = 0
+    reported = 0
     while not over.wait(_LOOK_SECONDS):
         # A session that is being stopped may raise various errors, which do not matter here.
         with suppress(PySparkException, Py4JError, OSError):
@@ -141,6 +141,6 @@ def _watch(
                 done += sum(stage.numCompletedTasks for stage in stages if stage)
                 tasks += sum(stage.numTasks for stage in stages if stage)
             reached = total_bytes * done // tasks if tasks else 0
-            if reached > told:
-                progress.advance(name, reached - told, 0)
-                told = reached
+            if reached > reported:
+                progress.advance(name, reached - reported, 0)
+                reported = reached
