@@ -1,4 +1,6 @@
-"""`jsbackup diff`. What reads backups and servers is imported when it is called: `--help` and completion load this."""
+"""`jsbackup diff`. Modules for backups and servers are imported when it is called: `--help` and completion load
+this.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,7 @@ def diff(
 
 @contextmanager
 def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Compare | None]:
-    """What compares messages on Spark, if that was asked for. Spark is started when there are any to be compared."""
+    """Return the comparison on Spark, if requested. Spark is only started if there are messages to compare."""
     if not where.given:
         yield None
         return
@@ -154,7 +156,7 @@ def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Comp
 
 
 class _Choice:
-    """Which streams are compared: those asked for that each backup was asked for too. `skipped` are the others."""
+    """Which streams are compared: the requested ones that each backup selected too. `skipped` are the others."""
 
     def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
         self._globs = globs
@@ -163,7 +165,9 @@ class _Choice:
         self.skipped: dict[str, str] = {}
 
     def choose(self, names: Set[str]) -> Set[str]:
-        """Of the names on either side. UsageError for a pattern that chooses none, or none that can be compared."""
+        """Return the names to compare, of those on either side. Raises UsageError if a pattern matches none, or none
+        can be compared.
+        """
         wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
         self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
         for glob in self._globs:

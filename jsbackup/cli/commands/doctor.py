@@ -1,4 +1,4 @@
-"""`jsbackup doctor`: every precondition of a backup or a restore, a line each, before one is needed.
+"""`jsbackup doctor`: check every precondition of a backup or a restore, with a line for each.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -81,7 +81,7 @@ def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
     if not shared.repo:
         return [Check.not_tried("repository", "none was given", "Name it with --repo or JSBACKUP_REPO.")]
     try:
-        # Without retries and long waits: what is wrong now is what was asked for.
+        # Without retries and long waits: the present state is of interest.
         settings = replace(s3_settings(shared.s3, environment()), connect_seconds=5.0, read_seconds=15.0)
         store = open_store(shared.repo, settings)
     except JsBackupError as error:
@@ -138,7 +138,7 @@ def _print_checks(output: Output, checks: Sequence[Check]) -> None:
     told: set[str] = set()
     for check in checks:
         line = f"fix: {f'{check.name}: {check.about}' if check.about else check.name}: {check.fix}"
-        # What cannot be tried for one and the same reason needs one fix.
+        # Checks that could not run for the same reason need the fix only once.
         if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in told):
             output.line(line)
             told.add(check.fix)

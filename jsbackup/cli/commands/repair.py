@@ -104,7 +104,7 @@ def repair(
             except NatsError as error:
                 if len(left) == len(outcomes):
                     raise
-                told = [error] * len(left)  # the others are mended
+                told = [error] * len(left)  # the others are repaired
             for number, outcome in zip(left, told, strict=True):
                 outcomes[number] = outcome
         if not dry_run:
@@ -121,7 +121,7 @@ def _from_repository(
     other = store_at(location, replace(shared, s3={}, variables="JSBACKUP_FROM_"))
     if other.location == repository.store.location:
         raise UsageError(f"{other.location} cannot be repaired from itself", hint="Name another one with --from.")
-    Repository.open(other)  # that it is one; no key is needed for the bytes of objects
+    Repository.open(other)  # checks that it is a repository; objects are copied without a key
     outcomes: list[RepairOutcome | JsBackupError] = []
     for one in broken:
         data = fetch_from(other, one.ref)
@@ -140,7 +140,7 @@ def _remember(
     *,
     progress: Progress,
 ) -> None:
-    """Read what was mended once more, and record it: the next backup builds on it again."""
+    """Read repaired objects again, and record the result: the next backup can build on them again."""
     from jsbackup.repository.checks.verified import remember
     from jsbackup.repository.checks.verify import Level, Verifier
     from jsbackup.repository.object_id import id_of
@@ -155,7 +155,7 @@ def _remember(
         for _ in verifier.check(repository.manifest(backup)):
             pass
     try:
-        # Later than the second in which it was found damaged.
+        # After the second in which the damage was found.
         now = math.ceil(time.time()) + 1
         remember(repository.documents, verifier, everything=False, now_seconds=now, tool=TOOL, random=os.urandom)
     except (KeyUnavailable, StoreError) as error:

@@ -1,4 +1,4 @@
-"""Commands that make a repository or say what is in it: `init`, `list`, `show`.
+"""Commands that create a repository or show its content: `init`, `list`, `show`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -82,7 +82,7 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
     output.result(document, text)
 
 
-# What the probe found out -> what to say if it is so, and if it is not.
+# Result of the probe -> text if it is true, text if it is false.
 _PROBED = {
     "conditional_writes": ("supports write-once", "does not support write-once (jsbackup looks before it writes)"),
     "checksums": ("rejects what was damaged in transit", ""),
@@ -92,7 +92,7 @@ _PROBED = {
 
 
 def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
-    """A backup in `list --json`; so in `show --json`, which has more of the source."""
+    """Return a backup for `list --json`; `show --json` has more about the source."""
     selection = summary.selection
     return {
         "backup": summary.id,

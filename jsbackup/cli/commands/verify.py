@@ -48,7 +48,7 @@ __all__ = ["COMMANDS", "LEVELS"]
 
 LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has them
 
-# Of manifests, which are in memory: one of 16,000 segments takes some 30 MB.
+# For manifests, which are in memory: one of 16,000 segments takes some 30 MB.
 _THREADS = 2
 
 
@@ -110,7 +110,8 @@ def verify(
         chosen = find_ids(shared, repository, backups) or repository.backups()
         gaps: list[Gap] = []
         if signed or expect or not backups:
-            # Only signatures link manifests: elsewhere those that the catalog covers need not be read for it.
+            # Manifests are only linked by signatures: without them, those covered by the catalog need not be read for
+            # that.
             wanted = (chosen if backups else None) if signed else ()
             gaps = find_gaps(repository.documents, wanted, expect)
         flaws = [] if backups else check_own_documents(repository)
@@ -142,7 +143,7 @@ def verify(
 
 
 def _record(shared: Shared, repository: Repository, outcome: VerifyOutcome) -> None:
-    """For `jsbackup status`."""
+    """Record the result for `jsbackup status`."""
     from jsbackup.repository.checks.outcomes import put_verify
 
     try:
@@ -153,7 +154,7 @@ def _record(shared: Shared, repository: Repository, outcome: VerifyOutcome) -> N
 
 @contextmanager
 def _checker(shared: Shared, where: Where, progress: Progress) -> Iterator[Checker | None]:
-    """What checks objects on Spark, if that was asked for."""
+    """Return the checker on Spark, if requested."""
     if not where.given:
         yield None
         return
@@ -191,7 +192,7 @@ class _Found:
 
 
 class _Run:
-    """One run over `chosen` backups. `whole`: they are all that there are."""
+    """One run over the `chosen` backups. `whole`: these are all backups."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class _Run:
         self.coverage: Coverage | None = None
 
     def check(self, portion: Portion | None) -> list[_Found]:
-        """What is wrong with each backup. What was verified is remembered, also if this is interrupted."""
+        """Return what is wrong with each backup. Verified objects are recorded, also if this is interrupted."""
         from jsbackup.repository.checks.verify import Level
 
         if self._verifier.level is Level.MANIFEST:
@@ -229,7 +230,7 @@ class _Run:
         return found
 
     def _part(self, portion: Portion) -> list[_Found]:
-        """Read a manifest again only if it is the first to name an object whose turn it is, or if all is not well."""
+        """Read a manifest again only if it is the first with an object to be checked, or if something is damaged."""
         from jsbackup.repository.checks.verified import choose, read_findings
         from jsbackup.repository.checks.verify import check_manifest
 
@@ -248,7 +249,7 @@ class _Run:
             if manifest is not None and not isinstance(manifest, _Found):
                 for _ in verifier.check(manifest):
                     well = False
-        # Whoever else names what is damaged is told of it too; no object is read again for that.
+        # Damage is also reported for other backups with the object; no object is read again for that.
         well = well and not verifier.damaged
         return [_Found(backup, []) for backup in first] if well else list(self._each())
 
@@ -259,18 +260,18 @@ class _Run:
             if isinstance(manifest, _Found):
                 yield manifest
                 continue
-            if expect and len(self._chosen) == 1:  # what several will come to is known at the end only
+            if expect and len(self._chosen) == 1:  # the total of several is only known at the end
                 self._progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
             yield _Found(backup, list(self._verifier.check(manifest)))
 
     def _manifests(self, backups: Sequence[str]) -> Iterator[tuple[str, Manifest | _Found | None]]:
-        """The manifests, read a little ahead."""
+        """Yield the manifests, reading a little ahead."""
         from jsbackup.repository.background import in_order
 
         return zip(backups, in_order([partial(self._manifest, backup) for backup in backups], _THREADS), strict=True)
 
     def _manifest(self, backup: str) -> Manifest | _Found | None:
-        """The manifest, or what is wrong with it; None if it was forgotten while we were at work."""
+        """Return the manifest, or what is wrong with it; None if it was forgotten meanwhile."""
         from jsbackup.repository import layout
         from jsbackup.repository.checks.verify import Problem, ProblemKind
 
@@ -283,7 +284,7 @@ class _Run:
             if backup not in self._repository.backups():
                 return None
             return _Found(backup, [Problem(ProblemKind.MISSING, "", key, f"manifest {key} is listed, but not there")])
-        except IntegrityError as error:  # all of this backup is lost, the others are not
+        except IntegrityError as error:  # this backup is lost, the others are not
             return _Found(backup, [Problem(ProblemKind.DAMAGED, "", key, error.message)])
 
     def _remember(self, *, everything: bool) -> None:
@@ -307,7 +308,7 @@ class _Run:
 
 
 def _now() -> int:
-    """Unix time, rounded up: nothing that is there now is newer."""
+    """Return Unix time, rounded up: no existing object is newer."""
     return math.ceil(time.time())
 
 
@@ -379,7 +380,7 @@ def _coverage_text(coverage: Coverage) -> str:
 
     checked = f"{format_count(coverage.checked_objects)} of {format_count(coverage.objects, 'object')} checked"
     sizes = f"{format_bytes(coverage.checked_bytes)} of {format_bytes(coverage.bytes)}"
-    # Rounded down: 100 % are all of it.
+    # Rounded down: 100 % means everything.
     percent = math.floor(1000 * coverage.recent_bytes / coverage.bytes) / 10 if coverage.bytes else 100.0
     text = f"{checked} ({sizes}); {percent:g} % of all bytes verified in the last {RECENT_DAYS} days"
     if coverage.never_bytes:

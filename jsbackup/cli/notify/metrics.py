@@ -1,8 +1,8 @@
-"""What `status` found as metrics: Prometheus' text format 0.0.4, for node_exporter's textfile collector or a push.
+"""Results of `status` as metrics: Prometheus' text format 0.0.4, for node_exporter's textfile collector or a push.
 
-All are gauges. Times are Unix seconds, so that an alert can say `time() - jsbackup_newest_backup_timestamp_seconds`
-and goes off also when nothing writes the metrics any more. Names of streams, clusters and accounts are foreign text:
-they stand in labels, escaped, and no series comes twice.
+All are gauges. Times are Unix seconds, so that an alert can say `time() - jsbackup_newest_backup_timestamp_seconds` and
+fires also if the metrics are not written any more. Names of streams, clusters and accounts are untrusted: they are
+escaped in labels, and no series is repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jsbackup.times import parse_time
 
 __all__ = ["failure_metrics", "status_metrics"]
 
-# What one scrape should bear; the largest are told.
+# As much as one scrape should have; the largest are included.
 _MOST_STREAMS = 10_000
 _MOST_DRILLED = 1_000
 
@@ -26,13 +26,13 @@ _Series = tuple[Mapping[str, str], float]
 
 
 class _Text:
-    """Families one after the other, as the format wants them."""
+    """Families one after the other, as the format requires."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def family(self, name: str, about: str, series: Iterable[_Series]) -> None:
-        """One gauge with its series; left out without any. The first of equal ones counts."""
+        """Add a gauge with its series, unless there are none. The first of equal series counts."""
         told: dict[str, float] = {}
         for labels, value in series:
             told.setdefault(",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items()), value)
@@ -50,18 +50,18 @@ class _Text:
 
 
 def _escaped(text: str) -> str:
-    """For a label's value: line feeds, quotes and backslashes as the format has them, half characters written out."""
+    """Escape a label's value: line feeds, quotes and backslashes as in the format, and lone surrogates."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:
-    """Whole ones as such: `repr` of a large float has an exponent, which people read badly."""
+    """Format a number, whole ones without an exponent, which `repr` of a large float has."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
 def failure_metrics(now_ns: int, code: int) -> bytes:
-    """For when there is nothing to tell: the repository could not be looked at, and status ended with this code."""
+    """Return the metrics if the repository could not be examined, and status ended with this code."""
     text = _Text()
     _head(text, now_ns, 0, code)
     return text.encode()
@@ -74,7 +74,7 @@ def _head(text: _Text, now_ns: int, up: int, code: int) -> None:
 
 
 def status_metrics(status: RepositoryStatus, breaches: Sequence[Breach], live: LiveStreams | None, code: int) -> bytes:
-    """All of it."""
+    """Return all metrics."""
     text = _Text()
     _head(text, status.now_ns, 1, code)
     counts = dict.fromkeys(BreachRule, 0)

@@ -1,6 +1,6 @@
-"""Metrics to a Prometheus Pushgateway: one PUT, which replaces what was pushed for the same job before.
+"""Push metrics to a Prometheus Pushgateway: one PUT, which replaces the previous metrics of the same job.
 
-A login in the URL is sent as HTTP basic authentication, and told to nobody. Redirects are not followed.
+A login in the URL is sent as HTTP basic authentication, and never shown. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where to. Prints without its login."""
+    """The target of a push. Its repr has no login."""
 
     tls: bool
     host: str
@@ -41,7 +41,7 @@ class PushTarget:
 
 
 def parse_push_url(url: str) -> PushTarget:
-    """`http://host:9091`, or a whole path such as `…/metrics/job/backup/instance/a`. Raises UsageError."""
+    """Parse `http://host:9091`, or a whole path such as `…/metrics/job/backup/instance/a`. Raises UsageError."""
     hint = f"Write http://HOST:9091, which stands for http://HOST:9091{_JOB}, or the whole path."
     try:
         parts = urlsplit(url.strip())
@@ -64,7 +64,7 @@ def _authorization(parts: SplitResult) -> str | None:
 
 
 def push_metrics(target: PushTarget, metrics: bytes) -> None:
-    """Raises JsBackupError if they are not taken."""
+    """Push metrics. Raises JsBackupError if they are not accepted."""
     connection = (
         http.client.HTTPSConnection(
             target.host, target.port, timeout=_TIMEOUT_SECONDS, context=ssl.create_default_context()

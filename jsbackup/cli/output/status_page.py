@@ -1,4 +1,4 @@
-"""What `status` found, as a page: what is wrong, a calendar of backups, growth, checks, streams without a backup."""
+"""The results of `status` as a page: problems, a calendar of backups, growth, checks, streams without a backup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_CHECKS = 30
 
 
 def status_page(report: Report, location: str) -> bytes:
-    """The page, UTF-8. `location` holds no login."""
+    """Return the page in UTF-8. `location` has no login."""
     status = report.status
     title = f"Backups in {clipped(location)}"
     looked = format_time(status.now_ns)
@@ -139,7 +139,7 @@ def _growth(line: BackupSeries) -> list[Markup]:
 
 
 def _thinned(backups: Sequence[BackupSummary]) -> list[BackupSummary]:
-    """So many of them at most, evenly, with the first and the last."""
+    """Return at most so many of them, evenly distributed, with the first and the last."""
     if len(backups) <= _MOST_POINTS:
         return list(backups)
     step = (len(backups) - 1) / (_MOST_POINTS - 1)
