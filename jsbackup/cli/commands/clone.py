@@ -125,8 +125,8 @@ def _preview(shared: Shared, source: Connection, target: Connection, options: Re
         "account": described.account or None,
     }
     document = {"source": origin} | preview_json(preview)
-    told = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
-    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", told))
+    source_text = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
+    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", source_text))
     return preview.plan.code
 
 

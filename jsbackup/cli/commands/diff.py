@@ -138,7 +138,9 @@ def diff(
 
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
-    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped)
+    return _print_result(
+        shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped
+    )
 
 
 @contextmanager
@@ -193,7 +195,7 @@ class _Choice:
 # --- what it prints ---
 
 
-def _tell(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
+def _print_result(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
     output = shared.output
     equal = not report.failures and all(stream.equal for stream in report.streams)
     failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]

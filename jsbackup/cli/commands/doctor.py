@@ -135,16 +135,16 @@ def _print_checks(output: Output, checks: Sequence[Check]) -> None:
         ["CHECK", "RESULT", "FOUND"],
         [(c.name, State(c.verdict), f"{c.about}: {c.found}" if c.about else c.found) for c in checks],
     )
-    told: set[str] = set()
+    printed: set[str] = set()
     for check in checks:
         line = f"fix: {f'{check.name}: {check.about}' if check.about else check.name}: {check.fix}"
         # Checks that could not run for the same reason need the fix only once.
-        if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in told):
+        if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in printed):
             output.line(line)
-            told.add(check.fix)
+            printed.add(check.fix)
     ok, warnings, problems, untried = (sum(check.verdict is verdict for check in checks) for verdict in Verdict)
-    told_warnings, told_problems = format_count(warnings, "warning"), format_count(problems, "problem")
-    output.line(f"{ok} ok, {told_warnings}, {told_problems}, {untried} not tried")
+    warned, failing = format_count(warnings, "warning"), format_count(problems, "problem")
+    output.line(f"{ok} ok, {warned}, {failing}, {untried} not tried")
 
 
 COMMANDS = {"doctor": doctor}

@@ -100,16 +100,16 @@ def repair(
             broken = [found.objects[number] for number in left]
             work = repair_from_server(connection_of(shared), repository, broken, progress, dry_run=dry_run)
             try:
-                told: Sequence[RepairOutcome | JsBackupError] = run_async(work)
+                repaired: Sequence[RepairOutcome | JsBackupError] = run_async(work)
             except NatsError as error:
                 if len(left) == len(outcomes):
                     raise
-                told = [error] * len(left)  # the others are repaired
-            for number, outcome in zip(left, told, strict=True):
+                repaired = [error] * len(left)  # the others are repaired
+            for number, outcome in zip(left, repaired, strict=True):
                 outcomes[number] = outcome
         if not dry_run:
             _remember(shared, repository, found.objects, outcomes, progress=progress)
-    return _tell(shared, found, outcomes, dry_run=dry_run)
+    return _print_result(shared, found, outcomes, dry_run=dry_run)
 
 
 def _from_repository(
@@ -162,7 +162,9 @@ def _remember(
         shared.output.note(f"the repair is not recorded; run 'jsbackup verify': {error.message}")
 
 
-def _tell(shared: Shared, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError], *, dry_run: bool) -> int:
+def _print_result(
+    shared: Shared, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError], *, dry_run: bool
+) -> int:
     output = shared.output
     rows: list[JsonObject] = []
     for one, outcome in zip(found.objects, outcomes, strict=True):

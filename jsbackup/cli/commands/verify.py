@@ -139,7 +139,7 @@ def verify(
         damaged=tuple(damaged),
     )
     _record(shared, repository, outcome)
-    return _tell(shared, level, found, gaps, flaws=flaws, coverage=run.coverage, alone=len(backups) == 1)
+    return _print_result(shared, level, found, gaps, flaws=flaws, coverage=run.coverage, alone=len(backups) == 1)
 
 
 def _record(shared: Shared, repository: Repository, outcome: VerifyOutcome) -> None:
@@ -315,7 +315,7 @@ def _now() -> int:
 # --- what it prints ---
 
 
-def _tell(
+def _print_result(
     shared: Shared,
     level: str,
     found: Sequence[_Found],

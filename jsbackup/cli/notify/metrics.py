@@ -33,12 +33,12 @@ class _Text:
 
     def family(self, name: str, about: str, series: Iterable[_Series]) -> None:
         """Add a gauge with its series, unless there are none. The first of equal series counts."""
-        told: dict[str, float] = {}
+        values: dict[str, float] = {}
         for labels, value in series:
-            told.setdefault(",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items()), value)
-        if told:
+            values.setdefault(",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items()), value)
+        if values:
             self._lines += [f"# HELP jsbackup_{name} {about}", f"# TYPE jsbackup_{name} gauge"]
-        for labels_text, value in told.items():
+        for labels_text, value in values.items():
             shown = f"{{{labels_text}}}" if labels_text else ""
             self._lines.append(f"jsbackup_{name}{shown} {_number(value)}")
 

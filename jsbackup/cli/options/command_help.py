@@ -445,10 +445,10 @@ def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], 
 
 def write_end(formatter: click.HelpFormatter, name: str) -> None:
     """Write exit codes and related commands."""
-    told = COMMAND_HELP[name]
+    entry = COMMAND_HELP[name]
     with formatter.section("Exit codes"):
-        formatter.write_dl([(str(code), text) for code, text in told.exit_codes.items()])
-    others = [*told.see_also, *([f"help {MANUAL_PAGES[name]}"] if name in MANUAL_PAGES else [])]
+        formatter.write_dl([(str(code), text) for code, text in entry.exit_codes.items()])
+    others = [*entry.see_also, *([f"help {MANUAL_PAGES[name]}"] if name in MANUAL_PAGES else [])]
     if others:
         with formatter.section("See also"):
             formatter.write_text(", ".join(f"jsbackup {other}" for other in others))

@@ -116,7 +116,7 @@ class Finder:
         if self.choice is not None and not self.is_latest:
             notes = [] if source is None else about_named(self.found, source)
             self.choice = replace(self.choice, notes=tuple(notes))
-            self._tell(self.choice)
+            self._report(self.choice)
             return self.found
         wanted = Wanted(
             streams=self.streams,
@@ -131,7 +131,7 @@ class Finder:
         )
         self.choice = self.repository.choose(self.text, wanted, source)
         if self.is_latest:
-            self._tell(self.choice)
+            self._report(self.choice)
         return self.choice.manifest
 
     def early(self) -> Finder:
@@ -152,7 +152,7 @@ class Finder:
     def is_latest(self) -> bool:
         return self.text == LATEST
 
-    def _tell(self, choice: Choice) -> None:
+    def _report(self, choice: Choice) -> None:
         from jsbackup.repository.origin import origin_of
 
         manifest, output = choice.manifest, self.shared.output

@@ -58,27 +58,27 @@ def tell_each(output: Output, said: Iterable[Said]) -> int:
     lines = 0
     for one, key in keyed:
         if len(names[key]) <= NAMED:
-            _tell(output, one, one.name, _lost_text(one.lost))
+            _print(output, one, one.name, _lost_text(one.lost))
         elif one is groups[key][0]:
-            _tell_group(output, key, groups[key], names[key])
+            _print_group(output, key, groups[key], names[key])
         else:
             continue
         lines += 1
     return lines
 
 
-def _tell_group(output: Output, key: Said, group: Sequence[Said], names: Sequence[str]) -> None:
+def _print_group(output: Output, key: Said, group: Sequence[Said], names: Sequence[str]) -> None:
     lost = sum(one.lost.messages for one in group if one.lost)
-    told = group[0] if all(one.text == group[0].text for one in group) else key
-    _tell(
+    shown = group[0] if all(one.text == group[0].text for one in group) else key
+    _print(
         output,
-        told,
+        shown,
         f"{format_count(len(names))} streams ({in_short(names)})",
         f" (lost: {format_count(lost, 'message')})" if lost else "",
     )
 
 
-def _tell(output: Output, said: Said, of: str, more: str) -> None:
+def _print(output: Output, said: Said, of: str, more: str) -> None:
     word = ": " if said.word.strip() else ""
     output.line(State(said.word), f"{word}{of}{': ' if of else ''}{said.text}{more}")
     if said.hint:

@@ -165,7 +165,7 @@ class Output:
         self._aside("warning" if self.quiet else "info", [text], {})
 
     def warning(self, text: str) -> None:
-        """Print a warning on stderr, which --quiet does not hold back."""
+        """Print a warning on stderr, held back by --quiet."""
         self._remark("warning", *([] if self.log_json else [State("warning"), ": "]), text)
 
     def _remark(self, level: str, *parts: str) -> None:

@@ -222,8 +222,8 @@ def _details(action: JsonObject) -> Iterator[Said]:
 
 
 def _consumer_text(consumer: JsonObject) -> str:
-    told = f"{consumer['fidelity']}; {again_text(consumer['may_come_again'])}"
-    return told + (f"; {consumer['note']}" if consumer["note"] else "")
+    known = f"{consumer['fidelity']}; {again_text(consumer['may_come_again'])}"
+    return known + (f"; {consumer['note']}" if consumer["note"] else "")
 
 
 def _second(moment: str) -> str:

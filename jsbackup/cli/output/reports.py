@@ -107,8 +107,8 @@ def consumer_result_json(consumer: RestoredConsumer) -> JsonObject:
 
 def consumer_result_text(consumer: RestoredConsumer) -> str:
     """Return the same as text, if its state is not as before."""
-    told = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
-    return f"{told}; {again_text(consumer.may_come_again)}"
+    known = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
+    return f"{known}; {again_text(consumer.may_come_again)}"
 
 
 def again_text(count: int | None) -> str:

@@ -159,8 +159,8 @@ def _growth(one: StreamStats) -> list[Markup]:
     marks = [f"{moment[:10]} {moment[11:16]}" for moment in (points[0].created, points[-1].created)]
 
     def line(name: str, values: list[int], write: str) -> ChartLine:
-        told = [format_bytes(value) if write == "bytes" else format_count(value, "message") for value in values]
-        tips = [f"{point.created[:19]}Z: {text}" for point, text in zip(points, told, strict=True)]
+        texts = [format_bytes(value) if write == "bytes" else format_count(value, "message") for value in values]
+        tips = [f"{point.created[:19]}Z: {text}" for point, text in zip(points, texts, strict=True)]
         return ChartLine(name, values, tips)
 
     counts = line("messages", [point.messages for point in points], "messages")
@@ -207,8 +207,8 @@ def _subjects(one: StreamStats) -> Markup:
         ]
         for subject in one.subjects
     ]
-    told = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
-    return table(told, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
+    caption = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
+    return table(caption, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
 
 
 def _largest(one: StreamStats) -> Markup:

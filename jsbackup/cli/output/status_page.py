@@ -90,12 +90,12 @@ def _calendar(report: Report, line: BackupSeries) -> Markup:
     days = []
     for date in dates:
         name = date.isoformat()
-        told = [
+        counts = [
             f"{count} {word}" for count, word in ((complete[name], "complete"), (partial[name], "partial")) if count
         ]
         class_ = "one" if complete[name] else "two" if partial[name] else "none"
         mark = f"{date:%b}" if date.day <= 7 and date.weekday() == 0 else ""
-        days.append(Day(date.weekday(), class_, f"{name}: {', '.join(told) or 'no backup'}", mark))
+        days.append(Day(date.weekday(), class_, f"{name}: {', '.join(counts) or 'no backup'}", mark))
     with_backup = sum(day.class_ != "none" for day in days)
     about = f"Backups by day over a year: {with_backup} of {len(days)} days have one that is kept."
     rows = [
@@ -122,8 +122,8 @@ def _growth(line: BackupSeries) -> list[Markup]:
     charts = []
     for name, scale in (("Messages", ChartScale.COUNT), ("Bytes", ChartScale.BYTES)):
         values = [one.messages if scale is ChartScale.COUNT else one.bytes for one in points]
-        told = [format_count(value) if scale is ChartScale.COUNT else format_bytes(value) for value in values]
-        tips = [f"{one.created[:19]}Z: {text}" for one, text in zip(points, told, strict=True)]
+        counts = [format_count(value) if scale is ChartScale.COUNT else format_bytes(value) for value in values]
+        tips = [f"{one.created[:19]}Z: {text}" for one, text in zip(points, counts, strict=True)]
         curve = ChartLine(name.lower(), values, tips)
         about = f"{name} in {len(points)} backups, from {tips[0]} to {tips[-1]}."
         charts.append(figure(f"{name} by backup", lines(about, moments, marks, [curve], scale=scale)))

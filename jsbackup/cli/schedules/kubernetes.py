@@ -34,16 +34,16 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
     """Return the files. `config` is the profile as TOML without secrets, `withheld` the variables that replace some."""
     name = _name(plan.profile)
     files = dict.fromkeys(one for job in plan.jobs for one in job.credentials)
-    told = [
+    remarks = [
         f"# jsbackup, profile {plan.profile}: kubectl apply -f jsbackup-{plan.profile}.yaml",
         "# Before that, and in the same namespace, by somebody who has the secrets:",
         *_secret(name, [shlex.quote(f"--from-file={one.name}={one.path}") for one in files]),
         *_secret(f"{name}-env", [f"--from-literal={variable}=…" for variable in (*plan.variables, *withheld)]),
     ]
     if plan.in_s3:
-        told.append(f"# Credentials of S3, unless the pod has a role: AWS_ACCESS_KEY_ID … in the secret {name}-env")
+        remarks.append(f"# Credentials of S3, unless the pod has a role: AWS_ACCESS_KEY_ID … in the secret {name}-env")
     if any(job.repo for job in plan.jobs):
-        told.append(f"# The repository is in a folder: make a PersistentVolumeClaim {name} for it")
+        remarks.append(f"# The repository is in a folder: make a PersistentVolumeClaim {name} for it")
     labels = {"app.kubernetes.io/name": "jsbackup", "app.kubernetes.io/instance": name}
     documents: list[Mapping[str, Any]] = [
         {
@@ -54,7 +54,7 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
         },
         *(_cron_job(plan, job, name, image, labels=labels, with_files=bool(files)) for job in plan.jobs),
     ]
-    text = "\n".join([*told, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
+    text = "\n".join([*remarks, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
     return [File(f"jsbackup-{plan.profile}.yaml", text)]
 
 
