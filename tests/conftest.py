@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,8 @@ from tests.harness.servers import NatsServer
 
 # Examples take their time on a machine that is busy: no test is about that.
 settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
+settings.register_profile("fast", deadline=None, max_examples=20)  # of `./scripts/test fast`
+settings.load_profile(os.environ.get("JSBACKUP_TEST_PROFILE", "unhurried"))
 
 warm.install()
 

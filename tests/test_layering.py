@@ -12,21 +12,24 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "model", "times", "names", "config", "progress"}
+BASE = {"errors", "exit_codes", "failure", "model", "strict_json", "times", "names", "config", "progress"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "model": ({"errors"}, set()),
+    "exit_codes": ({"errors"}, set()),
+    "failure": ({"errors"}, set()),
+    "strict_json": ({"errors", "model"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),
     "memory": (set(), set()),
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
-    "config": ({"errors", "model", "times", "names"}, set()),
-    "protocol": ({"errors", "model", "times", "names"}, set()),
+    "config": ({"errors", "model", "strict_json", "times", "names"}, set()),
+    "protocol": ({"errors", "model", "strict_json", "times", "names"}, set()),
     "formats": (
-        {"errors", "model", "times", "names", "compute"},
+        {"errors", "model", "strict_json", "times", "names", "compute"},
         {"pyarrow", "zstandard", "cramjam", "google_crc32c", "typing_extensions"},
     ),
     "stores": ({"errors", "model"}, set()),
@@ -35,7 +38,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"pyarrow", "zstandard"},
     ),
     "transforms": ({"errors", "model", "times", "names", "compute", "config"}, {"pyarrow"}),
-    "exchange": ({"errors", "model", "times", "progress", "formats", "stores", "repository"}, {"pyarrow"}),
+    "exchange": (
+        {"errors", "failure", "model", "strict_json", "times", "progress", "formats", "stores", "repository"},
+        {"pyarrow"},
+    ),
     "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
     "engine": (
         BASE | {"compute", "protocol", "formats", "stores", "repository", "transforms", "planning"},
@@ -54,7 +60,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         BASE
         | {"memory", "protocol", "formats", "stores", "repository", "transforms", "exchange", "planning", "engine"}
         | {"pipeline", "api"},
-        {"click", "tqdm"},
+        {"click", "prometheus_client", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),
     "__init__": ({"errors", "config", "planning", "api"}, set()),

@@ -32,6 +32,7 @@ EFFECTS: dict[str, set[str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", EFFECTS)
 def test_effects_are_where_they_belong(names: str) -> None:
     found = set()

@@ -28,8 +28,9 @@ from click import Option
 
 from jsbackup import __version__
 from jsbackup.cli.commands import plan
-from jsbackup.cli.main import COMMANDS, EXIT_CODES
+from jsbackup.cli.main import COMMANDS
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.repository.crypto import age
 from jsbackup.repository.layout import is_backup_id
 from tests.harness.api import call, connected

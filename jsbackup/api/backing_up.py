@@ -25,7 +25,7 @@ from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.errors import IncompleteError, UsageError
-from jsbackup.planning.failure import all_failed
+from jsbackup.failure import all_failed
 from jsbackup.repository.manifest import Result
 from jsbackup.repository.write.locking import LockRequest
 from jsbackup.stores.base import LockMode

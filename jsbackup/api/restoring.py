@@ -24,9 +24,9 @@ from jsbackup.engine.restore.restore import RestoreReport, run_restore
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.failure import all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
-from jsbackup.planning.failure import all_failed
 from jsbackup.planning.model import Action, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding

@@ -24,7 +24,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from jsbackup import __version__
-from jsbackup.cli.options.command_help import EXIT_CODES, write_examples
+from jsbackup.cli.options.command_help import write_examples
 from jsbackup.cli.options.context import (
     COMPLETE_VARIABLE,
     HELP_ALL,
@@ -39,9 +39,10 @@ from jsbackup.cli.options.usage import no_such_command, usage_error
 from jsbackup.cli.output.output import Output, silence
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
+from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.memory import keep_one_heap
 
-__all__ = ["EXIT_CODES", "cli", "main"]
+__all__ = ["cli", "main"]
 
 # heading of --help -> command -> (module, text in --help)
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {

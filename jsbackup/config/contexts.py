@@ -9,7 +9,6 @@ else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 from jsbackup.config.options import ConnectionOptions
 from jsbackup.config.secrets import home, read_file_if_there
 from jsbackup.errors import UsageError
+from jsbackup.strict_json import read_object
 
 __all__ = ["context_names", "context_path", "read_context", "selected_context"]
 
@@ -67,7 +67,7 @@ def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
             f"there is no nats context {name!r} in {path.parent}",
             hint=f"Known contexts: {', '.join(known)}." if known else "Make one with: nats context add NAME.",
         )
-    document = _document(text, name)
+    document = read_object(text, f"nats context {name!r}", kind=UsageError)
     for key, meaning in _UNSUPPORTED_KEYS.items():
         if document.get(key):
             raise UsageError(f"nats context {name!r} uses {meaning} ({key!r}), which jsbackup does not support")
@@ -92,16 +92,6 @@ def context_path(name: str, environ: Mapping[str, str]) -> Path:
             f"not a name of a nats context: {name!r}", hint="Give a name, or the path of an existing .json file."
         )
     return _folder(environ) / "context" / f"{name}.json"
-
-
-def _document(text: str, name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):  # not chained: a JSONDecodeError contains the file with its passwords
-        raise UsageError(f"nats context {name!r} is not valid JSON") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"nats context {name!r} is not a JSON object")
-    return document
 
 
 def _text(document: dict[str, Any], key: str, name: str) -> str | None:

@@ -68,7 +68,7 @@ def _endpoint(url: str | None) -> str | None:
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
-    except ValueError:  # not chained: it may quote the URL
+    except ValueError:  # not chained: it may contain the URL
         raise UsageError("the S3 endpoint cannot be understood", hint=hint) from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError("the S3 endpoint is not an http or https URL", hint=hint)

@@ -14,18 +14,16 @@ a config. Mistakes in these files are usage errors: people write them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite
-from typing import NoReturn
 
-from jsbackup.errors import FormatError, UsageError
+from jsbackup.errors import UsageError
 from jsbackup.exchange.folder import Folder, FolderEntry, printable
 from jsbackup.exchange.new_folder import NewFolder
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.repository.names import encode_name
+from jsbackup.strict_json import read_object, write_json
 
 __all__ = [
     "CONSUMERS",
@@ -33,7 +31,6 @@ __all__ = [
     "STREAMS",
     "StreamConfigs",
     "encode_config",
-    "parse_json_object",
     "read_config_files",
     "without_server_metadata",
     "write_config_files",
@@ -73,13 +70,8 @@ def without_server_metadata(config: JsonObject) -> JsonObject:
 
 def encode_config(config: JsonObject) -> bytes:
     """Return the content of a file. Raises `FormatError` if the config cannot be encoded as JSON."""
-    try:
-        text = json.dumps(
-            without_server_metadata(config), ensure_ascii=False, allow_nan=False, sort_keys=True, indent=2
-        )
-        return text.encode() + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"the config of {config.get('name')} cannot be written as JSON") from error
+    what = f"the config of {config.get('name')}"
+    return write_json(without_server_metadata(config), what, sort_keys=True, indent=2) + b"\n"
 
 
 def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None:
@@ -149,11 +141,7 @@ def _name(config: JsonObject) -> str:
 def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
     """Return the config in a file, whose name is under one of `keys`."""
     where = folder.path_of(file)
-    try:
-        config = parse_json_object(folder.read(file, MAX_CONFIG_BYTES), where)
-        encode_config(config)  # half a surrogate pair, or too deep: could not be written again
-    except FormatError as error:
-        raise UsageError(error.message) from error
+    config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
     given = {key: config[key] for key in keys if config.get(key)}
     if not given:
         raise UsageError(f"{where} has no name")
@@ -168,30 +156,3 @@ def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
             hint=f"Call the file {encode_name(name)}{_SUFFIX}, or change the name in it.",
         )
     return config
-
-
-def parse_json_object(data: bytes, where: str) -> JsonObject:
-    """Parse JSON that people wrote. Raises UsageError, with the position, if it is not a JSON object."""
-    try:
-        config = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        message = f"{error.msg[:1].lower()}{error.msg[1:]}"
-        raise UsageError(f"{where} is not JSON: {message} in line {error.lineno}, column {error.colno}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is not UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{where} is not a JSON object")
-    return config
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise ValueError(digits)
-    return value

@@ -47,27 +47,18 @@ from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import stored_segments, untouched
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["UNKNOWN_TIME", "ImportRun", "ImportedStream", "import_stream"]
+__all__ = ["UNKNOWN_TIME", "ImportRun", "import_stream"]
 
 UNKNOWN_TIME = format_time(0)
 
 _ROLLED_BACK = "an archive of a cluster tells the ack floor only; messages delivered above it are redelivered"
 _NO_START = "servers before 2.11 keep where a consumer starts with its first delivery only; messages may be redelivered"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedStream:
-    """A stored stream, for the manifest, with statistics."""
-
-    stream: StreamBackup
-    segments_reused: int = 0
-    stored_bytes: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +77,7 @@ class ImportRun:
 
 def import_stream(
     run: ImportRun, folder: Folder, found: FoundStream, advance: Callable[[int, int], None]
-) -> ImportedStream:
+) -> StoredStream:
     """Store the stream in `folder`. `advance` is called with the processed bytes of the archive and messages.
 
     Raises:
@@ -127,7 +118,7 @@ def import_stream(
         ),
     )
     _check_describable(stream)
-    return ImportedStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
+    return StoredStream(stream, intake.writer.reused, intake.writer.stored_bytes, max(0, ended_ns - begun_ns) / 1e9)
 
 
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from jsbackup.errors import JsBackupError
 from jsbackup.exchange.config_files import StreamConfigs
 from jsbackup.exchange.folder import Folder
-from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportedStream, ImportRun, import_stream
-from jsbackup.exchange.source import FoundStream, ImportSource, NotImported, SourceKind
+from jsbackup.exchange.import_stream import UNKNOWN_TIME, ImportRun, import_stream
+from jsbackup.exchange.source import FoundStream, ImportSource, SourceKind
+from jsbackup.failure import Failure
 from jsbackup.model import Fidelity, JsonObject, StreamState
 from jsbackup.progress import Progress
-from jsbackup.repository import layout, manifest
+from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
-from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Result, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Source, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.new_backup import TOOL, StoredStream, new_manifest
 from jsbackup.repository.write.previous import imported_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
@@ -35,8 +37,8 @@ class ImportReport:
     """The result. `manifest` is None if nothing was committed because no stream could be imported."""
 
     manifest: Manifest | None
-    streams: tuple[ImportedStream, ...]
-    failures: tuple[NotImported, ...]
+    streams: tuple[StoredStream, ...]
+    failures: tuple[Failure, ...]
 
 
 def run_import(
@@ -45,25 +47,24 @@ def run_import(
     *,
     lease: leases.Lease,
     tags: Mapping[str, str],
-    tool: str,
     progress: Progress,
     clock_ns: Callable[[], int],
     random: Callable[[int], bytes],
 ) -> ImportReport:
     """Import every stream of `source` and commit them as one backup.
 
-    `lease` is a shared one, renewed by the caller. `tool` is name and version of the writer, `clock_ns` returns Unix
-    time, `random` returns that many random bytes.
+    `lease` is a shared one, renewed by the caller. `clock_ns` returns Unix time, `random` returns that many random
+    bytes.
 
     Raises:
         RepositoryLocked: the lease was lost; nothing was committed.
         StoreError: the backup cannot be committed.
     """
     begun_ns = clock_ns()
-    streams = [ImportedStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
+    streams = [StoredStream(_of_configs(configs, format_time(begun_ns))) for configs in source.configs]
     failures = list(source.failures)
     earlier: Mapping[tuple[str, str], StreamBackup] = {}
-    receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), tool)
+    receipts = Receipts(repository.documents, lease.id, format_time(begun_ns), TOOL)
     if source.streams:
         earlier = imported_streams(repository)
         receipts.read_earlier()
@@ -74,33 +75,29 @@ def run_import(
         try:
             streams.append(_import(run, source.root, found, progress))
         except JsBackupError as error:
-            failures.append(NotImported(name, error))
+            failures.append(Failure(name, error))
         finally:
             progress.finish(name)
     failures.sort(key=lambda failure: failure.name)
     if not streams:
         return ImportReport(None, (), tuple(failures))
     streams.sort(key=lambda imported: imported.stream.name)
-    previous = next(reversed(repository.backups()), None)
-    document = Manifest(
-        id=layout.backup_id(begun_ns, random(3), previous),
-        created=format_time(begun_ns),
-        tool=tool,
-        source=manifest.Source(extra={"imported": _origin(source)}),
-        result=Result.PARTIAL if failures else Result.COMPLETE,
-        streams=tuple(imported.stream for imported in streams),
-        skipped=tuple(manifest.SkippedStream(failure.name, failure.error.message) for failure in failures),
-        tags=dict(tags),
-        previous=previous,
-        ended=format_time(clock_ns()),
-        stored_bytes=sum(imported.stored_bytes for imported in streams),
+    manifest = new_manifest(
+        repository,
+        streams,
+        failures,
+        source=Source(extra={"imported": _origin(source)}),
+        begun_ns=begun_ns,
+        clock_ns=clock_ns,
+        random=random,
+        tags=tags,
     )
-    leases.commit(repository, document, lease)
-    receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in document.streams})
-    return ImportReport(document, tuple(streams), tuple(failures))
+    leases.commit(repository, manifest, lease)
+    receipts.settle({repository.objects.sealing.folder(one.name, one.incarnation) for one in manifest.streams})
+    return ImportReport(manifest, tuple(streams), tuple(failures))
 
 
-def _import(run: ImportRun, root: Folder, found: FoundStream, progress: Progress) -> ImportedStream:
+def _import(run: ImportRun, root: Folder, found: FoundStream, progress: Progress) -> StoredStream:
     def advance(byte_count: int, messages: int) -> None:
         progress.advance(found.meta.name, byte_count, messages)
 

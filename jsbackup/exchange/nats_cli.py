@@ -21,7 +21,6 @@ for folders (`info`, `validate`, `edit`) only support v2.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +30,11 @@ from jsbackup.exchange.folder import Folder, FolderEntry, printable
 from jsbackup.formats.archive.archive_items import (
     MAX_SEQUENCE,
     asset_name_is_sound,
-    json_object,
     state_from_json,
     state_to_json,
 )
 from jsbackup.model import JsonObject, StreamState
+from jsbackup.strict_json import read_object, write_json
 
 __all__ = [
     "ARCHIVE_V1",
@@ -84,7 +83,7 @@ def decode_meta(data: bytes, where: str) -> StreamMetaFile:
     """Decode the content of a `backup.json`; `where` names it. Raises the same errors as `read_meta`."""
     if not data.strip():
         raise FormatError(f"{where} is empty", hint="The backup was interrupted: its archive is not whole.")
-    value = json_object(data, where)
+    value = read_object(data, where)
     if "checksum" in value and "configuration" in value:
         raise UnsupportedError(
             f"{where} is of a configuration backup that the nats CLI made before June 2022", hint="It has no messages."
@@ -121,11 +120,8 @@ def _object(value: JsonObject, key: str, where: str) -> JsonObject:
 
 def encode_meta(config: JsonObject, state: StreamState) -> bytes:
     """Encode a `backup.json`. Raises `FormatError` if the config cannot be encoded as JSON."""
-    try:
-        text = json.dumps({"config": config, "state": state_to_json(state)}, indent=2, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"the config of stream {config.get('name')} is not JSON") from error
-    return text.encode() + b"\n"
+    value = {"config": config, "state": state_to_json(state)}
+    return write_json(value, f"the config of stream {config.get('name')}", indent=2, ascii_only=True) + b"\n"
 
 
 def archive_in(folder: Folder, entries: dict[str, FolderEntry]) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from jsbackup.errors import FormatError, UsageError
-from jsbackup.exchange.config_files import MAX_CONFIG_BYTES, encode_config, parse_json_object
+from jsbackup.errors import UsageError
+from jsbackup.exchange.config_files import MAX_CONFIG_BYTES
 from jsbackup.exchange.folder import printable
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
+from jsbackup.strict_json import read_object
 
 __all__ = ["read_printed_configs"]
 
@@ -29,7 +30,7 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
         raise UsageError(f"{shown} cannot be read: {os.strerror(error.errno or 0).lower()}") from error
     if len(data) > MAX_CONFIG_BYTES:
         raise UsageError(f"{shown} is too large for a configuration")
-    document = parse_json_object(data, shown)
+    document = read_object(data, shown, kind=UsageError)
     streams = document.get("streams")
     if isinstance(streams, list):
         configs = [one.get("config") if isinstance(one, dict) else None for one in streams]
@@ -43,10 +44,6 @@ def read_printed_configs(path: Path) -> dict[str, JsonObject]:
                 f"{shown} has no configuration of a stream",
                 hint="Give what `nats stream info --json` or `jsbackup show --json` prints.",
             )
-        try:
-            encode_config(config)  # half a surrogate pair, or too deep: could not be written again
-        except FormatError as error:
-            raise UsageError(f"{shown}: {error.message}") from error
         if name in found:
             raise UsageError(f"{shown} has two configurations of stream {name}")
         found[name] = config

@@ -21,9 +21,10 @@ from jsbackup.exchange import nats_cli
 from jsbackup.exchange.config_files import STREAMS, StreamConfigs, read_config_files
 from jsbackup.exchange.folder import Folder, FolderEntry, printable
 from jsbackup.exchange.nats_cli import StreamMetaFile
+from jsbackup.failure import Failure
 from jsbackup.repository.layout import DESCRIPTOR
 
-__all__ = ["FoundStream", "ImportSource", "NotImported", "SourceKind"]
+__all__ = ["FoundStream", "ImportSource", "SourceKind"]
 
 _BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
@@ -46,14 +47,6 @@ class FoundStream:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotImported:
-    """A stream that cannot be imported (or a folder that should be one), and why."""
-
-    name: str
-    error: JsBackupError
-
-
 class ImportSource:
     """An open folder to import. A context manager; created by `open`."""
 
@@ -62,7 +55,7 @@ class ImportSource:
         self.kind = SourceKind.STREAM
         self.streams: tuple[FoundStream, ...] = ()
         self.configs: tuple[StreamConfigs, ...] = ()
-        self.failures: tuple[NotImported, ...] = ()
+        self.failures: tuple[Failure, ...] = ()
         self.written_seconds = 0  # modification time of the newest description
 
     @classmethod
@@ -128,7 +121,7 @@ class ImportSource:
 
     def _look_at_account(self, entries: dict[str, FolderEntry]) -> None:
         found: dict[str, FoundStream] = {}
-        failures: list[NotImported] = []
+        failures: list[Failure] = []
         for name, kind in entries.items():
             if kind is FolderEntry.FILE or name.startswith("."):
                 continue
@@ -142,7 +135,7 @@ class ImportSource:
                     twin = printable(other.folder)
                     raise FormatError(f"{printable(name)} is a backup of stream {stream.meta.name}, and so is {twin}")
             except JsBackupError as error:
-                failures.append(NotImported(printable(name), error))
+                failures.append(Failure(printable(name), error))
         self.streams = tuple(found.values())
         self.failures = tuple(failures)
 

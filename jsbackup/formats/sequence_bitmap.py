@@ -48,11 +48,6 @@ class GivenSequences:
         return self._count
 
     @property
-    def first(self) -> int:
-        """The lowest member, 0 if there is none."""
-        return self._firsts[0] if self._firsts else 0
-
-    @property
     def last(self) -> int:
         """The highest member, 0 if there is none."""
         return self._runs[-1].last if self._runs else 0

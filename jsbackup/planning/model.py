@@ -12,6 +12,7 @@ from typing import Any
 
 from jsbackup.config import Glob
 from jsbackup.errors import PlanRefused, TargetConflict
+from jsbackup.exit_codes import first_of
 from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject
 from jsbackup.planning.configs.features import Version
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
@@ -219,7 +220,5 @@ class RestorePlan:
     @property
     def code(self) -> int:
         """The exit code of its refusals, 0 without any. A restore fails with the same code."""
-        codes = [refusal.code for refusal in self.refusals]
-        return next(
-            (code for code in (PlanRefused.exit_code, TargetConflict.exit_code) if code in codes), sum(codes[:1])
-        )
+        codes = (refusal.code for refusal in self.refusals)
+        return first_of(codes, PlanRefused.exit_code, TargetConflict.exit_code)

@@ -50,9 +50,9 @@ from jsbackup.planning.selection.masking import about_unseen, unseen
 from jsbackup.planning.selection.point_in_time import against_cut, is_imported
 from jsbackup.planning.selection.subset import NOTHING_COUNTED, KeptStream, kept_by_bounds
 from jsbackup.planning.subjects import SubjectIndex
-from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json, stored_config
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, Manifest, Source, StreamBackup
+from jsbackup.strict_json import write_json
 
 __all__ = ["plan_restore"]
 
@@ -299,7 +299,7 @@ def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
     """Refuse configurations that do not fit into one message to the target."""
     for action in actions:
         request = {"config": action.config, "state": state_to_json(action.entry.state)}
-        size = len(dump_object(request, f"the configuration of stream {action.entry.name}"))
+        size = len(write_json(request, f"the configuration of stream {action.entry.name}"))
         if 0 < target.max_payload_bytes < size:
             yield Finding(
                 action.entry.name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from jsbackup.errors import FormatError
-from jsbackup.names import check_name
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
+from jsbackup.strict_json import read_object
 
 __all__ = ["Advisory", "AdvisoryKind", "advisory_subjects", "decode_advisory"]
 
@@ -56,20 +56,15 @@ class Advisory:
         return f"server: {what} ended after {((self.end_ns or 0) - (self.start_ns or 0)) / _SECOND:.3f} s{size}{error}"
 
 
-def advisory_subjects(stream: str | None = None) -> tuple[str, ...]:
-    """Return the four subjects to subscribe to, for one stream or (None) all. A JetStream domain does not
-    change them.
-    """
-    token = "*" if stream is None else check_name("stream", stream)
-    return tuple(f"{_SUBJECTS}.{kind.name}.{token}" for kind in AdvisoryKind)
+def advisory_subjects() -> tuple[str, ...]:
+    """Return the four subjects to subscribe to, for all streams. A JetStream domain does not change them."""
+    return tuple(f"{_SUBJECTS}.{kind.name}.*" for kind in AdvisoryKind)
 
 
 def decode_advisory(payload: bytes) -> Advisory | None:
     """Return the advisory, or None if `payload` is not a valid one of the four kinds."""
-    if len(payload) > _MAX_BYTES:
-        return None
     try:
-        value = Fields(load_object(payload, "advisory"), "advisory")
+        value = Fields(read_object(payload, "advisory", max_bytes=_MAX_BYTES), "advisory")
         kind = AdvisoryKind(value.text("type").removeprefix(_TYPES))
         state = value.fields("state") if kind is AdvisoryKind.SNAPSHOT_CREATE else None
         ended = kind in (AdvisoryKind.SNAPSHOT_COMPLETE, AdvisoryKind.RESTORE_COMPLETE)

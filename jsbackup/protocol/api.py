@@ -9,14 +9,12 @@ Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
 
-from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.names import check_name, check_subject
-from jsbackup.protocol.fields import dump_object
 from jsbackup.protocol.info import state_to_json
 from jsbackup.protocol.responses import TYPE_PREFIX
+from jsbackup.strict_json import write_json
 
 __all__ = [
     "ApiPrefix",
@@ -40,8 +38,6 @@ __all__ = [
     "stream_update",
 ]
 
-ConsumerAction = Literal["create", "update", ""]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -58,28 +54,12 @@ class ApiPrefix:
 
     text: str = "$JS.API"
 
-    @classmethod
-    def of(cls, domain: str | None = None, api_prefix: str | None = None) -> Self:
-        """Make it from the user's options, at most one of which may be given. Raises UsageError otherwise, or if one is
-        malformed.
-        """
-        if domain and api_prefix:
-            raise UsageError(
-                "a JetStream domain and an API prefix exclude each other",
-                hint="Give --js-domain or --js-api-prefix, not both; the NATS context may hold the other one.",
-            )
-        if domain:
-            return cls(f"$JS.{check_name('JetStream domain', domain)}.API")
-        if api_prefix:
-            return cls(check_subject("JetStream API prefix", api_prefix.removesuffix(".")))
-        return cls()
-
     def subject(self, *tokens: str) -> str:
         return ".".join((self.text, *tokens))
 
 
 def _request(prefix: ApiPrefix, answer: str, tokens: tuple[str, ...], body: JsonObject | None = None) -> Request:
-    payload = dump_object(body, f"request {'.'.join(tokens[:2])}") if body else b""
+    payload = write_json(body, f"request {'.'.join(tokens[:2])}") if body else b""
     return Request(prefix.subject(*tokens), payload, f"{TYPE_PREFIX}{answer}")
 
 
@@ -101,11 +81,11 @@ def stream_names(prefix: ApiPrefix, offset: int = 0, subject: str | None = None)
     return _request(prefix, "stream_names_response", ("STREAM", "NAMES"), _page(offset, subject))
 
 
-def stream_list(prefix: ApiPrefix, offset: int = 0, subject: str | None = None) -> Request:
+def stream_list(prefix: ApiPrefix, offset: int = 0) -> Request:
     """Request a page of up to 256 infos from `offset`. In a cluster the answer may take four seconds (missing
     streams).
     """
-    return _request(prefix, "stream_list_response", ("STREAM", "LIST"), _page(offset, subject))
+    return _request(prefix, "stream_list_response", ("STREAM", "LIST"), _page(offset))
 
 
 def stream_info(
@@ -209,11 +189,11 @@ def consumer_info(prefix: ApiPrefix, stream: str, consumer: str) -> Request:
     return _request(prefix, "consumer_info_response", tokens)
 
 
-def consumer_create(prefix: ApiPrefix, stream: str, config: JsonObject, action: ConsumerAction = "create") -> Request:
+def consumer_create(prefix: ApiPrefix, stream: str, config: JsonObject) -> Request:
     """Create ("create"), change ("update") or either (""). A consumer without a durable name keeps its `name`."""
     key = "durable_name" if config.get("durable_name") else "name"
     tokens = ("CONSUMER", "CREATE", check_name("stream", stream), _name_in(config, "consumer", key))
-    body: JsonObject = {"stream_name": stream, "config": config, "action": action}
+    body: JsonObject = {"stream_name": stream, "config": config, "action": "create"}
     return _request(prefix, "consumer_create_response", tokens, body)
 
 

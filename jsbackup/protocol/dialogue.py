@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Generic, NoReturn, TypeVar
 
 from jsbackup.errors import JsBackupError, NatsTimeout, TransferError
-from jsbackup.protocol.events import Event, FailureKind, Publish, TransferFailed
+from jsbackup.protocol.events import Event, Publish, TransferFailed
 
 __all__ = ["Dialogue"]
 
@@ -30,7 +30,6 @@ class Dialogue(Generic[S]):
     def __init__(self, what: str, transitions: Mapping[tuple[S, type[Event]], S], first: S, done: S) -> None:
         self.what = what
         self.failure: JsBackupError | None = None
-        self.failure_kind: FailureKind | None = None
         self._transitions = transitions
         self._done = done
         self._state = first
@@ -45,10 +44,6 @@ class Dialogue(Generic[S]):
         """Whether the dialogue has ended successfully."""
         return self._state is self._done
 
-    @property
-    def failed(self) -> bool:
-        return self.failure is not None
-
     def to_send(self) -> list[Publish]:
         """Return the messages to send now, in this order; each is returned once."""
         outgoing, self._outgoing = self._outgoing, []
@@ -62,7 +57,7 @@ class Dialogue(Generic[S]):
         """
         self._check_failure()
         if not self.done:
-            self._fail(FailureKind.RECONNECTED, TransferError(f"{self.what}: the connection was lost on the way"))
+            self._fail(TransferError(f"{self.what}: the connection was lost on the way"))
 
     def timed_out(self, awaited: str) -> None:
         """Note that `awaited` did not arrive in time. Raises NatsTimeout, unless the dialogue has ended
@@ -70,7 +65,7 @@ class Dialogue(Generic[S]):
         """
         self._check_failure()
         if not self.done:
-            self._fail(FailureKind.TIMEOUT, NatsTimeout(f"{self.what}: {awaited} did not come in time"))
+            self._fail(NatsTimeout(f"{self.what}: {awaited} did not come in time"))
 
     def _check_failure(self) -> None:
         if self.failure is not None:
@@ -83,10 +78,10 @@ class Dialogue(Generic[S]):
         self._state = following
 
     def _breach(self, problem: str) -> NoReturn:
-        self._fail(FailureKind.PROTOCOL, TransferError(f"{self.what}: {problem}"))
+        self._fail(TransferError(f"{self.what}: {problem}"))
 
-    def _fail(self, kind: FailureKind, error: JsBackupError) -> NoReturn:
+    def _fail(self, error: JsBackupError) -> NoReturn:
         self._state = self._transitions[self._state, TransferFailed]
-        self.failure_kind, self.failure = kind, error
+        self.failure = error
         self._outgoing.clear()
         raise error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.info import StreamInfo
@@ -14,7 +13,6 @@ __all__ = [
     "ChunkSent",
     "EndSent",
     "Event",
-    "FailureKind",
     "LastChunkReceived",
     "Message",
     "Publish",
@@ -25,21 +23,6 @@ __all__ = [
     "SnapshotStarted",
     "TransferFailed",
 ]
-
-
-class FailureKind(Enum):
-    """Why a dialogue failed, as far as it matters for the next step."""
-
-    BUSY = "busy"  # another snapshot of this stream is running (servers up to 2.14): wait, then try again
-    UNSUPPORTED = "unsupported"  # this server cannot snapshot this stream (memory storage up to 2.14)
-    DAMAGED = "damaged"  # the server found bad messages in its own store
-    REFUSED = "refused"  # the server answered with another error
-    GONE = "gone"  # the server gave up: no interest, no acknowledgement in time, or no listener any more
-    SERVER = "server"  # the server ended the transfer for other reasons
-    HOLE = "hole"  # chunks were lost, repeated or came from another transfer
-    PROTOCOL = "protocol"  # the peer violated the protocol
-    RECONNECTED = "reconnected"  # messages may have been lost between two connections
-    TIMEOUT = "timeout"  # the driver's timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +76,20 @@ class LastChunkReceived(ChunkReceived):
 class SnapshotEnded(Event):
     """Everything has arrived, as far as the dialogue knows; the archive inside has its own end to check."""
 
-    chunks: int
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class RestoreAccepted(Event):
-    """The server waits for chunks on `deliver_subject`, five seconds for each."""
-
-    deliver_subject: str
+    """The server waits for chunks, five seconds for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSent(Event):
     """A chunk was queued."""
 
-    bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class ChunkAcknowledged(Event):
-    """The server accepted a chunk of `bytes` bytes, which frees that part of the window."""
-
-    bytes: int
+    """The server accepted a chunk, which frees that part of the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +111,4 @@ class RestoreDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed(Event):
-    """The dialogue failed; its `failure_kind` and `failure` say why."""
+    """The dialogue failed; its `failure` says why."""

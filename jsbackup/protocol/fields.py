@@ -1,13 +1,10 @@
-"""Read untrusted JSON: limited in size, and everything unexpected is a FormatError that names the field.
+"""Read typed values from a server's JSON: everything unexpected is a FormatError that names the field.
 
-`load_object` limits size and depth; `Fields` reads typed values out of an object. `null` counts as absent, because Go
-writes empty lists and missing parts as `null`.
+`null` counts as absent, because Go writes empty lists and missing parts as `null`.
 """
 
 from __future__ import annotations
 
-import json
-from math import isfinite
 from typing import Any, NoReturn
 
 from jsbackup.errors import FormatError
@@ -16,67 +13,10 @@ from jsbackup.names import is_name
 from jsbackup.protocol.headers import one_line
 from jsbackup.times import parse_time
 
-__all__ = ["Fields", "dump_object", "load_object"]
+__all__ = ["Fields"]
 
-# Eight times the recommended max_payload of a server (8 MiB): enough for the details of many deletions.
-MAX_JSON_BYTES = 64 * 1024 * 1024
-# The deepest answer, a list of streams with sources and their transforms, nests eight levels.
-MAX_DEPTH = 32
 UINT64 = (1 << 64) - 1
 INT64 = (1 << 63) - 1
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):  # 1e999 would become infinity, which cannot be encoded again
-        raise ValueError(f"{digits} is not a finite number")
-    return value
-
-
-def load_object(payload: bytes, what: str) -> JsonObject:
-    """Parse the JSON object in `payload`. Raises FormatError if it is invalid, too large, too deep, or not Unicode
-    throughout.
-    """
-    if len(payload) > MAX_JSON_BYTES:
-        raise FormatError(f"{what} has {len(payload)} bytes, more than {MAX_JSON_BYTES}")
-    try:
-        text = str(payload, "utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-        if "\\u" in text:  # an escape may contain half a surrogate pair, which cannot be encoded again
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{what} is not JSON") from error
-    if not isinstance(value, dict):
-        raise FormatError(f"{what} is not a JSON object")
-    if text.count("{") + text.count("[") > MAX_DEPTH:
-        _check_depth(value, what)
-    return value
-
-
-def _check_depth(value: Any, what: str) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, (dict, list))
-        ]
-        if not level:
-            return
-    raise FormatError(f"{what} nests deeper than {MAX_DEPTH} levels")
-
-
-def dump_object(value: JsonObject, what: str) -> bytes:
-    """Encode `value` as compact JSON in UTF-8. Raises FormatError if that is not possible."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"{what} cannot be written as JSON: {error}") from error
 
 
 class Fields:

@@ -47,7 +47,6 @@ class Replica:
     current: bool
     offline: bool
     lag: int
-    active_ns: int
 
     @property
     def is_current(self) -> bool:
@@ -103,7 +102,6 @@ class StreamInfo:
     deleted: tuple[int, ...] | None
     subjects: Mapping[str, int] | None
     lost: int
-    domain: str | None
     cluster: ClusterInfo | None
     mirror: SourceInfo | None
     sources: tuple[SourceInfo, ...]
@@ -124,12 +122,9 @@ class ConsumerInfo:
     ack_floor: SequencePair
     num_ack_pending: int
     num_redelivered: int
-    num_waiting: int
     num_pending: int
     cluster: ClusterInfo | None
     push_bound: bool
-    paused: bool
-    pause_remaining_ns: int
     now_ns: int
 
 
@@ -243,7 +238,6 @@ def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
         deleted=state.numbers("deleted") if "deleted" in state.value or not state.value.get("num_deleted") else None,
         subjects=_subjects(state),
         lost=0 if lost is None else len(lost.array("msgs")),
-        domain=value.text("domain", "") or None,
         cluster=_cluster(value),
         mirror=None if mirror is None else _source(mirror),
         sources=tuple(_source(Fields(source, f"{where}: sources")) for source in value.array("sources")),
@@ -271,7 +265,6 @@ def _cluster(value: Fields) -> ClusterInfo | None:
                 current=replica.flag("current"),
                 offline=replica.flag("offline"),
                 lag=replica.number("lag", 0),
-                active_ns=replica.signed("active", 0),
             )
             for replica in replicas
         ),
@@ -317,12 +310,9 @@ def consumer_info(document: JsonObject, where: str = "consumer info", stream: st
         ack_floor=_pair(value.fields("ack_floor")),
         num_ack_pending=value.number("num_ack_pending", 0),
         num_redelivered=value.number("num_redelivered", 0),
-        num_waiting=value.number("num_waiting", 0),
         num_pending=value.number("num_pending", 0),
         cluster=_cluster(value),
         push_bound=value.flag("push_bound"),
-        paused=value.flag("paused"),
-        pause_remaining_ns=value.signed("pause_remaining", 0),
         now_ns=value.time_ns("ts"),
     )
 

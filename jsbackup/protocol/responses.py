@@ -12,8 +12,9 @@ from enum import IntEnum
 
 from jsbackup.errors import ApiError, FormatError, JsBackupError, TargetConflict
 from jsbackup.model import JsonObject
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import one_line
+from jsbackup.strict_json import read_object
 
 __all__ = ["ErrCode", "as_target_error", "decode_response", "is_temporary", "is_unknown_field", "lacks_peers"]
 
@@ -30,7 +31,6 @@ class ErrCode(IntEnum):
     CLUSTER_NOT_LEADER = 10009
     CLUSTER_REQUIRED = 10010
     CONSUMER_NAME_IN_USE = 10013
-    CONSUMER_NOT_FOUND = 10014
     INSUFFICIENT_RESOURCES = 10023
     INVALID_JSON = 10025
     MAX_CONSUMERS = 10026
@@ -49,7 +49,6 @@ class ErrCode(IntEnum):
     SUBJECTS_OVERLAP = 10065
     REPLICAS_NOT_SUPPORTED = 10074
     NOT_ENABLED = 10076
-    SEALED = 10109
     MAX_BYTES_REQUIRED = 10113
     STREAM_OFFLINE = 10118
     CONSUMER_OFFLINE = 10119
@@ -136,7 +135,7 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
 
     Raises ApiError for the server's own error and FormatError for an invalid answer.
     """
-    answer = Fields(load_object(payload, what), what)
+    answer = Fields(read_object(payload, what), what)
     error = answer.optional("error")
     if error is not None:
         code = error.number("code", 0)

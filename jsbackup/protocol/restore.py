@@ -40,7 +40,6 @@ from jsbackup.protocol.events import (
     ChunkSent,
     EndSent,
     Event,
-    FailureKind,
     Message,
     Publish,
     RestoreAccepted,
@@ -48,11 +47,12 @@ from jsbackup.protocol.events import (
     RestoreDone,
     TransferFailed,
 )
-from jsbackup.protocol.fields import Fields, load_object
+from jsbackup.protocol.fields import Fields
 from jsbackup.protocol.headers import NO_RESPONDERS, HeaderStatus, one_line, parse_status
 from jsbackup.protocol.info import StreamInfo, stream_info
 from jsbackup.protocol.responses import TYPE_PREFIX, as_target_error, decode_response
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
+from jsbackup.strict_json import read_object
 
 __all__ = ["RestoreSender", "RestoreState", "chunk_limit"]
 
@@ -162,19 +162,16 @@ class RestoreSender(Dialogue[RestoreState]):
         """
         self._check_failure()
         if self._only_created(payload):
-            self._fail(
-                FailureKind.SERVER,
-                TransferError(f"{self.what}: the cluster made an empty stream instead of beginning the restore"),
-            )
+            self._breach("the cluster made an empty stream instead of beginning the restore")
         answer = self._decode(payload, "stream_restore_response")
         try:
             subject = Fields(answer, self.what).text("deliver_subject")
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
         tokens = subject.split(".")
         if tokens[:-1] != [*_ACCEPTED_TOKENS, self.stream] or not is_subject(subject):
             self._breach(f"the server wants chunks on {subject[:200]!r}")
-        accepted = RestoreAccepted(subject)
+        accepted = RestoreAccepted()
         self._advance(accepted)
         self.deliver_subject = subject
         return [accepted]
@@ -185,7 +182,7 @@ class RestoreSender(Dialogue[RestoreState]):
         size = len(chunk)
         if not 0 < size <= self.room:
             raise UsageError(f"{self.what}: a chunk of {size} bytes where 1 to {self.room} may be sent")
-        self._advance(ChunkSent(size))
+        self._advance(ChunkSent())
         self._unacked[reply_subject] = size
         self.chunks_sent += 1
         self.bytes_sent += size
@@ -206,7 +203,7 @@ class RestoreSender(Dialogue[RestoreState]):
         try:
             status = parse_status(message.headers)
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
         if status is not None:
             self._given_up(status)
         if message.subject == self._end_reply and self._answer is None:
@@ -216,7 +213,7 @@ class RestoreSender(Dialogue[RestoreState]):
         size = self._unacked.pop(message.subject, None)
         if size is None:
             self._breach(f"a reply to nothing that was sent, on {message.subject[:200]!r}")
-        acknowledged = ChunkAcknowledged(size)
+        acknowledged = ChunkAcknowledged()
         self._advance(acknowledged)
         self.bytes_acknowledged += size
         return [acknowledged, *self._finished()]
@@ -231,7 +228,7 @@ class RestoreSender(Dialogue[RestoreState]):
 
     def _only_created(self, payload: bytes) -> bool:
         try:
-            answer = load_object(payload, self.what)
+            answer = read_object(payload, self.what)
         except FormatError:
             return False
         return answer.get("type") == f"{TYPE_PREFIX}stream_create_response" and "error" not in answer
@@ -241,7 +238,7 @@ class RestoreSender(Dialogue[RestoreState]):
         try:
             info = self._restored(answer)
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
         self._answer = RestoreDone(info)
         if self._unacked:
             self._advance(RestoreAnswered())
@@ -263,14 +260,14 @@ class RestoreSender(Dialogue[RestoreState]):
         try:
             return decode_response(payload, f"{TYPE_PREFIX}{response_type}", self.what)
         except ApiError as error:
-            self._fail(FailureKind.REFUSED, as_target_error(error))
+            self._fail(as_target_error(error))
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
 
     def _chunk_failed(self, payload: bytes) -> NoReturn:
         if payload.startswith(_STORAGE_FAILURE):
             text = one_line(payload[:1000].decode("utf-8", "replace"))
-            self._fail(FailureKind.SERVER, TransferError(f"{self.what}: the server could not store a chunk: {text}"))
+            self._breach(f"the server could not store a chunk: {text}")
         self._decode(payload, "stream_create_response")
         self._breach("an answer before the end")
 
@@ -283,4 +280,4 @@ class RestoreSender(Dialogue[RestoreState]):
             )
         else:
             failure = TransferError(f"{self.what}: the server answered a chunk with status {status}")
-        self._fail(FailureKind.GONE, failure)
+        self._fail(failure)

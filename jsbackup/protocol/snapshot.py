@@ -33,7 +33,6 @@ from jsbackup.errors import (
     IntegrityError,
     JsBackupError,
     SnapshotBusy,
-    TransferError,
     UnsupportedError,
     UsageError,
 )
@@ -43,7 +42,6 @@ from jsbackup.protocol.dialogue import Dialogue
 from jsbackup.protocol.events import (
     ChunkReceived,
     Event,
-    FailureKind,
     LastChunkReceived,
     Message,
     Publish,
@@ -157,8 +155,8 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
     def receive_response(self, payload: bytes) -> list[Event]:
         """Receive the answer to the request: SnapshotStarted, and SnapshotEnded if everything else has arrived.
 
-        Raises TransferError (kind BUSY) while another snapshot of the stream is running, UnsupportedError if the server
-        cannot snapshot this stream, IntegrityError if its check found damage, ApiError for any other refusal.
+        Raises SnapshotBusy while another snapshot of the stream is running, UnsupportedError if the server cannot
+        snapshot this stream, IntegrityError if its check found damage, ApiError for any other refusal.
         """
         self._check_failure()
         try:
@@ -166,9 +164,9 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         except ApiError as error:
             self._refused(error)
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
         self._advance(started)
-        return [started, self._ended()] if self.done else [started]
+        return [started, SnapshotEnded()] if self.done else [started]
 
     def receive(self, message: Message) -> list[Event]:
         """Receive a message on the deliver subject. Raises TransferError if it ends the transfer or violates the
@@ -178,7 +176,7 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         try:
             status = parse_status(message.headers)
         except FormatError as error:
-            self._fail(FailureKind.PROTOCOL, error)
+            self._fail(error)
         if status is not None and status.code != _SUCCESS:
             self._ended_badly(status)
         if message.data or message.reply:
@@ -187,7 +185,7 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
             return [self._chunk(message.reply or None, message.data)]
         if not self.bytes_received:
             self._breach("ended before its first byte")
-        ended = self._ended()
+        ended = SnapshotEnded()
         self._advance(ended)
         return [ended] if self.done else []
 
@@ -236,14 +234,11 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         if self._transfer_id is None:
             self._transfer_id = tokens[4]
         if tokens[4] != self._transfer_id:
-            self._hole(f"chunk {index} belongs to another snapshot")
+            self._breach(f"chunk {index} belongs to another snapshot")
         if int(numbers[1]) != index:
-            self._hole(f"expected chunk {index}, got {numbers[1]}")
+            self._breach(f"expected chunk {index}, got {numbers[1]}")
         if int(numbers[0]) != size:
-            self._hole(f"chunk {index} has {size} bytes of {numbers[0]}")
-
-    def _ended(self) -> SnapshotEnded:
-        return SnapshotEnded(self.chunks_received, self.bytes_received)
+            self._breach(f"chunk {index} has {size} bytes of {numbers[0]}")
 
     def _decode_started(self, payload: bytes) -> SnapshotStarted:
         answer = Fields(decode_response(payload, f"{TYPE_PREFIX}stream_snapshot_response", self.what), self.what)
@@ -254,21 +249,11 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
 
     def _refused(self, error: ApiError) -> NoReturn:
         # The server has one code for all of these, and the error texts of its store, unchanged from 2.10 to 2.14.
-        kind, failure = FailureKind.REFUSED, _refusal(self.what, error)
-        if isinstance(failure, TransferError):
-            kind = FailureKind.BUSY
-        elif isinstance(failure, UnsupportedError):
-            kind = FailureKind.UNSUPPORTED
-        elif isinstance(failure, IntegrityError):
-            kind = FailureKind.DAMAGED
-        self._fail(kind, failure if failure is error else failure.caused_by(error))
+        failure = _refusal(self.what, error)
+        self._fail(failure if failure is error else failure.caused_by(error))
 
     def _ended_badly(self, status: HeaderStatus) -> NoReturn:
-        kind = FailureKind.GONE if status.code == 408 else FailureKind.SERVER
-        self._fail(kind, TransferError(f"{self.what}: the server ended it with status {status}"))
-
-    def _hole(self, problem: str) -> NoReturn:
-        self._fail(FailureKind.HOLE, TransferError(f"{self.what}: {problem}"))
+        self._breach(f"the server ended it with status {status}")
 
 
 def _refusal(what: str, error: ApiError) -> JsBackupError:

@@ -14,15 +14,14 @@ tool.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from enum import StrEnum
-from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from jsbackup.errors import FormatError, UnsupportedError
 from jsbackup.model import JsonObject
 from jsbackup.stores.base import Data
+from jsbackup.strict_json import read_object, write_json
 from jsbackup.times import parse_time
 
 __all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "DocumentFields", "decode_document", "encode_document"]
@@ -32,6 +31,8 @@ MAX_DOCUMENT_BYTES = 192 << 20
 INT64_MAX = (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
 
+# Deeper than any configuration of a server, which documents contain.
+_MAX_DEPTH = 128
 _SEAL = "sha256"
 
 _HEX256 = re.compile(r"[0-9a-f]{64}")
@@ -44,15 +45,11 @@ def encode_document(value: JsonObject, what: str) -> bytes:
 
     Raises `FormatError` if it cannot be written: half a surrogate pair, infinity, too deep.
     """
-    return _canonical({**value, _SEAL: _seal_of(value, what)}, what)
+    return _canonical({**value, _SEAL: _seal_of(value, what)}, what, max_depth=_MAX_DEPTH)
 
 
-def _canonical(value: JsonObject, what: str) -> bytes:
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
-        return text.encode() + b"\n"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"{what} cannot be written as JSON: {str(error)[:200]}") from error
+def _canonical(value: JsonObject, what: str, *, max_depth: int | None = None) -> bytes:
+    return write_json(value, what, max_depth=max_depth, sort_keys=True) + b"\n"
 
 
 def _seal_of(value: JsonObject, what: str) -> str:
@@ -61,29 +58,12 @@ def _seal_of(value: JsonObject, what: str) -> str:
 
 def decode_document(data: Data, what: str) -> DocumentFields:
     """Return the object in `data`, without its checksum. Raises `FormatError` if it is not JSON, or was changed."""
-    raw = bytes(data)
-    if len(raw) > MAX_DOCUMENT_BYTES:
-        raise FormatError(f"{what} has more than {MAX_DOCUMENT_BYTES} bytes")
-    try:
-        value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{what} is not JSON") from error
+    value = read_object(data, what, max_bytes=MAX_DOCUMENT_BYTES, max_depth=_MAX_DEPTH)
     fields = DocumentFields(value, what)
     if fields.hex256(_SEAL) != _seal_of(value, what):
         raise FormatError(f"{what} has changed since it was written (SHA-256 differs)")
     del value[_SEAL]
     return fields
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise ValueError(digits)
-    return value
 
 
 class DocumentFields:

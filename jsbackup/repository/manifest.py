@@ -301,7 +301,6 @@ class Totals:
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
-    size: int = 0
     digest: StreamDigest = field(default_factory=StreamDigest)
 
     def captured(self, begun: str, ended: str) -> Captured:
@@ -320,7 +319,6 @@ def total_of(segments: Iterable[SegmentRef]) -> Totals:
         bytes=sum(ref.bytes for ref in refs),
         first_seq=min((ref.first_seq for ref in refs), default=0),
         last_seq=max((ref.last_seq for ref in refs), default=0),
-        size=sum(ref.size for ref in refs),
         digest=digest,
     )
 

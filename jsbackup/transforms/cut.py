@@ -141,10 +141,6 @@ class Cut:
     def __bool__(self) -> bool:
         return self.since is not None or self.until is not None
 
-    def keeps(self, sequence: int, time_ns: int) -> bool:
-        """Return whether a message is kept."""
-        return self.share(sequence, sequence, time_ns, time_ns) is KeptShare.ALL
-
     def share(self, first_seq: int, last_seq: int, min_ns: int, max_ns: int) -> KeptShare:
         """Return how much is kept of messages within these bounds. With NONE and ALL the messages need not be read."""
         shares = []

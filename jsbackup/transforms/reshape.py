@@ -37,7 +37,6 @@ from jsbackup.transforms.copied_from import MARKS, Mend, SourceMark, follow_head
 from jsbackup.transforms.copy_positions import SourceKey
 from jsbackup.transforms.cut import Cut, Extent
 from jsbackup.transforms.follow import (
-    arriving_unmapped,
     held_by,
     map_consumer_config,
     map_stream_config,
@@ -148,16 +147,6 @@ class Reshape:
         if self.renames.subjects:
             config = map_consumer_config(config, self.renames.subjects, subjects_of(stream))
         return config
-
-    def notes(self, config: JsonObject, restored: Collection[str]) -> list[str]:
-        """Return what the user should know in advance about a stream with that config."""
-        notes = [
-            f"goes on copying from {name}, where subjects are not mapped"
-            for name in (arriving_unmapped(config, self.maps, restored) if self.maps else ())
-        ]
-        if merged := self.maps.guarding(held_by(config)).may_merge(subjects_of(config)):
-            notes.append(f"messages may come to share a subject: {merged}")
-        return notes
 
     def move(self, subject: str) -> str:
         """Return the new subject of messages with this one."""

@@ -6,15 +6,14 @@ before any is mapped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import Subjects
-from jsbackup.transforms.cut import KeptShare
-from jsbackup.transforms.subjects import check_pattern, contains, matcher, overlaps
+from jsbackup.transforms.subjects import check_pattern, matcher
 
 __all__ = ["SubjectFilter"]
 
@@ -40,10 +39,3 @@ class SubjectFilter:
     def rows(self, subjects: Subjects) -> pa.BooleanArray:
         """Return for each row of a batch whether it is kept."""
         return subjects.rows(self.keeps)
-
-    def share(self, subjects: Sequence[str]) -> KeptShare:
-        """Return how much can be kept of a stream with these subjects."""
-        if not any(overlaps(subject, pattern) for subject in subjects for pattern in self.patterns):
-            return KeptShare.NONE
-        whole = all(any(contains(pattern, subject) for pattern in self.patterns) for subject in subjects)
-        return KeptShare.ALL if whole else KeptShare.SOME

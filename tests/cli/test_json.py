@@ -13,7 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from jsbackup.cli.main import COMMANDS, EXIT_CODES
+from jsbackup.cli.main import COMMANDS
+from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.stores.local import LocalStore
 from tests.cli.typed import Shop, Typed
 from tests.harness.backups import make_repository

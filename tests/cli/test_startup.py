@@ -43,6 +43,7 @@ def _imported(*line: str, **extra: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -84,7 +85,7 @@ def test_reading_backups_waits_for_neither_servers_nor_spark() -> None:
     assert not {"nats", "boto3", "pyspark", "jsbackup.engine.link.link", "jsbackup.cli"} & imported
 
 
-OTHERS = {"boto3", "pyspark", "pyarrow.compute", "urllib.request"}
+OTHERS = {"boto3", "prometheus_client", "pyspark", "pyarrow.compute", "urllib.request"}
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,6 @@ def test_the_greeting_tells_who_the_server_is(version: str) -> None:
             assert ".".join(map(str, link.server_version)) == version == link.server_version_text
             assert (link.server_name, link.cluster_name, link.domain) == ("hello", None, "here")
             assert (link.jetstream, link.max_payload_bytes) == (True, 4096)
-            assert link.server_id is not None
             assert await link.account() == "$G"
             assert 0 < await link.rtt() < 5
             assert (link.generation, link.connected) == (1, True)

@@ -94,7 +94,6 @@ def take_in(
             repository,
             lease=held(repository.store),
             tags=tags,
-            tool="jsbackup tests",
             progress=progress or NullProgress(),
             clock_ns=lambda: next(clock),
             random=lambda count: bytes(count),

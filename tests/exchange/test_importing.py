@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsbackup.errors import FormatError, JsBackupError, UnsupportedError
 from jsbackup.exchange import archive_file
 from jsbackup.exchange.importing import ImportReport
-from jsbackup.exchange.source import NotImported
+from jsbackup.failure import Failure
 from jsbackup.formats.archive.consumer_state import encode_state
 from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
 from jsbackup.formats.digest import Digester
@@ -21,6 +21,7 @@ from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import ArchiveFormat, Result
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
+from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
 from jsbackup.stores.memory import MemoryStore
 from tests.exchange.folders import (
@@ -50,7 +51,7 @@ def repository() -> Repository:
     return make_repository(MemoryStore())
 
 
-def only_failure(report: ImportReport) -> NotImported:
+def only_failure(report: ImportReport) -> Failure:
     assert report.manifest is None
     (failure,) = report.failures
     return failure
@@ -76,7 +77,7 @@ def test_everything_in_an_archive_is_in_the_backup(tmp_path: Path, repository: R
     assert stream.warnings == ()
     manifest = repository.manifest(repository.resolve("latest"))
     assert manifest == report.manifest
-    assert (manifest.result, manifest.tags, manifest.tool) == (Result.COMPLETE, {"env": "prod"}, "jsbackup tests")
+    assert (manifest.result, manifest.tags, manifest.tool) == (Result.COMPLETE, {"env": "prod"}, TOOL)
     assert list(verify_backup(repository.objects, manifest, Level.DATA)) == []
 
 
@@ -394,7 +395,7 @@ def test_a_consumer_twice_is_refused(tmp_path: Path, repository: Repository) -> 
         ),
         (
             [*meta(), *meta({"x": "\ud800"}, "ORDERS/c", "obs/c/"), ("obs/c/o.dat", b"")],
-            "stream ORDERS cannot be kept in a manifest",
+            "meta.inf of consumer c is not JSON: it has half a surrogate pair",
         ),
     ],
 )

@@ -136,5 +136,5 @@ def test_an_archive_has_either_name_but_not_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}])
 def test_a_config_that_is_no_json_is_not_written(value: Any) -> None:
-    with pytest.raises(FormatError, match="the config of stream ORDERS is not JSON"):
+    with pytest.raises(FormatError, match="the config of stream ORDERS cannot be written as JSON"):
         encode_meta({**CONFIG, "x": value}, StreamState())

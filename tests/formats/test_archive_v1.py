@@ -158,7 +158,7 @@ def test_an_emptied_stream_keeps_its_last_sequence_in_a_block_of_its_own() -> No
         :-8
     ] + hash64(f"{STREAM}-1", struct.pack("<Qq", 99 | TOMBSTONE, 1234))
     end = decode(write([], 99)).end
-    assert (end.messages, end.first_given, end.last_given, end.last_seq) == (0, 0, 0, 99)
+    assert (end.messages, end.last_seq) == (0, 99)
 
 
 def test_a_stream_never_used_has_no_block() -> None:
@@ -290,7 +290,7 @@ def test_the_last_sequence_is_proved_by_whatever_is_left_of_it() -> None:
 
 def end_of(last_seq: int, tombstoned: Iterable[int], index_last: int | None, removed: Iterable[int] = ()) -> ArchiveEnd:
     index = None if index_last is None else IndexState(4, 0, 0, 0, 0, index_last, 0, SequenceSet(removed))
-    return ArchiveEnd("v1", 9, 1, last_seq, last_seq, SequenceSet(tombstoned), index)
+    return ArchiveEnd("v1", 9, last_seq, SequenceSet(tombstoned), index)
 
 
 def test_the_index_is_exact_if_nothing_came_after_the_blocks() -> None:

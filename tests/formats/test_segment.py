@@ -153,6 +153,7 @@ def test_a_file_cut_anywhere_is_an_error() -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
+@pytest.mark.slow
 def test_a_flipped_bit_is_an_error_or_harmless() -> None:
     """Pages have checksums, the footer has none: there only contradictions show, or what changes nothing."""
     messages = some_messages(5, 60)

@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
 
 JSON = dict[str, Any]
 
 # Far beyond what the slowest machine needs for one step: only what hangs lasts so long.
 PATIENCE_SECONDS = 60
+
+_NO_STORE = 10049  # "error creating store for stream"
 
 
 class Refused(Exception):
@@ -59,6 +63,31 @@ async def call(nc: Client, subject: str, request: JSON | None = None, *, prefix:
     if error := answer.get("error"):
         raise Refused(subject, error)
     return answer
+
+
+async def create(nc: Client, config: JSON) -> None:
+    """Make a stream. A cluster that has just removed one of its name may fail to make its folder: it is asked again."""
+    for last in (False, False, True):
+        try:
+            await call(nc, f"STREAM.CREATE.{config['name']}", config)
+            return
+        except Refused as error:
+            if last or error.err_code != _NO_STORE:
+                raise
+        await asyncio.sleep(1)
+
+
+async def publish_stored(nc: Client, subject: str, data: bytes) -> None:
+    """Publish, and wait until it is stored. A new stream in a cluster listens a moment after it was made."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            await nc.request(subject, data, timeout=PATIENCE_SECONDS)
+            return
+        except NoRespondersError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.1)
 
 
 async def paged(nc: Client, subject: str, field: str, *, prefix: str = "$JS.API") -> list[Any]:

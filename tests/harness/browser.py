@@ -6,7 +6,6 @@ a page asks for is seen, and nothing is reached.
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -178,11 +177,6 @@ class Page:
         thrown = [event["exceptionDetails"]["text"] for event in self.told("Runtime.exceptionThrown")]
         printed = [str(event["args"]) for event in self.told("Runtime.consoleAPICalled")]
         return [*thrown, *printed, *(event["entry"]["text"] for event in self.told("Log.entryAdded"))]
-
-    def picture(self) -> bytes:
-        """All of it as a PNG, for whoever wants to look."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(answer["data"])
 
 
 class _Proxy:

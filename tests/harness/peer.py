@@ -114,12 +114,6 @@ class ScriptedPeer:
                     await connection.writer.drain()
         assert found, f"nothing answers on {subject}"
 
-    async def listener(self, subject: str) -> None:
-        """Wait until a client has subscribed to `subject`."""
-        async with asyncio.timeout(_STALL_SECONDS):
-            while not any(_matches(wanted, subject) for c in self._open for wanted in c.subscriptions.values()):
-                await asyncio.sleep(0.005)
-
     def drop(self) -> None:
         """Reset every connection. New ones are welcome."""
         for connection in self._open:

@@ -19,7 +19,6 @@ from jsbackup.config import ConnectionOptions, source_connection
 from jsbackup.engine.backup.backup import BackupReport, run_backup
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.link.jetstream import connect_jetstream
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import Joined, take_increment
@@ -31,6 +30,7 @@ from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.stores.local import LocalStore
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.api import Wire, call, connected, headers, paged
@@ -75,7 +75,7 @@ class Bench:
         )
         return cls(url, folder, made)
 
-    def back_up(self, incremental: Incremental, *, user: str = "", check: bool = False) -> dict[str, StreamResult]:
+    def back_up(self, incremental: Incremental, *, user: str = "", check: bool = False) -> dict[str, StoredStream]:
         """Streams by name; all of them are in the backup."""
         url = self.url.replace("://", f"://{user}:{user}@") if user else self.url
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
@@ -86,7 +86,7 @@ class Bench:
         assert report.failures == ()
         return {result.stream.name: result for result in report.streams}
 
-    def both(self) -> tuple[dict[str, StreamResult], dict[str, StreamResult]]:
+    def both(self) -> tuple[dict[str, StoredStream], dict[str, StoredStream]]:
         """An increment, and all of the same streams."""
         return self.back_up(Incremental.ALWAYS), self.back_up(Incremental.NEVER)
 
@@ -141,12 +141,12 @@ class Bench:
                 yield from zip(batch.column("sequence").to_pylist(), batch.column("subject").to_pylist(), strict=True)
 
 
-def how(result: StreamResult) -> tuple[ReadAs, str]:
+def how(result: StoredStream) -> tuple[ReadAs, str]:
     assert result.stream.read is not None
     return result.stream.read.how, result.stream.read.why
 
 
-def check_equal(left: StreamResult, right: StreamResult) -> None:
+def check_equal(left: StoredStream, right: StoredStream) -> None:
     """Two backups of the same quiet stream, however each was made."""
     one, other = left.stream, right.stream
     assert (one.name, one.config, one.state, one.digest) == (other.name, other.config, other.state, other.digest)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jsbackup.cli.notify.metrics import status_metrics
@@ -245,6 +246,7 @@ def grown(kept: Sequence[Made]) -> list[tuple[int, int]]:
 # --- the days ---
 
 
+@pytest.mark.slow
 def test_retention_status_and_metrics_are_right_on_every_day() -> None:
     scene = Scene("plain")
     month = Month(scene, make_repository(scene.store))
@@ -350,7 +352,9 @@ def look(month: Month, day: int, now: datetime, kept: Sequence[Made], objects: i
 
     families = {
         family.name: family.samples
-        for family in text_string_to_metric_families(status_metrics(status, report.breaches, None, 17).decode())
+        for family in text_string_to_metric_families(
+            status_metrics(status, report.breaches, None, 17).encode().decode()
+        )
     }
 
     def value(name: str, **labels: str) -> float:

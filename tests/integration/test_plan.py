@@ -21,7 +21,7 @@ from jsbackup.errors import UnknownArchiveFormat
 from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.planning.rules import Rule
 from tests.engine.identities import Operator, creds_text
-from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
+from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected, create
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle import compare
@@ -186,7 +186,7 @@ async def _make(url: str, row: Row) -> None:
     async with connected(url) as nc:
         for config in row.there:
             with contextlib.suppress(TimeoutError):
-                await call(nc, f"STREAM.CREATE.{config['name']}", config)
+                await create(nc, config)
             # A cluster of a busy machine loses an answer now and then.
             await call(nc, f"STREAM.INFO.{config['name']}")
             subject = (config.get("subjects") or [""])[0].replace(">", "made").replace("*", "made")

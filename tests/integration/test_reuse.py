@@ -16,7 +16,6 @@ from jsbackup.engine.backup import stream_capture
 from jsbackup.engine.backup.backup import run_backup
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.read.increment import Incremental
 from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.formats.sequences import SequenceSet
@@ -27,6 +26,7 @@ from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.stores.local import LocalStore
 from tests.harness.api import Wire, call, connected
 from tests.harness.commands import jsbackup
@@ -182,7 +182,7 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
         await wire.replies()
         await wire.close()
 
-    async def back_up() -> StreamResult:
+    async def back_up() -> StoredStream:
         # Whoever wrote a segment can read it as long as it runs: each backup is another process.
         repository = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})

@@ -50,7 +50,7 @@ def consumer(name: str, **config: Any) -> ConsumerBackup:
 
 def existing(name: str, *subjects: str) -> StreamInfo:
     config = {"name": name, "subjects": list(subjects)}
-    return StreamInfo(name, config, NOW, 0, StreamState(), None, None, 0, None, None, None, (), 0)
+    return StreamInfo(name, config, NOW, 0, StreamState(), None, None, 0, None, None, (), 0)
 
 
 def plan(

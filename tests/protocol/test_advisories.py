@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.errors import UsageError
 from jsbackup.protocol.advisories import Advisory, AdvisoryKind, advisory_subjects, decode_advisory
 
 STATE = {"messages": 5, "bytes": 500, "first_seq": 1, "last_seq": 5, "consumer_count": 0}
@@ -90,13 +89,10 @@ def test_no_payload_raises(payload: bytes) -> None:
     assert found is None or found.line
 
 
-def test_the_subjects_of_one_stream_and_of_all() -> None:
-    assert advisory_subjects("ÖRDERS") == (
-        "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.ÖRDERS",
-        "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.ÖRDERS",
-        "$JS.EVENT.ADVISORY.STREAM.RESTORE_CREATE.ÖRDERS",
-        "$JS.EVENT.ADVISORY.STREAM.RESTORE_COMPLETE.ÖRDERS",
+def test_the_subjects_of_all_streams() -> None:
+    assert advisory_subjects() == (
+        "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.*",
+        "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_COMPLETE.*",
+        "$JS.EVENT.ADVISORY.STREAM.RESTORE_CREATE.*",
+        "$JS.EVENT.ADVISORY.STREAM.RESTORE_COMPLETE.*",
     )
-    assert advisory_subjects()[0] == "$JS.EVENT.ADVISORY.STREAM.SNAPSHOT_CREATE.*"
-    with pytest.raises(UsageError):
-        advisory_subjects("a.b")

@@ -117,11 +117,10 @@ def test_a_restore_request_follows_the_schema() -> None:
 def test_stream_and_consumer_configurations_follow_the_schemas() -> None:
     follows(api.stream_create(P, STREAM).payload, "stream_create_request")
     follows(api.stream_update(P, STREAM).payload, "stream_update_request")
-    for action in ("create", "update", ""):
-        request = api.consumer_create(P, "ORDERS", CONSUMER, action)  # type: ignore[arg-type]
-        assert request.subject == "$JS.API.CONSUMER.CREATE.ORDERS.worker"
-        assert body(request) == {"stream_name": "ORDERS", "config": CONSUMER, "action": action}
-        follows(request.payload, "consumer_create_request")
+    request = api.consumer_create(P, "ORDERS", CONSUMER)
+    assert request.subject == "$JS.API.CONSUMER.CREATE.ORDERS.worker"
+    assert body(request) == {"stream_name": "ORDERS", "config": CONSUMER, "action": "create"}
+    follows(request.payload, "consumer_create_request")
 
 
 def test_a_consumer_without_a_durable_name_keeps_its_name() -> None:
@@ -182,19 +181,5 @@ def test_a_deliver_subject_with_a_wildcard_is_refused() -> None:
 
 
 def test_prefixes() -> None:
-    assert ApiPrefix.of().subject("INFO") == "$JS.API.INFO"
-    assert ApiPrefix.of(domain="hub").subject("INFO") == "$JS.hub.API.INFO"
-    assert ApiPrefix.of(api_prefix="js.from.acme").subject("INFO") == "js.from.acme.INFO"
-    assert ApiPrefix.of(api_prefix="js.from.acme.") == ApiPrefix("js.from.acme")
-    assert ApiPrefix.of("", "") == ApiPrefix("$JS.API")
-
-
-def test_a_domain_and_a_prefix_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
-        ApiPrefix.of("hub", "js.acme")
-
-
-@pytest.mark.parametrize(("domain", "prefix"), [("a.b", None), ("*", None), (None, "a.>"), (None, "a b"), (None, "..")])
-def test_malformed_prefixes_are_refused(domain: str | None, prefix: str | None) -> None:
-    with pytest.raises(UsageError):
-        ApiPrefix.of(domain, prefix)
+    assert ApiPrefix().subject("INFO") == "$JS.API.INFO"
+    assert ApiPrefix("$JS.hub.API").subject("INFO") == "$JS.hub.API.INFO"

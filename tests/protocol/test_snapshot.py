@@ -25,7 +25,6 @@ from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.events import (
     ChunkReceived,
     Event,
-    FailureKind,
     LastChunkReceived,
     Message,
     Publish,
@@ -81,13 +80,12 @@ def end(headers: bytes = OK) -> Message:
     return Message(INBOX, None, headers, b"")
 
 
-def failure(machine: SnapshotReceiver, call: Callable[[], object], kind: FailureKind) -> JsBackupError:
+def failure(machine: SnapshotReceiver, call: Callable[[], object]) -> JsBackupError:
     """The error that `call` makes; proves that the dialogue is over and keeps saying so."""
     with pytest.raises(JsBackupError) as caught:
         call()
     error = caught.value
-    assert machine.failed and not machine.done
-    assert machine.state is SnapshotState.FAILED and machine.failure_kind is kind and machine.failure is error
+    assert not machine.done and machine.state is SnapshotState.FAILED and machine.failure is error
     assert machine.to_send() == []
     for again in (
         lambda: machine.receive(full(1)),
@@ -104,8 +102,8 @@ def failure(machine: SnapshotReceiver, call: Callable[[], object], kind: Failure
     return error
 
 
-def transfer_error(machine: SnapshotReceiver, message: Message, kind: FailureKind) -> TransferError:
-    error = failure(machine, lambda: machine.receive(message), kind)
+def transfer_error(machine: SnapshotReceiver, message: Message) -> TransferError:
+    error = failure(machine, lambda: machine.receive(message))
     assert isinstance(error, TransferError) and error.retry
     return error
 
@@ -174,8 +172,8 @@ def test_a_whole_snapshot() -> None:
     assert machine.receive(full(1)) == [ChunkReceived(1, bytes(SIZE), f"{ACK}.1024.1")]
     assert machine.receive(full(2)) == [ChunkReceived(2, bytes(SIZE), f"{ACK}.1024.2")]
     assert machine.receive(last(10)) == [LastChunkReceived(3, bytes(10), None)]
-    assert machine.receive(end()) == [SnapshotEnded(chunks=3, bytes=2058)]
-    assert machine.done and not machine.failed
+    assert machine.receive(end()) == [SnapshotEnded()]
+    assert machine.done and machine.failure is None
 
 
 def test_chunks_and_even_the_end_may_overtake_the_answer() -> None:
@@ -185,7 +183,7 @@ def test_chunks_and_even_the_end_may_overtake_the_answer() -> None:
     assert machine.receive(end()) == []
     assert not machine.done
     started, ended = machine.receive_response(answer())
-    assert isinstance(started, SnapshotStarted) and ended == SnapshotEnded(2, 1034)
+    assert isinstance(started, SnapshotStarted) and ended == SnapshotEnded()
     assert machine.done
 
 
@@ -194,7 +192,7 @@ def test_an_answer_may_come_in_the_middle() -> None:
     machine.receive(full(1))
     machine.receive_response(answer())
     machine.receive(full(2))
-    assert machine.receive(end()) == [SnapshotEnded(2, 2048)]
+    assert machine.receive(end()) == [SnapshotEnded()]
 
 
 def test_the_end_of_a_snapshot_that_fits_in_one_short_chunk_has_no_header() -> None:
@@ -255,7 +253,7 @@ def test_lost_repeated_and_foreign_chunks_are_a_hole(reply: str, problem: str) -
     machine = receiver()
     machine.receive_response(answer())
     machine.receive(full(1))
-    assert problem in transfer_error(machine, full(2, reply=reply), FailureKind.HOLE).message
+    assert problem in transfer_error(machine, full(2, reply=reply)).message
 
 
 @pytest.mark.parametrize(
@@ -278,7 +276,7 @@ def test_lost_repeated_and_foreign_chunks_are_a_hole(reply: str, problem: str) -
 )
 def test_acknowledgements_go_to_subjects_of_this_snapshot_only(reply: str) -> None:
     machine = receiver()
-    error = transfer_error(machine, full(1, reply=reply), FailureKind.PROTOCOL)
+    error = transfer_error(machine, full(1, reply=reply))
     assert error.message.isprintable() and len(error.message) < 400
 
 
@@ -293,7 +291,7 @@ def test_names_of_any_characters_are_one_token(name: str) -> None:
 
 def test_a_chunk_larger_than_asked_for_is_a_breach() -> None:
     for message in (full(1, SIZE + 1), last(SIZE + 1)):
-        assert "more than the 1024" in transfer_error(receiver(), message, FailureKind.PROTOCOL).message
+        assert "more than the 1024" in transfer_error(receiver(), message).message
 
 
 def test_nothing_but_the_end_may_follow_the_last_chunk() -> None:
@@ -301,7 +299,7 @@ def test_nothing_but_the_end_may_follow_the_last_chunk() -> None:
         machine = receiver()
         machine.receive_response(answer())
         machine.receive(last())
-        transfer_error(machine, message, FailureKind.PROTOCOL)
+        transfer_error(machine, message)
 
 
 def test_a_server_that_does_not_wait_for_acknowledgements_is_stopped() -> None:
@@ -311,25 +309,25 @@ def test_a_server_that_does_not_wait_for_acknowledgements_is_stopped() -> None:
     for index in range(1, count + 1):
         machine.receive(full(index))
     assert machine.unacked_bytes == machine.flow_limit_bytes
-    transfer_error(machine, full(count + 1), FailureKind.PROTOCOL)
+    transfer_error(machine, full(count + 1))
 
 
 @pytest.mark.parametrize(
-    ("headers", "kind", "text"),
+    ("headers", "text"),
     [
-        (NO_INTEREST, FailureKind.GONE, "408 No Interest"),
-        (b"NATS/1.0 408 No Flow Response\r\n\r\n", FailureKind.GONE, "408 No Flow Response"),
-        (b"NATS/1.0 500 \r\n\r\n", FailureKind.SERVER, "status 500"),
-        (b"NATS/1.0 500 stream msgs is closed\r\n\r\n", FailureKind.SERVER, "500 stream msgs is closed"),
-        (b"NATS/1.0 503\r\n\r\n", FailureKind.SERVER, "503"),
-        (b"NATS/1.0 200\r\n\r\n", FailureKind.SERVER, "200"),
+        (NO_INTEREST, "408 No Interest"),
+        (b"NATS/1.0 408 No Flow Response\r\n\r\n", "408 No Flow Response"),
+        (b"NATS/1.0 500 \r\n\r\n", "status 500"),
+        (b"NATS/1.0 500 stream msgs is closed\r\n\r\n", "500 stream msgs is closed"),
+        (b"NATS/1.0 503\r\n\r\n", "503"),
+        (b"NATS/1.0 200\r\n\r\n", "200"),
     ],
 )
-def test_an_end_with_another_status_is_a_failure(headers: bytes, kind: FailureKind, text: str) -> None:
+def test_an_end_with_another_status_is_a_failure(headers: bytes, text: str) -> None:
     machine = receiver()
     machine.receive_response(answer())
     machine.receive(full(1))
-    assert text in transfer_error(machine, end(headers), kind).message
+    assert text in transfer_error(machine, end(headers)).message
 
 
 def test_a_header_without_a_status_changes_nothing() -> None:
@@ -342,12 +340,12 @@ def test_a_header_without_a_status_changes_nothing() -> None:
 
 def test_a_status_beside_data_is_a_breach() -> None:
     for reply in (None, f"{ACK}.1.1"):
-        transfer_error(receiver(), Message(INBOX, reply, OK, b"x"), FailureKind.PROTOCOL)
+        transfer_error(receiver(), Message(INBOX, reply, OK, b"x"))
 
 
 def test_a_header_that_is_none_is_a_breach() -> None:
     machine = receiver()
-    error = failure(machine, lambda: machine.receive(end(b"HTTP/1.1 200 OK\r\n\r\n")), FailureKind.PROTOCOL)
+    error = failure(machine, lambda: machine.receive(end(b"HTTP/1.1 200 OK\r\n\r\n")))
     assert isinstance(error, FormatError)
 
 
@@ -355,21 +353,21 @@ def test_a_header_that_is_none_is_a_breach() -> None:
 def test_an_end_before_the_first_byte_is_no_success(headers: bytes) -> None:
     machine = receiver()
     machine.receive_response(answer())
-    assert "before its first byte" in transfer_error(machine, end(headers), FailureKind.PROTOCOL).message
+    assert "before its first byte" in transfer_error(machine, end(headers)).message
 
 
 @pytest.mark.parametrize("state", [s for s in REACH if s is not SnapshotState.DONE], ids=lambda state: state.name)
 def test_a_reconnection_fails_a_running_snapshot(state: SnapshotState) -> None:
     machine = receiver()
     REACH[state](machine)
-    error = failure(machine, machine.reconnected, FailureKind.RECONNECTED)
+    error = failure(machine, machine.reconnected)
     assert isinstance(error, TransferError) and error.retry
 
 
 def test_a_silence_fails_a_running_snapshot() -> None:
     machine = receiver()
     REACH[SnapshotState.STREAMING](machine)
-    error = failure(machine, lambda: machine.timed_out("the next chunk"), FailureKind.TIMEOUT)
+    error = failure(machine, lambda: machine.timed_out("the next chunk"))
     assert isinstance(error, NatsTimeout) and "the next chunk did not come in time" in error.message
 
 
@@ -387,7 +385,7 @@ def test_a_failure_takes_back_acknowledgements_that_were_not_sent() -> None:
     (chunk,) = machine.receive(full(1))
     assert isinstance(chunk, ChunkReceived)
     machine.release(chunk)
-    transfer_error(machine, end(NO_INTEREST), FailureKind.GONE)
+    transfer_error(machine, end(NO_INTEREST))
 
 
 # Refusals.
@@ -396,22 +394,20 @@ def test_a_failure_takes_back_acknowledgements_that_were_not_sent() -> None:
 def test_a_snapshot_that_is_already_running_is_told_apart_and_may_be_tried_again() -> None:
     machine = receiver()
     call = lambda: machine.receive_response(refusal("snapshot failed: snapshot in progress"))  # noqa: E731
-    error = failure(machine, call, FailureKind.BUSY)
+    error = failure(machine, call)
     assert isinstance(error, TransferError) and error.retry and isinstance(error.__cause__, ApiError)
 
 
 def test_a_stream_in_memory_on_a_server_before_2_15_is_unsupported() -> None:
     machine = receiver()
-    error = failure(
-        machine, lambda: machine.receive_response(refusal("snapshot failed: no impl")), FailureKind.UNSUPPORTED
-    )
+    error = failure(machine, lambda: machine.receive_response(refusal("snapshot failed: no impl")))
     assert isinstance(error, UnsupportedError) and "memory" in error.message
 
 
 def test_bad_messages_that_the_server_s_check_found_are_damage() -> None:
     machine = receiver(check=True)
     text = "snapshot failed: snapshot check detected 3 bad messages"
-    error = failure(machine, lambda: machine.receive_response(refusal(text)), FailureKind.DAMAGED)
+    error = failure(machine, lambda: machine.receive_response(refusal(text)))
     assert isinstance(error, IntegrityError) and "3 bad messages" in error.message
 
 
@@ -421,7 +417,7 @@ def test_bad_messages_that_the_server_s_check_found_are_damage() -> None:
 )
 def test_any_other_refusal_is_the_server_s_own_error(description: str, err_code: int) -> None:
     machine = receiver()
-    error = failure(machine, lambda: machine.receive_response(refusal(description, err_code)), FailureKind.REFUSED)
+    error = failure(machine, lambda: machine.receive_response(refusal(description, err_code)))
     assert isinstance(error, ApiError) and error.err_code == err_code
     assert error.message.startswith("snapshot of ORDERS: ")
 
@@ -441,7 +437,7 @@ def test_any_other_refusal_is_the_server_s_own_error(description: str, err_code:
 )
 def test_an_answer_that_makes_no_sense_is_a_format_error(payload: bytes) -> None:
     machine = receiver()
-    error = failure(machine, lambda: machine.receive_response(payload), FailureKind.PROTOCOL)
+    error = failure(machine, lambda: machine.receive_response(payload))
     assert isinstance(error, FormatError)
 
 
@@ -463,7 +459,7 @@ def test_the_request_asks_for_what_the_server_would_clamp_to() -> None:
 
 def test_behind_a_domain_the_request_moves_and_the_acknowledgements_do_not() -> None:
     machine = receiver()
-    assert machine.request(ApiPrefix.of(domain="hub")).subject == "$JS.hub.API.STREAM.SNAPSHOT.ORDERS"
+    assert machine.request(ApiPrefix("$JS.hub.API")).subject == "$JS.hub.API.STREAM.SNAPSHOT.ORDERS"
     (chunk,) = machine.receive(full(1))
     assert isinstance(chunk, ChunkReceived)
     machine.release(chunk)
@@ -519,7 +515,7 @@ def test_no_sequence_of_inputs_makes_another_error_or_revives_a_failed_dialogue(
         except JsBackupError as error:
             if failed is not None:
                 assert error is failed
-            elif machine.failed:
+            elif machine.failure is not None:
                 failed = error
             else:
                 assert isinstance(error, UsageError) and machine.state is before

@@ -434,4 +434,4 @@ def test_segments_add_up() -> None:
 
     assert total_of([]) == Totals()
     total = total_of([ref(5, 20, 1), ref(30, 40, (1 << 256) - 1)])
-    assert total == Totals(20, 200, 5, 40, 100, StreamDigest())
+    assert total == Totals(20, 200, 5, 40, StreamDigest())

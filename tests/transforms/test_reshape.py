@@ -262,16 +262,6 @@ def test_object_buckets_keep_names_of_objects_and_follow_links() -> None:
     ]
 
 
-def test_what_one_should_know_is_said() -> None:
-    reshape = Reshape(maps=SubjectMaps.parse(["a.*=>b"]))
-    config = {"name": "S", "mirror": {"name": "FAR"}}
-    assert reshape.notes(config, ["S"]) == [
-        "goes on copying from FAR, where subjects are not mapped",
-        "messages may come to share a subject: a.*=>b makes one subject of many",
-    ]
-    assert Reshape().notes(config, ["S"]) == []
-
-
 def test_a_refusal_names_stream_and_sequence_in_the_midst_of_it() -> None:
     batch = batch_of([Message(6, 1, "a", None, b"{}"), Message(7, 1, "a", None, b"?")])
     with pytest.raises(PlanRefused, match="message 7 of stream S cannot be masked"):

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from jsbackup.errors import UsageError
 from jsbackup.transforms.batches import Subjects
-from jsbackup.transforms.cut import KeptShare
 from jsbackup.transforms.subject_filter import SubjectFilter
-from tests.transforms.messages import Message, all_literals, batch_of, literals, messages_of, patterns
+from tests.transforms.messages import Message, batch_of, literals, messages_of, patterns
 from tests.transforms.test_subjects import by_the_rule
 
 
@@ -27,20 +26,6 @@ def test_subjects_that_are_not_utf8_are_filtered_too() -> None:
     messages = [Message(1, 1, "a.\udcff", None, b""), Message(2, 2, "b.\udcff", None, b"")]
     batch = batch_of(messages)
     assert messages_of([batch.filter(SubjectFilter.parse(["a.*"]).rows(Subjects(batch)))]) == messages[:1]
-
-
-@settings(deadline=None)
-@given(st.lists(patterns(), min_size=1, max_size=3), st.lists(patterns(), min_size=1, max_size=3))
-def test_what_a_stream_can_hold_says_how_much_is_kept(wanted: list[str], stream: list[str]) -> None:
-    filtered = SubjectFilter.parse(wanted)
-    own = [s for s in all_literals() if any(by_the_rule(p, s) for p in stream)]
-    share = filtered.share(stream)
-    if share is KeptShare.NONE:
-        assert not any(map(filtered.keeps, own))
-    else:
-        assert any(map(filtered.keeps, own))
-    if share is KeptShare.ALL:
-        assert all(map(filtered.keeps, own))
 
 
 def test_no_subject_at_all_is_refused() -> None:

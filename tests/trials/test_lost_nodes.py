@@ -16,7 +16,7 @@ from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
-from tests.harness.api import call, connected
+from tests.harness.api import call, connected, publish_stored
 from tests.harness.clusters import NatsCluster
 from tests.harness.commands import PATIENT, jsbackup
 from tests.harness.servers import NEWEST, NatsServer
@@ -31,7 +31,7 @@ async def make(url: str, *names: str) -> None:
         for name in names:
             config = {"name": name, "subjects": [f"{name}.>"], "storage": "file", "num_replicas": 1}
             await call(nc, f"STREAM.CREATE.{name}", {**config, "retention": "limits"})
-            await nc.request(f"{name}.1", b"x" * 1000, timeout=30)
+            await publish_stored(nc, f"{name}.1", b"x" * 1000)
 
 
 async def restore(url: str, repo: Path) -> RestoreReport:

@@ -25,6 +25,7 @@ from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import Glob, is_chosen, parse_glob
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
 from jsbackup.times import format_time
@@ -235,9 +236,8 @@ def _print_result(shared: Shared, sides: Sequence[str], report: DiffReport, skip
         output.line(f"from {sides[0]} to {sides[1]}: {same} equal, {len(different)} different{lacking}")
 
     output.result(document, text)
-    codes = {failure.error.exit_code for failure in report.failures}
-    if codes:
-        return codes.pop() if len(codes) == 1 else IncompleteError.exit_code
+    if report.failures:
+        return combined((failure.error.exit_code for failure in report.failures), mixed=IncompleteError.exit_code)
     return 0 if equal else JsBackupError.exit_code
 
 

@@ -22,6 +22,7 @@ from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_count
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import JsBackupError
+from jsbackup.exit_codes import combined
 from jsbackup.model import Check, JsonObject, Verdict
 from jsbackup.stores.url import open_store
 
@@ -61,8 +62,7 @@ def doctor(shared: Shared, purpose: str) -> int:
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     document: JsonObject = {"for": purpose, "ok": not problems, "checks": [_check_json(check) for check in checks]}
     shared.output.result(document, lambda: _print_checks(shared.output, checks))
-    codes = {check.code for check in problems}
-    return codes.pop() if len(codes) == 1 else int(bool(codes))
+    return combined(check.code for check in problems)
 
 
 def _server(shared: Shared, purpose: Purpose) -> list[Check]:

@@ -37,6 +37,7 @@ from jsbackup.errors import (
     PlanRefused,
     StoreError,
 )
+from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -357,11 +358,8 @@ def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreO
 
 def _code(report: RestoreReport) -> int:
     """Return the exit code: 0 if everything was restored and verified."""
-    codes = {failure.error.exit_code for failure in report.failures}
-    if IntegrityError.exit_code in codes:
-        return IntegrityError.exit_code
-    if codes:
-        return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
+    if report.failures:
+        return combined((failure.error.exit_code for failure in report.failures), first=(IntegrityError.exit_code,))
     unproved = not report.streams or any(stream.incomplete or not stream.verified for stream in report.streams)
     return IncompleteError.exit_code if unproved else 0
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup import __version__
 from jsbackup.cli.commands.spark.tables import READ_FORMATS, WRITTEN_FORMATS, read_tables, write_tables
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream, complete_tag
@@ -121,7 +120,6 @@ def import_(
                 repository,
                 lease=lease,
                 tags=chosen_tags,
-                tool=f"jsbackup {__version__}",
                 progress=progress,
                 clock_ns=time.time_ns,
                 random=os.urandom,

@@ -23,9 +23,9 @@ from jsbackup.cli.options.opening import open_repository
 from jsbackup.cli.options.tagging import parse_tag_rule
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import Output, format_count
-from jsbackup.cli.output.reports import unreadable_code
 from jsbackup.config import parse_duration
-from jsbackup.errors import IncompleteError, JsBackupError, UsageError
+from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, UsageError
+from jsbackup.exit_codes import first_of
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
 
@@ -190,7 +190,7 @@ def _tell(
     output.result(document, text)
     if named and locked:
         return IncompleteError.exit_code
-    return unreadable_code([one.error for one in plan.unreadable])
+    return first_of((one.error.exit_code for one in plan.unreadable), IntegrityError.exit_code)
 
 
 def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:

@@ -23,8 +23,9 @@ from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
-from jsbackup.cli.output.reports import created_text, read_as, stream_json, unreadable_code
+from jsbackup.cli.output.reports import created_text, read_as, stream_json
 from jsbackup.errors import IntegrityError, UsageError
+from jsbackup.exit_codes import first_of
 from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
 
@@ -211,7 +212,7 @@ def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...]
             output.line(State("cannot be read"), f": {error.message}")
 
     output.result({"backups": rows, "damaged": [error.message for error in damaged]}, text)
-    return unreadable_code(damaged)
+    return first_of((error.exit_code for error in damaged), IntegrityError.exit_code)
 
 
 @click.command(cls=Command)

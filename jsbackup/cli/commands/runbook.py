@@ -35,7 +35,8 @@ from jsbackup.engine.restore.restore import (
     refuse_if_stale,
 )
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
-from jsbackup.errors import IncompleteError, Interrupted, JsBackupError
+from jsbackup.errors import Interrupted, JsBackupError
+from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
 from jsbackup.planning.model import RestorePlan
@@ -236,9 +237,8 @@ def _has_failed(outcome: RestoreReport | JsBackupError) -> bool:
 
 def _code(done: Sequence[RestoreReport | JsBackupError]) -> int:
     codes = [one.exit_code if isinstance(one, JsBackupError) else one.code for one in done]
-    if any(isinstance(one, RestoreReport) and one.streams for one in done):
-        return IncompleteError.exit_code if any(codes) else 0
-    return codes[-1]
+    restored = any(isinstance(one, RestoreReport) and one.streams for one in done)
+    return combined([0, *codes]) if restored else codes[-1]
 
 
 def _tell_which(output: Output, entry: RunbookEntry) -> None:

@@ -26,8 +26,10 @@ from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.terminal import hide_logins
 from jsbackup.config import Glob, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
+from jsbackup.exit_codes import first_of
 
 if TYPE_CHECKING:
+    from jsbackup.cli.notify.metrics import Metrics
     from jsbackup.cli.output.status_report import Report
     from jsbackup.engine.check.health_rules import LiveStreams
     from jsbackup.repository.repository import Repository
@@ -214,7 +216,7 @@ def _tell(
         output.note(State("error"), f": {error.message}")
     unanswered = "" if failed is None else failed.message
     output.result(status_json(report, location), lambda: tell_status(output, report, location, unanswered))
-    return code or (errors[0].exit_code if errors else 0)
+    return first_of([code, *(error.exit_code for error in errors)])
 
 
 def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
@@ -234,17 +236,17 @@ class _Outlet:
     file: Path | None
     target: PushTarget | None
 
-    def tell(self, metrics: Callable[[], bytes]) -> list[JsBackupError]:
+    def tell(self, metrics: Callable[[], Metrics]) -> list[JsBackupError]:
         """Write the metrics; return errors."""
         file, target = self.file, self.target
         if file is None and target is None:
             return []
-        data = metrics()
+        found = metrics()
         errors: list[JsBackupError] = []
         if file is not None:
-            errors += _attempt(lambda: write_new_file(file, data, replace=True, for_all=True))
+            errors += _attempt(lambda: write_new_file(file, found.encode(), replace=True, for_all=True))
         if target is not None:
-            errors += _attempt(lambda: push_metrics(target, data))
+            errors += _attempt(lambda: push_metrics(target, found))
         return errors
 
     def tell_failure(self, now_ns: int, error: JsBackupError) -> None:

@@ -12,25 +12,9 @@ from dataclasses import dataclass, field
 
 import click
 
-__all__ = ["COMMAND_HELP", "EXIT_CODES", "MANUAL_PAGES", "write_end", "write_examples"]
+from jsbackup.exit_codes import EXIT_CODES
 
-EXIT_CODES: dict[int, str] = {
-    0: "done and proved",
-    1: "failed",
-    2: "usage or configuration",
-    3: "finished but incomplete (the output says what is missing)",
-    10: "no repository there",
-    11: "locked",
-    12: "wrong or missing key",
-    13: "format or feature not supported",
-    14: "integrity failure found",
-    15: "plan refused, or target cannot be met",
-    16: "conflict at the target (exists, limits, subject overlap)",
-    17: "policy breach",
-    20: "NATS unreachable or not allowed",
-    21: "storage unreachable or not allowed",
-    130: "interrupted, state safe",
-}
+__all__ = ["COMMAND_HELP", "MANUAL_PAGES", "write_end", "write_examples"]
 
 _WORD = re.compile(r"'[^']*'|\S+")
 

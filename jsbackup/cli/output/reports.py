@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_seconds, format_time
-from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError
+from jsbackup.errors import IncompleteError
+from jsbackup.failure import Failure, all_failed
 from jsbackup.model import JsonObject
-from jsbackup.planning.failure import all_failed
 from jsbackup.times import parse_time
 
 if TYPE_CHECKING:
     from jsbackup.engine.restore.after_restore import RestoredConsumer
     from jsbackup.repository.checks.verify import Problem
     from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup
+    from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = [
-    "Failed",
-    "StoredStream",
     "again_text",
     "consumer_result_json",
     "consumer_result_text",
@@ -28,37 +27,14 @@ __all__ = [
     "read_as",
     "stream_json",
     "tell_backup",
-    "unreadable_code",
 ]
-
-
-class StoredStream(Protocol):
-    """A stored stream and its statistics: `backup` and `import` have their own types."""
-
-    @property
-    def stream(self) -> StreamBackup: ...
-    @property
-    def segments_reused(self) -> int: ...
-    @property
-    def stored_bytes(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-
-
-class Failed(Protocol):
-    """A stream that was not stored, and why."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def error(self) -> JsBackupError: ...
 
 
 def tell_backup(
     output: Output,
     manifest: Manifest | None,
     stored: Sequence[StoredStream],
-    failures: Sequence[Failed],
+    failures: Sequence[Failure],
     *,
     notes: Sequence[str] = (),
 ) -> int:
@@ -203,12 +179,6 @@ def problem_json(problem: Problem) -> JsonObject:
         "last_seq": problem.last_seq,
         "messages": problem.messages,
     }
-
-
-def unreadable_code(errors: Sequence[JsBackupError]) -> int:
-    """Return the exit code if some manifests could not be read: damage has precedence."""
-    codes = [error.exit_code for error in errors]
-    return IntegrityError.exit_code if IntegrityError.exit_code in codes else next(iter(codes), 0)
 
 
 def created_text(manifest: Manifest) -> str:

@@ -7,7 +7,7 @@ for a backup in which some streams failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import click
@@ -16,9 +16,10 @@ from jsbackup.cli.options.context import CommandContext
 from jsbackup.cli.options.usage import usage_error
 from jsbackup.cli.output.output import Output, error_json
 from jsbackup.errors import IncompleteError, IntegrityError, Interrupted, JsBackupError, PolicyBreach
+from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 
-__all__ = ["code_for_all", "run_each"]
+__all__ = ["run_each"]
 
 
 class _Kept(Output):
@@ -68,19 +69,7 @@ def run_each(command: click.Command, ctx: CommandContext) -> int:
         output.line(f"{len(outcomes)} profiles: {', '.join(map(str, outcomes))}")
 
     output.result({"profiles": [one.json() for one in outcomes]}, text)
-    return code_for_all([one.code for one in outcomes])
-
-
-def code_for_all(codes: Sequence[int]) -> int:
-    """Return the exit code for runs with these, none of which was interrupted."""
-    for found in (IntegrityError.exit_code, PolicyBreach.exit_code):
-        if found in codes:
-            return found
-    if not any(codes):
-        return 0
-    if any(code in (0, IncompleteError.exit_code) for code in codes):
-        return IncompleteError.exit_code
-    return codes[0] if len(set(codes)) == 1 else JsBackupError.exit_code
+    return combined((one.code for one in outcomes), first=(IntegrityError.exit_code, PolicyBreach.exit_code))
 
 
 def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:

@@ -8,40 +8,39 @@ Each of `jobs` workers has its own connection, so a reconnect or a slow stream d
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from functools import partial
 
-from jsbackup import __version__
 from jsbackup.config import MAY_MISS, Glob, excludes_nothing, is_chosen, nearest
 from jsbackup.engine.backup.emptied import find_lost, warn_emptied
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import lives_of, named_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
+from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.read.downstream import CaptureOrder, order_of
 from jsbackup.errors import JsBackupError, NatsError, UsageError
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.staged import about_copy, find_copies, is_left_out, replaced_by
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
-from jsbackup.repository.manifest import CopiedFrom, Manifest, Result, Selection, SkippedStream, Source, StreamBackup
+from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.read.lives import about_another_server
 from jsbackup.repository.write.locking import BackupLock, open_lock
+from jsbackup.repository.write.new_backup import TOOL, StoredStream, new_manifest, with_streams
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 
 __all__ = [
-    "TOOL",
     "BackupReport",
     "BegunBackup",
     "Chosen",
@@ -54,8 +53,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-TOOL = f"jsbackup {__version__}"
-
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
@@ -65,7 +62,7 @@ class BackupReport:
     """
 
     manifest: Manifest | None
-    streams: tuple[StreamResult, ...]
+    streams: tuple[StoredStream, ...]
     failures: tuple[Failure, ...]
     notes: tuple[str, ...] = ()
 
@@ -151,7 +148,7 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
 def finish_backup(
     run: BackupRun,
     begun: BegunBackup,
-    results: Sequence[StreamResult],
+    results: Sequence[StoredStream],
     failed: Sequence[Failure],
     *,
     lease: leases.Lease,
@@ -162,18 +159,16 @@ def finish_backup(
     results = _beside_copies(results)
     if failures and not results:
         return BackupReport(None, (), failures, begun.notes)
-    previous = next(reversed(repository.backups()), None)
-    manifest = Manifest(
-        id=layout.backup_id(begun.begun_ns, run.random(3), previous),
-        created=format_time(begun.begun_ns),
-        tool=TOOL,
+    manifest = new_manifest(
+        repository,
+        results,
+        failures,
         source=begun.chosen.source,
-        **_outcome(results, failures),
-        tags=dict(options.tags),
-        previous=previous,
+        begun_ns=begun.begun_ns,
+        clock_ns=run.clock_ns,
+        random=run.random,
+        tags=options.tags,
         selection=_selection(options),
-        ended=format_time(run.clock_ns()),
-        stored_bytes=sum(result.stored_bytes for result in results),
     )
     notes = begun.notes
     if not failures:
@@ -182,7 +177,7 @@ def finish_backup(
         if not (lost.note or options.allow_empty):
             results = warn_emptied(repository, results, begun.chosen.earlier)
         notes += (lost.note,) if lost.note else ()
-        manifest = replace(manifest, **_outcome(results, failures))
+        manifest = with_streams(manifest, results, failures)
     if begun.lock is not None:
         manifest = begun.lock.lock_content(manifest)
     leases.commit(repository, manifest, lease)
@@ -193,11 +188,11 @@ def finish_backup(
     return BackupReport(manifest, tuple(results), failures, notes)
 
 
-def _beside_copies(results: Sequence[StreamResult]) -> list[StreamResult]:
+def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
     """Warn about streams that an interrupted restore was to replace: their copies may have more messages."""
     copies = {replaced_by(one.stream.name, one.stream.config): one.stream.name for one in results}
 
-    def warned(result: StreamResult) -> StreamResult:
+    def warned(result: StoredStream) -> StoredStream:
         stream = result.stream
         if (copy := copies.get(stream.name)) is None:
             return result
@@ -205,21 +200,6 @@ def _beside_copies(results: Sequence[StreamResult]) -> list[StreamResult]:
         return replace(result, stream=replace(stream, warnings=(*stream.warnings, why)), incomplete=True)
 
     return [warned(result) for result in results]
-
-
-class _Outcome(TypedDict):
-    result: Result
-    streams: tuple[StreamBackup, ...]
-    skipped: tuple[SkippedStream, ...]
-
-
-def _outcome(results: Sequence[StreamResult], failures: Sequence[Failure]) -> _Outcome:
-    """The manifest fields that depend on the results."""
-    return {
-        "result": Result.PARTIAL if failures or any(result.incomplete for result in results) else Result.COMPLETE,
-        "streams": tuple(result.stream for result in results),
-        "skipped": tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
-    }
 
 
 def _selection(options: BackupOptions) -> Selection:
@@ -295,7 +275,7 @@ async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]
 @with_own_threads
 async def back_up_streams(
     run: BackupRun, chosen: Chosen, receipts: Receipts
-) -> tuple[list[StreamResult], list[Failure]]:
+) -> tuple[list[StoredStream], list[Failure]]:
     """Store the streams, `jobs` at a time. Returns results and failures, ordered by name.
 
     Streams that copy from another one are captured before it (`downstream.py`).
@@ -304,9 +284,8 @@ async def back_up_streams(
     at_once = min(run.options.jobs, len(chosen.streams))
     beside = replace(run.options, limits=run.options.limits.beside(at_once - 1))
     run = replace(run, options=beside)
-    results: list[StreamResult] = []
+    results: list[StoredStream] = []
     failures: list[Failure] = []
-    unreachable: list[JsBackupError] = []
 
     async def store(js: JetStream, info: StreamInfo) -> bool:
         began = time.monotonic()
@@ -324,18 +303,12 @@ async def back_up_streams(
         results.append(replace(stream.with_copied(copied), seconds=time.monotonic() - began))
         return True
 
-    async def work() -> None:
-        """Work until no stream is waiting or no connection can be made; then the other workers do the rest."""
-        try:
-            while order.waiting:
-                async with connect_jetstream(run.connection) as js:
-                    while (info := await order.take()) and (await store(js, info) or js.link.connected):
-                        pass
-        except JsBackupError as error:
-            unreachable.append(error)
+    async def do_next(js: JetStream) -> bool:
+        info = await order.take()
+        return info is not None and (await store(js, info) or js.link.connected)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(work())
-    failures += [Failure(info.name, unreachable[-1]) for info in order.waiting]
+    connect = partial(connect_jetstream, run.connection)
+    unreachable = await run_workers(at_once, connect, lambda: bool(order.waiting), do_next)
+    if unreachable is not None:
+        failures += [Failure(info.name, unreachable) for info in order.waiting]
     return sorted(results, key=lambda r: r.stream.name), sorted(failures, key=lambda f: f.name)

@@ -21,15 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.errors import IncompleteError, JsBackupError
+from jsbackup.failure import Failure
 from jsbackup.model import JsonObject
-from jsbackup.planning.failure import Failure
 from jsbackup.repository.keep.groups import Grouping, group_of
 from jsbackup.repository.manifest import EMPTIED, ArchiveFormat, Manifest, Result, StreamBackup
 from jsbackup.repository.origin import origin_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import parse_time
 
 __all__ = ["Lost", "find_lost", "warn_emptied"]
@@ -51,13 +51,13 @@ class Lost:
     `note` is a sentence, "" if nothing was lost.
     """
 
-    results: tuple[StreamResult, ...]
+    results: tuple[StoredStream, ...]
     gone: tuple[Failure, ...] = ()
     note: str = ""
 
 
 def find_lost(
-    repository: Repository, made: Manifest, results: Sequence[StreamResult], earlier: Mapping[str, StreamBackup]
+    repository: Repository, made: Manifest, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
 ) -> Lost:
     """Find lost streams in a backup that is about to be committed as `made`. Raises StoreError.
 
@@ -93,8 +93,8 @@ def find_lost(
 
 
 def warn_emptied(
-    repository: Repository, results: Sequence[StreamResult], earlier: Mapping[str, StreamBackup]
-) -> list[StreamResult]:
+    repository: Repository, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
+) -> list[StoredStream]:
     """Return the results, with a warning on each stream that has lost all its messages, and not by itself.
 
     `earlier` has the last backups of the streams since they were created. Raises StoreError.
@@ -182,7 +182,7 @@ def _has_old(now: StreamBackup, before: Manifest) -> bool:
     return bool(now.captured.messages) and now.state.first_ns <= parse_time(before.created)
 
 
-def _why_missed(had: StreamBackup, found: StreamResult | None, backup: str) -> str:
+def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> str:
     """Return why the stream may have been lost; "" if it is fine."""
     messages = had.captured.messages
     held = f"it had {messages:,} messages in backup {backup}" if messages else f"it is in backup {backup}"
@@ -201,9 +201,9 @@ def _lets_go(config: JsonObject) -> bool:
     return config.get("retention", "limits") != "limits" or any(config.get(name) for name in _LETTING_GO)
 
 
-def _warned(result: StreamResult, why: str) -> StreamResult:
+def _warned(result: StoredStream, why: str) -> StoredStream:
     return replace(_with_warning(result, why), incomplete=True)
 
 
-def _with_warning(result: StreamResult, why: str) -> StreamResult:
+def _with_warning(result: StoredStream, why: str) -> StoredStream:
     return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, why)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_capture import Stored, capture_stream
@@ -15,33 +15,18 @@ from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
-    CopiedFrom,
     Source,
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 
-__all__ = ["StreamResult", "back_up_stream"]
+__all__ = ["back_up_stream"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamResult:
-    """A stored stream, for the manifest, and what storing it took."""
-
-    stream: StreamBackup
-    segments_reused: int = 0
-    stored_bytes: int = 0
-    seconds: float = 0.0
-    incomplete: bool = False  # something is missing or unproved; the warnings say what
-
-    def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StreamResult:
-        """Return the result with how far the stream had copied from its sources."""
-        return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
 
 
 async def back_up_stream(
@@ -52,7 +37,7 @@ async def back_up_stream(
     source: Source,
     previous: StreamBackup | None,
     receipts: Receipts,
-) -> StreamResult:
+) -> StoredStream:
     """Store one stream, whose last backup is `previous`; `receipts` know what was stored since.
 
     Raises the error if it fails; objects stored by then are unused.
@@ -97,7 +82,7 @@ async def back_up_stream(
         read=stored.read,
     )
     incomplete = bool(lost or marked) or stored.incomplete or stored.archive_format is ArchiveFormat.OPAQUE
-    return StreamResult(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
+    return StoredStream(stream, stored.reused, stored.stored_bytes, incomplete=incomplete)
 
 
 def _config_only(known: KnownConsumer) -> KnownConsumer:

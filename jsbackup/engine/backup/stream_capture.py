@@ -18,7 +18,7 @@ from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import CaughtUp, catch_up, cut_down, describe_stream, gone_at, is_overwritten
-from jsbackup.engine.read.consume import open_reader, read_messages
+from jsbackup.engine.read.consume import open_reader, read_into
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import take_increment
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits, capture_opaque, capture_snapshot
@@ -324,10 +324,7 @@ class _Capture:
     async def messages(self, info: StreamInfo, why: str) -> Stored:
         self.progress.start(self.name, info.state.bytes, info.state.messages)
         writer = self._writer(await self.reusable())
-        messages = 0
-        async for batch in read_messages(self.js, info, self.advance):
-            messages += batch.num_rows
-            await in_thread(writer.add, batch)
+        messages = await read_into(self.js, info, writer.add, self.advance)
         whole = await self._complete(writer, info, info.state, messages)
         note = "read message by message: this server cannot make snapshots of streams kept in memory"
         return Stored(

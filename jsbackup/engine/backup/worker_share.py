@@ -16,9 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from jsbackup.engine.backup.backup import TOOL, Chosen, back_up_streams
+from jsbackup.engine.backup.backup import Chosen, back_up_streams
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.restore.execution import Execution
@@ -27,11 +26,12 @@ from jsbackup.engine.restore.run import RestoreRun
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.errors import TransferError
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.new_backup import TOOL, StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
 
@@ -58,7 +58,7 @@ def complete(work: Coroutine[Any, Any, T]) -> T:
 class StoredPart:
     """Streams that were stored, and those that failed. `receipts` list segments that a manifest will name."""
 
-    results: tuple[StreamResult, ...]
+    results: tuple[StoredStream, ...]
     failures: tuple[Failure, ...]
     receipts: tuple[str, ...]
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.read.catch_up import describe_stream
-from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.consumers import merge_consumers
 from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_snapshot
 from jsbackup.errors import (
@@ -169,7 +168,9 @@ class _Stream:
                     advance=self._advance,
                 )
             except UnsupportedError:
-                return await self._read_messages(info), None
+                sink = self._sink(info)
+                await read_into(self._js, info, sink.add, self._advance)
+                return sink, None
             except SnapshotBusy:
                 if time.monotonic() > busy_until:
                     raise
@@ -189,13 +190,6 @@ class _Stream:
             await asyncio.sleep(_PAUSE_SECONDS * attempt)
             attempt += 1
         raise TransferError(f"stream {info.name} changes faster than it can be read")
-
-    async def _read_messages(self, info: StreamInfo) -> AlongSegments:
-        sink = self._sink(info)
-        async with aclosing(read_messages(self._js, info, self._advance)) as batches:
-            async for batch in batches:
-                await in_thread(sink.add, batch)
-        return sink
 
     def _sink(self, info: StreamInfo) -> AlongSegments:
         self._run.progress.start(info.name, info.state.bytes, info.state.messages)

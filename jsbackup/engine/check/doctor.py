@@ -5,12 +5,10 @@ A check that fails does not stop the others, and each is limited by the connecti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from jsbackup.config import Connection
 from jsbackup.engine.check.permissions import check_permissions, grants_for
@@ -23,6 +21,7 @@ from jsbackup.planning.configs.features import Version, version_text
 from jsbackup.protocol.info import AccountInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.checks.doctor import Purpose, check_clock
+from jsbackup.strict_json import read_object
 from jsbackup.times import parse_time
 
 __all__ = ["NEWEST", "OLDEST", "examine_server", "unreachable"]
@@ -203,7 +202,7 @@ async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], i
         before = clock_ns()
         try:
             there = await ask()
-        except (JsBackupError, ValueError, LookupError, TypeError, RecursionError):
+        except (JsBackupError, LookupError, TypeError):
             continue
         after = clock_ns()
         if there:
@@ -218,5 +217,5 @@ async def _time_by_stream(js: JetStream, stream: str) -> int:
 
 
 async def _time_by_user(js: JetStream) -> int:
-    answer: Any = json.loads((await js.link.request(_USER_INFO)).data)
+    answer = read_object((await js.link.request(_USER_INFO)).data, "answer")
     return parse_time(answer["server"]["time"])

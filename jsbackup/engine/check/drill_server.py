@@ -18,7 +18,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,8 @@ from types import TracebackType
 from typing import Self
 
 from jsbackup.config import Connection, Secret, Server, UserPassword
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import FormatError, JsBackupError, UsageError
+from jsbackup.strict_json import read_object
 
 __all__ = ["DrillServers", "ServerProgram", "find_program"]
 
@@ -114,10 +115,6 @@ class DrillServers:
         servers = tuple(Server(_LOOPBACK, port) for port in self._ports)
         login = UserPassword(_USER, Secret(self._password))
         return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(process.pid for process in self._processes)
 
     def __enter__(self) -> Self:
         try:
@@ -249,8 +246,7 @@ def _port_in(folder: Path) -> int | None:
     """Return the client port from the server's file `<program>_<pid>.ports`; None if it is not written yet."""
     for file in folder.glob("*.ports"):
         try:
-            written: Mapping[str, Sequence[str]] = json.loads(file.read_text())
-            return int(written["nats"][0].rpartition(":")[2])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):  # it is being written
+            return int(read_object(file.read_bytes(), file.name)["nats"][0].rpartition(":")[2])
+        except (OSError, FormatError, ValueError, LookupError, TypeError, AttributeError):  # it is being written
             return None
     return None

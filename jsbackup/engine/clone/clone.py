@@ -6,7 +6,6 @@ same reasons. Messages are read while they are sent (`live.py`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source, place_of
 from jsbackup.engine.link.threads import with_own_threads
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits
 from jsbackup.engine.restore.execution import Execution, bytes_to_move
@@ -32,9 +32,9 @@ from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import Supply
 from jsbackup.engine.restore.target import check_allowed, check_readable, look_at, may_update
+from jsbackup.failure import Failure
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
-from jsbackup.planning.failure import Failure
 from jsbackup.planning.interrupted.staged import replaced_by
 from jsbackup.planning.model import IfExists, RestoreOptions, RestorePlan, SendAs, Target
 from jsbackup.planning.plan import plan_restore
@@ -153,18 +153,16 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
         _log.warning("%s", note)
     copied = any(replaced_by(info.name, info.config) for info in infos)  # the originals are incomplete
     infos, copies = await note_ends(js, infos)
-    at_once = asyncio.Semaphore(_CONSUMER_LISTS_AT_ONCE)
 
     async def described(info: StreamInfo) -> StreamBackup:
         inventory: Listing[ConsumerInfo] = Listing({}, (), {})
         if info.state.consumers:
-            async with at_once:
-                inventory = await js.consumers(info.name)
+            inventory = await js.consumers(info.name)
         return _entry(info, inventory, source, version, now=created)
 
     version, _ = await js.serving()
     created = format_time(now_ns)
-    entries = await asyncio.gather(*map(described, infos))
+    entries = await gather_some(_CONSUMER_LISTS_AT_ONCE, described, infos)
     manifest = Manifest(
         id=f"clone-{created}",
         created=created,

@@ -33,9 +33,8 @@ from jsbackup.engine.clone.live_source import CloneSource
 from jsbackup.engine.clone.run_digests import Ledger
 from jsbackup.engine.link.bounded_queues import Relay
 from jsbackup.engine.link.jetstream import MAX_DELETED
-from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import catch_up, is_overwritten
-from jsbackup.engine.read.consume import open_reader, read_messages
+from jsbackup.engine.read.consume import open_reader, read_into
 from jsbackup.engine.read.consumers import as_backed_up, merge_consumers
 from jsbackup.engine.read.increment import PresentSequences
 from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_opaque, capture_snapshot
@@ -192,10 +191,7 @@ class Passage:
         """Read the stream message by message."""
         info = await self._look()
         self._began.set_result(info.state)
-        messages = 0
-        async for batch in read_messages(self.source.js, info, _unheeded):
-            messages += batch.num_rows
-            await in_thread(self.add, batch)
+        messages = await read_into(self.source.js, info, self.add, _unheeded)
         return await self._read_on(info, info.state, messages)
 
     async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> CloneOutcome:

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from jsbackup.engine.backup.backup import TOOL, BegunBackup, Chosen, finish_backup
+from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.follow.follow_report import FollowReport
 from jsbackup.engine.follow.followed_stream import Followed, Look
 from jsbackup.engine.follow.held_leases import HeldLease, HeldLeases
@@ -44,12 +43,13 @@ from jsbackup.errors import (
     StoreError,
     TransferError,
 )
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Source
+from jsbackup.repository.write.new_backup import TOOL, StoredStream
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
@@ -127,7 +127,7 @@ class _Following:
         self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
         self._lookout = Lookout(js, run.options, run.clock_ns)
         self._followed: dict[str, Followed] = {}
-        self._reading: dict[str, asyncio.Task[StreamResult]] = {}
+        self._reading: dict[str, asyncio.Task[StoredStream]] = {}
         self._up_to_ns: int | None = None  # the newest backup has everything published until then
         self._committed_at = 0.0
         self._generation = js.link.generation
@@ -241,7 +241,7 @@ class _Following:
         begun_ns: int,
         lease: Lease,
         receipts: Receipts,
-        read: Mapping[str, StreamResult],
+        read: Mapping[str, StoredStream],
         *,
         failures: Mapping[str, Failure],
     ) -> None:
@@ -278,11 +278,11 @@ class _Following:
         entry = self._followed[name].entry
         return entry.state.last_seq if entry else 0
 
-    def _as_before(self, names: Iterable[str]) -> dict[str, StreamResult]:
+    def _as_before(self, names: Iterable[str]) -> dict[str, StoredStream]:
         """Return the streams as they were last stored, if they were."""
         entries = {name: self._followed[name].entry for name in names if name in self._followed}
         return {
-            name: StreamResult(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
+            name: StoredStream(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
         }
 
     async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
@@ -319,7 +319,7 @@ class _Following:
 
     async def _read(
         self, looks: Mapping[str, Look], receipts: Receipts, held: HeldLease
-    ) -> tuple[dict[str, StreamResult], list[Failure]]:
+    ) -> tuple[dict[str, StoredStream], list[Failure]]:
         """Read all streams of `looks`. Reading a slow stream continues, for a later backup.
 
         Streams that copy from another one are read before that is described (`downstream.py`).
@@ -331,7 +331,7 @@ class _Following:
             for origin, copies in order.broken.items():
                 _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
 
-        async def read(followed: Followed, look: Look) -> StreamResult:
+        async def read(followed: Followed, look: Look) -> StoredStream:
             if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
                 await asyncio.wait(copies)
                 look = await self._lookout.again(followed.name) or look
@@ -352,7 +352,7 @@ class _Following:
         if new:
             timeout = None if self.report.newest is None else max(self._options.every_seconds, _READ_SECONDS)
             await some_of(new, timeout)
-        results: dict[str, StreamResult] = {}
+        results: dict[str, StoredStream] = {}
         failures: list[Failure] = []
         for_all: list[JsBackupError] = []
         for name, task in [*self._reading.items()]:
@@ -379,7 +379,7 @@ class _Following:
         await self._followed.pop(name).close()
 
 
-def _unanswered(result: StreamResult, failure: Failure) -> StreamResult:
+def _unanswered(result: StoredStream, failure: Failure) -> StoredStream:
     """Return the stored state of a stream that cannot be read now, with a warning."""
     begun = result.stream.captured.begun
     note = f"as it was at {begun}, because it could not be read: {failure.error.message}"

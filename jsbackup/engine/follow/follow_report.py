@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.repository.manifest import Manifest
 
 __all__ = ["FollowReport"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult, back_up_stream
+from jsbackup.engine.backup.stream_backup import back_up_stream
 from jsbackup.engine.follow.consumers_since import consumers_since
 from jsbackup.engine.follow.left_readers import remove_left_readers
 from jsbackup.engine.follow.tail import Backlog, Tail
@@ -55,6 +55,7 @@ from jsbackup.repository.manifest import (
     total_of,
 )
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentWriter
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
 from jsbackup.times import format_time
@@ -131,7 +132,7 @@ class Followed:
             and consumers_since(entry.consumers, look.consumers, look.info) != entry.consumers
         )
 
-    async def read_on(self, look: Look, receipts: Receipts) -> StreamResult:
+    async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
         """Store the stream as it is now. Call `committed` when a manifest names the result.
 
         Raises:
@@ -161,7 +162,7 @@ class Followed:
         result = await self._join(self.entry, look, receipts)
         return await self._anew(look, receipts) if result is None else result
 
-    async def committed(self, result: StreamResult) -> None:
+    async def committed(self, result: StoredStream) -> None:
         """Note that a manifest names the result."""
         self.entry, self._proved = result.stream, True
         self._compared = ()
@@ -218,7 +219,7 @@ class Followed:
         if self._idle_looks > _IDLE_LOOKS:
             await self.close()
 
-    def _unread(self, entry: StreamBackup, look: Look) -> StreamResult:
+    def _unread(self, entry: StreamBackup, look: Look) -> StoredStream:
         """Return the stream with the same messages as before."""
         described = self._described(entry.segments, look, look.info, reused=len(entry.segments), stored_bytes=0)
         now = described.stream.captured
@@ -234,7 +235,7 @@ class Followed:
 
     # --- with its tail ---
 
-    async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StreamResult | None:
+    async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StoredStream | None:
         """Continue the entry with the tail; None if it has to be read in another way."""
         if self._no_tail:
             return None
@@ -324,7 +325,7 @@ class Followed:
 
     # --- without its tail ---
 
-    async def _anew(self, look: Look, receipts: Receipts) -> StreamResult:
+    async def _anew(self, look: Look, receipts: Receipts) -> StoredStream:
         """Back up the stream as a backup does."""
         await self.close()
         self._next = None
@@ -344,7 +345,7 @@ class Followed:
         *,
         reused: int,
         stored_bytes: int,
-    ) -> StreamResult:
+    ) -> StoredStream:
         consumers: tuple[ConsumerBackup, ...] = ()
         warnings: tuple[str, ...] = ()
         if look.silent:
@@ -370,7 +371,7 @@ class Followed:
             warnings=warnings,
             read=_FOLLOWED,
         )
-        return StreamResult(stream, reused, stored_bytes, incomplete=bool(warnings))
+        return StoredStream(stream, reused, stored_bytes, incomplete=bool(warnings))
 
 
 @asynccontextmanager

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.repository.keep.leases import Lease
+from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["HeldLease", "HeldLeases"]
 
@@ -20,7 +20,7 @@ class HeldLease:
 
     lease: Lease
     stack: ExitStack
-    readings: set[asyncio.Task[StreamResult]] = field(default_factory=set)
+    readings: set[asyncio.Task[StoredStream]] = field(default_factory=set)
 
 
 class HeldLeases:
@@ -44,7 +44,7 @@ class HeldLeases:
         for held in self._held:
             held.lease.check()
 
-    async def give_up(self, reading: Iterable[asyncio.Task[StreamResult]]) -> None:
+    async def give_up(self, reading: Iterable[asyncio.Task[StoredStream]]) -> None:
         """Release leases without readings: what was stored under them is named by now, or never will be."""
         going_on = set(reading)
         for held in [held for held in self._held if not held.readings & going_on]:

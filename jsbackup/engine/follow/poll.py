@@ -16,7 +16,7 @@ from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.follow.followed_stream import Look
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.protocol.info import ConsumerInfo
 from jsbackup.protocol.paging import Listing
 

@@ -95,7 +95,6 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    first: int
     last: int
     raw_bytes: int
     packed: PackedBatch
@@ -144,7 +143,7 @@ class _Rows:
             batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         except (OverflowError, pa.ArrowInvalid) as error:
             raise FormatError("a message has no valid sequence or time") from error
-        return _Piece(self.sequences[0], self.sequences[-1], self.raw_bytes, PackedBatch(batch))
+        return _Piece(self.sequences[-1], self.raw_bytes, PackedBatch(batch))
 
 
 class Tail:

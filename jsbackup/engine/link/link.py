@@ -39,11 +39,12 @@ from jsbackup.engine.link.peer import Candidate, NatsConnection, Peer
 from jsbackup.engine.link.pending_replies import PUBLISH, REPLY, SUBSCRIBE, Conversation
 from jsbackup.engine.link.subscription import Subscription
 from jsbackup.engine.link.tls import tls_context
-from jsbackup.errors import NatsError, NatsNoResponders, NatsTimeout, TransferError
+from jsbackup.errors import FormatError, NatsError, NatsNoResponders, NatsTimeout, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.names import BLANKS
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.headers import NO_RESPONDERS, parse_status
+from jsbackup.strict_json import read_object
 
 __all__ = ["Link", "Subscription"]
 
@@ -445,9 +446,9 @@ def _account_of(jwt: Secret) -> str:
     """Return the account of a JWT, as it says itself: its issuer, or the account that the issuer signs for."""
     try:
         body = jwt.reveal().split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        claims = read_object(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), "JWT")
         return str(claims["nats"].get("issuer_account") or claims["iss"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (FormatError, ValueError, LookupError, TypeError, AttributeError):
         return ""
 
 

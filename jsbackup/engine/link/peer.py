@@ -9,7 +9,6 @@ attempts, and `generation` rises. `publish` does not: its transfer has failed.
 from __future__ import annotations
 
 import asyncio
-import json
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,11 +20,12 @@ from jsbackup.config import Connection, Server
 from jsbackup.engine.link.pending_replies import Conversation
 from jsbackup.engine.link.server_facts import ServerFacts
 from jsbackup.engine.link.subscription import DEFAULT_LIMIT_BYTES, Subscription
-from jsbackup.errors import NatsError, NatsPermissionDenied, TransferError
+from jsbackup.errors import FormatError, NatsError, NatsPermissionDenied, TransferError
 from jsbackup.model import JsonObject
 from jsbackup.protocol.api import Request
 from jsbackup.protocol.events import Message
 from jsbackup.protocol.responses import decode_response
+from jsbackup.strict_json import read_object
 
 __all__ = ["Candidate", "NatsConnection", "Peer"]
 
@@ -261,9 +261,9 @@ class Peer(ServerFacts):
     async def _ask_about_user(self, wire: NatsConnection, what: str) -> str | None:
         try:
             answer = await wire.request("$SYS.REQ.USER.INFO", b"", self._seconds(None))
-            found = json.loads(answer.data)["data"][what]
+            found = read_object(answer.data, "answer")["data"][what]
         except TransferError:
             raise
-        except (NatsError, ValueError, LookupError, TypeError, RecursionError):
+        except (NatsError, FormatError, LookupError, TypeError):
             return None
         return found if isinstance(found, str) and found else None

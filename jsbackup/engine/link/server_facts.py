@@ -36,10 +36,6 @@ class ServerFacts(ABC):
         return self._text("server_name")
 
     @property
-    def server_id(self) -> str | None:
-        return self._text("server_id")
-
-    @property
     def cluster_name(self) -> str | None:
         return self._text("cluster")
 

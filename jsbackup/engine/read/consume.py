@@ -16,7 +16,7 @@ Reads up to the stream's end when reading began. Messages deleted meanwhile are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.subscription import Subscription
+from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.errors import (
     ApiError,
@@ -52,6 +53,7 @@ __all__ = [
     "open_reader",
     "owner_of",
     "position_of",
+    "read_into",
     "read_messages",
     "reader_config",
     "rows_as_batch",
@@ -97,6 +99,26 @@ async def read_messages(
     ):
         async for batch in batches:
             yield batch
+
+
+async def read_into(
+    js: JetStream,
+    info: StreamInfo,
+    add: Callable[[pa.RecordBatch], None],
+    advance: Advance,
+    *,
+    first: int = 0,
+    last: int | None = None,
+) -> int:
+    """Pass each batch to `add`, in a thread; return the number of messages. Raises the errors of `read_messages` and
+    `add`.
+    """
+    messages = 0
+    async with aclosing(read_messages(js, info, advance, first=first, last=last)) as batches:
+        async for batch in batches:
+            await in_thread(add, batch)
+            messages += batch.num_rows
+    return messages
 
 
 @asynccontextmanager

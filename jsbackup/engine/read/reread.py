@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import describe_source
 from jsbackup.engine.link.threads import in_thread, with_own_threads
-from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.read.consume import read_into
 from jsbackup.errors import ApiError, FormatError, IntegrityError, JsBackupError, UnsupportedError
 from jsbackup.progress import Progress
 from jsbackup.repository import layout
@@ -68,15 +69,8 @@ async def _read_object(
     progress.start(stream.name, ref.bytes, ref.messages)
     try:
         with closing(SegmentWriter(made, folder, segment_bytes=MAX_OBJECT_BYTES)) as writer:
-            messages = read_messages(
-                js,
-                info,
-                lambda size, count: progress.advance(stream.name, size, count),
-                first=ref.first_seq,
-                last=ref.last_seq,
-            )
-            async for batch in messages:
-                await in_thread(writer.add, batch)
+            advance = partial(progress.advance, stream.name)
+            await read_into(js, info, writer.add, advance, first=ref.first_seq, last=ref.last_seq)
             found = await in_thread(writer.finish)
     except FormatError as error:
         raise IntegrityError(error.message) from error

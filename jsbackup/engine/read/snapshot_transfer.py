@@ -110,7 +110,6 @@ class Capture:
     consumers: list[ArchivedConsumer] = field(default_factory=list)
     end: ArchiveEnd | None = None
     messages: int = 0
-    received_bytes: int = 0
 
 
 async def capture_snapshot(
@@ -199,7 +198,6 @@ async def _capture(
         capture = Capture(started.config, started.state)
         begun(capture)
         await _Transfer(receiver, subscription, limits).run(lambda intake: work(intake, capture))
-        capture.received_bytes = receiver.bytes_received
     return capture
 
 

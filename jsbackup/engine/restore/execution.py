@@ -9,21 +9,22 @@ Leftovers: a failed transfer may leave a partial, active stream, which is delete
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.link.workers import run_workers
 from jsbackup.engine.restore.at_work import at_work, refuse_others
 from jsbackup.engine.restore.restored_stream import RestoredStream
 from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.stream_restore import PLACEMENTS, StartingPoint, StreamRestore, make_way
 from jsbackup.engine.restore.stream_sources import Origin, Supply
 from jsbackup.errors import JsBackupError, NoLeader, TargetConflict
-from jsbackup.planning.failure import Failure
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import StagedCopy
 from jsbackup.planning.model import Action, RestorePlan, SendAs
@@ -80,26 +81,24 @@ class Execution:
 
         for stage in plan.stages:
             waiting = list(reversed(stage))
-            unreachable: list[JsBackupError] = []
 
-            async def work(waiting: list[Action] = waiting, unreachable: list[JsBackupError] = unreachable) -> None:
-                """Work until nothing is waiting or no connection can be made; then the other workers do the rest."""
-                try:
-                    while waiting:
-                        async with self._connected() as js, self._origin() as supply:
-                            while waiting:
-                                if await one(js, supply, waiting.pop(), waiting):
-                                    continue
-                                if not (js.link.connected and supply.connected):
-                                    break
-                except JsBackupError as error:
-                    unreachable.append(error)
+            async def do_next(ends: tuple[JetStream, Supply], waiting: list[Action] = waiting) -> bool:
+                js, supply = ends
+                if not waiting:
+                    return False
+                return await one(js, supply, waiting.pop(), waiting) or (js.link.connected and supply.connected)
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._run.settings.jobs, len(stage))):
-                    group.create_task(work())
-            failures += [Failure(action.name, unreachable[-1]) for action in waiting]
+            count = min(self._run.settings.jobs, len(stage))
+            unreachable = await run_workers(count, self._ends, partial(bool, waiting), do_next)
+            if unreachable is not None:
+                failures += [Failure(action.name, unreachable) for action in waiting]
         return sorted(results, key=lambda r: r.name), sorted(failures, key=lambda f: f.name)
+
+    @asynccontextmanager
+    async def _ends(self) -> AsyncIterator[tuple[JetStream, Supply]]:
+        """The target and the source of a worker."""
+        async with self._connected() as js, self._origin() as supply:
+            yield js, supply
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[JetStream]:

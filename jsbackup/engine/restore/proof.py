@@ -18,7 +18,7 @@ from jsbackup import compute as pc
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.compare import Comparison, Missing
-from jsbackup.engine.read.consume import read_messages
+from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.snapshot_transfer import Advance, Sink, capture_snapshot
 from jsbackup.errors import (
     DigestMismatch,
@@ -209,8 +209,7 @@ async def read_back(js: JetStream, name: str, make_sink: Callable[[], Sink], adv
             # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
             capture = await capture_snapshot(js, name, sink, deleted=deleted, consumers=False, advance=advance)
         except UnsupportedError:
-            async for batch in read_messages(js, info, advance):
-                await in_thread(sink.add, batch)
+            await read_into(js, info, sink.add, advance)
             return info
         except (SnapshotBusy, TransferError, NatsTimeout):
             if attempt == _ATTEMPTS:

@@ -24,8 +24,9 @@ from jsbackup.engine.restore.settled_copies import look_again
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.engine.restore.target import check_allowed, look_at, may_update
-from jsbackup.errors import IncompleteError, JsBackupError, PlanRefused
-from jsbackup.planning.failure import Failure
+from jsbackup.errors import IncompleteError, PlanRefused
+from jsbackup.exit_codes import combined
+from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import RestorePlan, Target
 from jsbackup.planning.preflight import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
@@ -66,8 +67,7 @@ class RestoreReport:
     def code(self) -> int:
         """The exit code: 0 if everything requested is restored, and proved if requested."""
         if self.failures and not self.streams:
-            codes = {failure.error.exit_code for failure in self.failures}
-            return codes.pop() if len(codes) == 1 else JsBackupError.exit_code
+            return combined(failure.error.exit_code for failure in self.failures)
         half = any(one.rule in (Rule.LEFTOVER_KEPT, Rule.SILENT) for one in self.plan.skipped)
         if self.failures or self.plan.missing or half or any(stream.incomplete for stream in self.streams):
             return IncompleteError.exit_code

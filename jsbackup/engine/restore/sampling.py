@@ -6,11 +6,11 @@ and the end, and reports on them. A clone asks its source whether there are mess
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.engine.read.consume import Row, rows_as_batch
 from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, PlanRefused
 from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
@@ -157,16 +157,14 @@ async def _first_messages(js: JetStream, stream: str, mask: Mask) -> dict[int, R
 
 async def _of_all(entries: Sequence[StreamBackup], patterns: Sequence[str], js: JetStream) -> list[bool]:
     """Return for each stream whether it has a message of a matching subject."""
-    gate = asyncio.Semaphore(_AT_ONCE)
 
     async def holds(entry: StreamBackup) -> bool:
-        async with gate:
-            for pattern in patterns:
-                if await js.holds(entry.name, pattern):
-                    return True
-            return False
+        for pattern in patterns:
+            if await js.holds(entry.name, pattern):
+                return True
+        return False
 
-    return await asyncio.gather(*map(holds, entries))
+    return await gather_some(_AT_ONCE, holds, entries)
 
 
 def _is_planned(plan: RestorePlan, stream: str) -> bool:

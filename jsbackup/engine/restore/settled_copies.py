@@ -23,8 +23,8 @@ from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import with_own_threads
 from jsbackup.engine.restore.restored_stream import Copying, RestoredStream
 from jsbackup.errors import DigestMismatch, NatsError, NatsPermissionDenied
+from jsbackup.failure import Failure
 from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
-from jsbackup.planning.failure import Failure
 from jsbackup.planning.model import Action, RestorePlan, SendAs, Target
 from jsbackup.protocol.info import SourceInfo, StreamInfo
 from jsbackup.repository.read.archiving import state_to_restore

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from itertools import chain
-from typing import TypeVar
 
 from jsbackup.engine.link.jetstream import JetStream
+from jsbackup.engine.link.workers import gather_some
 from jsbackup.errors import ApiError, NatsPermissionDenied, NatsTimeout
 from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
@@ -25,9 +25,8 @@ __all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allo
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _NOWHERE = "jsbackup-probe"
+# So that a thousand streams take seconds over a slow link, not minutes.
 _AT_ONCE = 32
 
 
@@ -74,14 +73,14 @@ async def _is_unborn(js: JetStream, name: str) -> bool:
 
 async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user may not send what the plan needs. Nothing is changed."""
-    for denied in chain.from_iterable(await _of_all(plan.actions, partial(_denials, js))):
+    for denied in chain.from_iterable(await gather_some(_AT_ONCE, partial(_denials, js), plan.actions)):
         raise denied
 
 
 async def check_readable(js: JetStream, plan: RestorePlan) -> None:
     """Raise NatsPermissionDenied if the user could not read the copy that will replace a stream at the target."""
     replacing = [action for action in plan.actions if action.replaces]
-    for denied in await _of_all(replacing, partial(_denied, js, "SNAPSHOT")):
+    for denied in await gather_some(_AT_ONCE, partial(_denied, js, "SNAPSHOT"), replacing):
         if denied is not None:
             raise denied
 
@@ -91,18 +90,7 @@ async def not_allowed(js: JetStream, actions: Sequence[Action]) -> list[Finding]
 
     Raises NatsTimeout for a stream's name that does not answer.
     """
-    return list(chain.from_iterable(await _of_all(actions, partial(_findings, js))))
-
-
-async def _of_all(actions: Sequence[Action], ask: Callable[[Action], Awaitable[T]]) -> list[T]:
-    """Return the answer for each, in order. Many at once: over a slow link a thousand take seconds, not minutes."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def gated(action: Action) -> T:
-        async with gate:
-            return await ask(action)
-
-    return await asyncio.gather(*map(gated, actions))
+    return list(chain.from_iterable(await gather_some(_AT_ONCE, partial(_findings, js), actions)))
 
 
 async def _findings(js: JetStream, action: Action) -> list[Finding]:

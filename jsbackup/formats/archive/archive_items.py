@@ -10,10 +10,9 @@ JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -35,7 +34,6 @@ __all__ = [
     "StreamMeta",
     "asset_name_is_sound",
     "integer",
-    "json_object",
     "state_from_json",
     "state_to_json",
 ]
@@ -80,16 +78,14 @@ class IndexState:
 class ArchiveEnd:
     """What is only known at the end of an archive.
 
-    `messages` were yielded, from `first_given` to `last_given` (0 and 0 if none). `last_seq` is the highest sequence
-    that the archive proves to have been used, by a message or by the trace of a deletion. `tombstoned` (v1) are the
-    sequences that were yielded as messages although a later record deletes them; `index` is None if the archive has no
-    `index.db` (v2 never has). `late_deletions` computes from both what to remove again.
+    `messages` were yielded. `last_seq` is the highest sequence that the archive proves to have been used, by a message
+    or by the trace of a deletion. `tombstoned` (v1) are the sequences that were yielded as messages although a later
+    record deletes them; `index` is None if the archive has no `index.db` (v2 never has). `late_deletions` computes from
+    both what to remove again.
     """
 
     format: Literal["v1", "v2"]
     messages: int
-    first_given: int
-    last_given: int
     last_seq: int
     tombstoned: SequenceSet = field(default_factory=SequenceSet)
     index: IndexState | None = None
@@ -104,21 +100,6 @@ class ArchiveReader(Protocol):
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]: ...
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]: ...
-
-
-def json_object(data: Buffer, what: str) -> JsonObject:
-    """Parse a JSON object. Raises `FormatError`, which names `what`, for anything else."""
-    try:
-        value = json.loads(bytes(data), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, JSONDecodeError and int()'s digit limit
-        raise FormatError(f"{what}: not JSON") from error
-    if not isinstance(value, dict):
-        raise FormatError(f"{what}: not a JSON object")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def asset_name_is_sound(name: str) -> bool:

@@ -39,7 +39,6 @@ from jsbackup.formats.archive.archive_items import (
     IndexState,
     StreamMeta,
     asset_name_is_sound,
-    json_object,
 )
 from jsbackup.formats.archive.consumer_state import decode_state
 from jsbackup.formats.archive.index_db import IndexReader
@@ -49,6 +48,7 @@ from jsbackup.formats.paged import PagedFile
 from jsbackup.formats.sequence_bitmap import GivenSequences, sequence_set
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer
+from jsbackup.strict_json import read_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,8 +126,6 @@ class ArchiveV1Reader:
         return [], ArchiveEnd(
             format="v1",
             messages=len(self._given),
-            first_given=self._given.first,
-            last_given=self._given.last,
             last_seq=self._proved,
             tombstoned=sequence_set(self._buried),
             index=self._index,
@@ -188,7 +186,7 @@ class ArchiveV1Reader:
         return FormatError(f"archive v1: {_shown(name)} is out of place")
 
     def _stream_meta(self, checksum: bytes) -> StreamMeta:
-        config = json_object(self._meta, "archive v1: meta.inf")
+        config = read_object(self._meta, "archive v1: meta.inf")
         self._stream = _name(config.get("name"), "stream")
         _check_sum(self._meta, checksum, self._stream)
         created = config.pop("Created", None)
@@ -251,7 +249,7 @@ class _ConsumerFiles(NamedTuple):
 
     def decode(self, stream: str, state: bytes) -> ArchivedConsumer:
         _check_sum(self.meta, self.checksum or b"", f"{stream}/{self.name}")
-        config = json_object(self.meta, f"archive v1: meta.inf of consumer {self.name}")
+        config = read_object(self.meta, f"archive v1: meta.inf of consumer {self.name}")
         created = config.pop("Created", None)
         # An ephemeral consumer that was restored has no name in its file.
         if config.pop("Name", "") not in ("", self.name):

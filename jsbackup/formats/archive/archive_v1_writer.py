@@ -21,7 +21,6 @@ the state of a consumer kept in memory.
 
 from __future__ import annotations
 
-import json
 from hashlib import sha256
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -34,6 +33,7 @@ from jsbackup.formats.archive.consumer_state import encode_state
 from jsbackup.formats.archive.index_db_writer import IndexWriter
 from jsbackup.formats.archive.tar import TAR_END, tar_header, tar_padding
 from jsbackup.formats.batch import Columns, columns_from_batch
+from jsbackup.strict_json import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -239,10 +239,7 @@ def _checksum(key: bytes, data: bytes) -> bytes:
 
 
 def _json(value: JsonObject) -> bytes:
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError("archive v1: a config is not JSON") from error
+    return write_json(value, "archive v1: a config", ascii_only=True)
 
 
 def _files(folder: str, meta: bytes, key: str) -> list[bytes]:

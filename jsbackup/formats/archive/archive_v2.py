@@ -18,7 +18,6 @@ are skipped, and messages above the server's `max_payload` make the restore fail
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,6 @@ from jsbackup.formats.archive.archive_items import (
     ArchiveItem,
     StreamMeta,
     asset_name_is_sound,
-    json_object,
     state_from_json,
     state_to_json,
 )
@@ -41,6 +39,7 @@ from jsbackup.formats.archive.consumer_state import state_from_json as consumer_
 from jsbackup.formats.archive.consumer_state import state_to_json as consumer_state_to_json
 from jsbackup.formats.batch import batch_from_columns, columns_from_batch
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
+from jsbackup.strict_json import read_object, write_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +68,7 @@ class ArchiveV2Reader:
         self._started = False
         self._state: StreamState | None = None
         self._consumers_due = 0
-        self._messages = self._first_given = self._last_given = 0
+        self._messages = self._last_given = 0
         self._ended = False
 
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
@@ -84,7 +83,7 @@ class ArchiveV2Reader:
         if not self._ended or self._state is None:
             raise FormatError("archive v2: cut short")
         last_seq = max(self._state.last_seq, self._last_given)
-        return items, ArchiveEnd("v2", self._messages, self._first_given, self._last_given, last_seq)
+        return items, ArchiveEnd("v2", self._messages, last_seq)
 
     def _items(self, least: int) -> Iterator[ArchiveItem]:
         """Decode while there are `least` bytes of messages, or a complete entry of another kind."""
@@ -117,7 +116,6 @@ class ArchiveV2Reader:
             raise FormatError(f"archive v2: sequence {sequences[0]} after {self._last_given}")
         self._at, self._enough = at, 0
         self._messages += columns.count
-        self._first_given = self._first_given or sequences[0]
         self._last_given = sequences[-1]
         return batch_from_columns(columns)
 
@@ -177,7 +175,7 @@ class ArchiveV2Reader:
     def _stream_meta(self, name: str, content: bytes) -> StreamMeta:
         if name != "state.json":
             raise FormatError("archive v2: state.json is missing")
-        self._state = state_from_json(json_object(content, "archive v2: state.json"), "archive v2: state.json")
+        self._state = state_from_json(read_object(content, "archive v2: state.json"), "archive v2: state.json")
         if self._state.last_seq > MAX_SEQUENCE or self._state.first_seq > MAX_SEQUENCE + 1:
             raise FormatError("archive v2: state.json: sequence out of range")
         self._consumers_due = self._state.consumers
@@ -187,7 +185,7 @@ class ArchiveV2Reader:
         folder, _, name = path.partition("/")
         if folder != "consumers" or not asset_name_is_sound(name):
             raise FormatError("archive v2: a consumer is missing")
-        value = json_object(content, f"archive v2: consumer {name}")
+        value = read_object(content, f"archive v2: consumer {name}")
         config, state = value.get("config"), value.get("state")
         if not isinstance(config, dict) or not isinstance(state, dict):
             raise FormatError(f"archive v2: consumer {name} has no config or no state")
@@ -257,10 +255,7 @@ class ArchiveV2Writer:
 
 
 def _json_entry(name: str, value: JsonObject) -> bytes:
-    try:
-        content = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"archive v2: {name} is not JSON") from error
+    content = write_json(value, f"archive v2: {name}", ascii_only=True)
     encoded = name.encode()
     head = bytearray()
     for number in (len(encoded), 0, 0, 0, len(content)):

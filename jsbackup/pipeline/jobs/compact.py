@@ -23,7 +23,6 @@ from itertools import groupby
 
 from pyspark.sql import SparkSession
 
-from jsbackup import __version__
 from jsbackup.errors import IntegrityError
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, find_readable, opened
@@ -38,6 +37,7 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
 from jsbackup.repository.write.locking import LOCKED
+from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import parse_time
 
 __all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
@@ -75,7 +75,7 @@ def join_segments(objects: Objects, group: Group) -> SegmentRef:
             for batch in reader.prove(ref):
                 writer.add(batch)
         stored = writer.finish()
-    if len(stored) != 1 or replace(total_of(stored), size=0) != replace(total_of(group), size=0):
+    if len(stored) != 1 or total_of(stored) != total_of(group):
         raise IntegrityError(f"segments from {group[0].key} on do not come to one of the same content")
     return stored[0]
 
@@ -152,7 +152,7 @@ def compact_backup(
     made = replace(
         manifest,
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), random(3), manifest.id),
-        tool=f"jsbackup {__version__}",
+        tool=TOOL,
         streams=tuple(_checked(stream, refs) for stream, refs in zip(manifest.streams, merged, strict=True)),
         # The new objects are not locked.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
@@ -162,7 +162,6 @@ def compact_backup(
 
 
 def _checked(stream: StreamBackup, refs: tuple[SegmentRef, ...]) -> StreamBackup:
-    before, after = total_of(stream.segments), total_of(refs)
-    if replace(before, size=0) != replace(after, size=0):
+    if total_of(stream.segments) != total_of(refs):
         raise IntegrityError(f"stream {stream.name} does not come out as it was")
     return replace(stream, segments=refs)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from jsbackup import __version__
 from jsbackup.config import is_chosen
 from jsbackup.errors import PlanRefused
 from jsbackup.pipeline.jobs.transform_plan import TransformOptions, TransformPlan, plan_transform
@@ -41,6 +40,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
 )
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import format_time
 
 __all__ = ["Transformed", "transform", "transform_backup"]
@@ -160,7 +160,7 @@ def _manifest(
     return Manifest(
         id=layout.backup_id(begun_ns, random(3), previous),
         created=format_time(begun_ns),
-        tool=f"jsbackup {__version__}",
+        tool=TOOL,
         source=replace(before.source, extra={**before.source.extra, "transformed": done}),
         result=before.result if skipped or any(stream.warnings for stream in streams) else Result.COMPLETE,
         streams=tuple(streams),

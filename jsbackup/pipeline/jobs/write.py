@@ -15,7 +15,6 @@ from itertools import pairwise
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jsbackup import __version__
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject, StreamState
@@ -33,16 +32,16 @@ from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Manifest,
-    Result,
     Source,
     StreamBackup,
     total_of,
 )
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.write.late_repository import make_now
+from jsbackup.repository.write.new_backup import StoredStream, new_manifest
 from jsbackup.times import ZERO_TIME, format_time
 
-__all__ = ["TableStream", "WrittenStream", "write_backup", "write_streams"]
+__all__ = ["TableStream", "write_backup", "write_streams"]
 
 _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
@@ -59,16 +58,6 @@ class TableStream:
     frame: DataFrame
     config: JsonObject = field(default_factory=dict)
     bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenStream:
-    """A stream of a backup, and statistics."""
-
-    stream: StreamBackup
-    segments_reused: int
-    stored_bytes: int
-    seconds: float
 
 
 def write_backup(
@@ -105,7 +94,7 @@ def write_streams(
     tags: Mapping[str, str],
     origin: str,
     progress: Progress | None = None,
-) -> tuple[Manifest, list[WrittenStream]]:
+) -> tuple[Manifest, list[StoredStream]]:
     """As `write_backup`, in a repository (that of `place`) that is open for writing, with a shared lease."""
     if not streams:
         raise UsageError("a backup of no streams is none")
@@ -118,18 +107,14 @@ def write_streams(
     for name, frame in frames.items():
         lease.check()
         written.append(sink.store(name, frame, streams[name]))
-    previous = next(reversed(repository.backups()), None)
-    manifest = Manifest(
-        id=layout.backup_id(begun_ns, os.urandom(3), previous),
-        created=format_time(begun_ns),
-        tool=f"jsbackup {__version__}",
+    manifest = new_manifest(
+        repository,
+        written,
         source=Source(extra={"imported": {"from": origin}}),
-        result=Result.COMPLETE,
-        streams=tuple(one.stream for one in written),
-        tags=dict(tags),
-        previous=previous,
-        ended=format_time(time.time_ns()),
-        stored_bytes=sum(one.stored_bytes for one in written),
+        begun_ns=begun_ns,
+        clock_ns=time.time_ns,
+        random=os.urandom,
+        tags=tags,
     )
     leases.commit(repository, manifest, lease)
     return manifest, written
@@ -163,7 +148,7 @@ class _Sink:
     place: RepositoryRef
     progress: Progress
 
-    def store(self, name: str, frame: DataFrame, table: TableStream) -> WrittenStream:
+    def store(self, name: str, frame: DataFrame, table: TableStream) -> StoredStream:
         """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
         incarnation = layout.incarnation("", "", name, ZERO_TIME)
@@ -193,7 +178,7 @@ class _Sink:
             segments=tuple(segments),
         )
         reused, added_bytes = sum(part.reused for part in parts), sum(part.added_bytes for part in parts)
-        return WrittenStream(stream, reused, added_bytes, (ended_ns - begun_ns) / 1e9)
+        return StoredStream(stream, reused, added_bytes, (ended_ns - begun_ns) / 1e9)
 
     def _run(self, name: str, frame: DataFrame, folder: str) -> list[StoredPartition]:
         ordered = frame.repartitionByRange("sequence").sortWithinPartitions("sequence")

@@ -22,7 +22,6 @@ match, and with a filter on subjects only the payloads of those that do.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -31,7 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from jsbackup.config import environment, is_chosen, parse_bool, parse_glob, s3_settings
-from jsbackup.errors import UsageError
+from jsbackup.errors import FormatError, UsageError
 from jsbackup.formats.segment import Probe, decode_segment, scan_segment
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.messages.bounds import ALL, bounds_of
@@ -42,6 +41,7 @@ from jsbackup.pipeline.tasks.tasks import pack_tasks
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup
 from jsbackup.repository.read.object_file import ObjectFile
 from jsbackup.repository.repository import Repository
+from jsbackup.strict_json import read_json
 
 __all__ = ["BackupSource", "choose_streams", "options_of"]
 
@@ -176,8 +176,8 @@ def _patterns(options: Mapping[str, str]) -> list[str]:
     if "streams" not in options:
         return [options["stream"]] if options.get("stream") else []
     try:
-        names = json.loads(options["streams"])
-    except ValueError:
+        names = read_json(options["streams"], "streams")
+    except FormatError:
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError("the option 'streams' is no JSON list of names")

@@ -60,10 +60,6 @@ class Exported:
     bytes: int
     streams: tuple[ExportedStream, ...]
 
-    @property
-    def rows(self) -> int:
-        return sum(stream.messages for stream in self.streams)
-
 
 @dataclass(frozen=True, slots=True)
 class _File:

@@ -19,24 +19,24 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from jsbackup.config import ConnectionOptions, ConnectionReference, connection_reference, environment, source_connection
-from jsbackup.engine.backup.backup import TOOL, BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
+from jsbackup.engine.backup.backup import BackupReport, BegunBackup, Chosen, begin_backup, finish_backup
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.engine.backup.worker_share import StoredPart, back_up_part, complete
 from jsbackup.engine.read.downstream import copies_first
 from jsbackup.errors import JsBackupError, StoreError
+from jsbackup.failure import Failure
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened_same
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.separate_jobs import run_apart
 from jsbackup.pipeline.tasks.tasks import pack_tasks
-from jsbackup.planning.failure import Failure
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import Manifest, Result, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.new_backup import TOOL, StoredStream
 from jsbackup.times import format_time
 
 __all__ = ["Executors", "back_up", "packed", "store_streams"]
@@ -91,12 +91,12 @@ def back_up(
         return finish_backup(run, begun, results, failures, lease=lease)
 
 
-def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> tuple[list[StreamResult], list[Failure]]:
+def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> tuple[list[StoredStream], list[Failure]]:
     """Read and store the streams of a backup; return results and failures in order of names.
 
     Raises errors of Spark itself.
     """
-    results: list[StreamResult] = []
+    results: list[StoredStream] = []
     failures: list[Failure] = []
     chosen = begun.chosen
     needed = replace(run.options, streams=(), exclude=(), tags={}, lock=None)

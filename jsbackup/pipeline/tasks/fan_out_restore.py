@@ -38,13 +38,13 @@ from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
 from jsbackup.engine.restore.settled_copies import look_at_copying
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.failure import Failure
 from jsbackup.pipeline.jobs.verify import SparkChecker
 from jsbackup.pipeline.session.lease import held_lease
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, check_readable, opened_same
 from jsbackup.pipeline.session.session import attach
 from jsbackup.pipeline.tasks.fan_out import Executors, packed
 from jsbackup.pipeline.tasks.separate_jobs import is_repeated, run_apart
-from jsbackup.planning.failure import Failure
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout

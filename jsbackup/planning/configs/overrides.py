@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jsbackup.config import MAY_MISS, nearest
-from jsbackup.errors import UsageError
+from jsbackup.errors import FormatError, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.planning.model import Action, RestoreOptions
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.planning.subjects import first_overlap
+from jsbackup.strict_json import read_json
 
 __all__ = ["against_overrides", "against_subjects", "check_override", "overriding", "parse_override"]
 
@@ -56,8 +57,8 @@ def parse_override(text: str) -> tuple[str, Any]:
         hint = "A stream's name is not a setting." if field == "name" else f"There are {', '.join(sorted(_FIELDS))}."
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set", hint=hint)
     try:
-        value = json.loads(written, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        value = read_json(written, field)
+    except FormatError:
         raise UsageError(
             f"--set {field}: not JSON: {written[:80]!r}", hint=f"Write for example --set '{field}={_example(field)}'."
         ) from None
@@ -87,10 +88,6 @@ def _example(field: str) -> str:
     if field in _WORDS:
         return json.dumps(_WORDS[field][0])
     return {bool: "true", int: "1000", str: '"words"', list: '["orders.>"]', dict: '{"key": "value"}'}[_FIELDS[field]]
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:

@@ -118,7 +118,6 @@ class _Origin:
     messages: int
     identity: str
     same: bool
-    planned: bool
 
 
 def fit_copies(
@@ -142,7 +141,6 @@ def fit_copies(
             info.state.messages,
             identity_of(info.created),
             same=_is_same_life(stored.get(name), info, manifest),
-            planned=False,
         )
         for name, info in target.streams.items()
     }
@@ -183,7 +181,7 @@ def _planned_origin(action: Action, target: Target, altered: bool) -> _Origin:
     timed = not altered and not action.entry.created.startswith(_NO_TIME)
     keeps = timed and action.wire is SendAs.V1 and target.clustered is False
     identity = identity_of(action.entry.created) if keeps else ""
-    return _Origin(action.name, state.last_seq, state.messages, identity, same=True, planned=True)
+    return _Origin(action.name, state.last_seq, state.messages, identity, same=True)
 
 
 class _Copy:

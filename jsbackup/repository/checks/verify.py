@@ -10,7 +10,6 @@ not affected.
 
 Backups share objects: a `Verifier` checks each of them once, for all backups that name it.
 
-`check_manifest` and `check_segment` are pure functions and can run as tasks elsewhere.
 Header blocks are compared by digest only and not parsed: servers accept any bytes, and a backup keeps them.
 """
 
@@ -45,7 +44,6 @@ __all__ = [
     "Verifier",
     "check_manifest",
     "check_object",
-    "check_segment",
     "verify_backup",
     "weight_of",
 ]
@@ -257,15 +255,6 @@ def check_manifest(manifest: Manifest) -> list[Problem]:
         for stream in manifest.streams
         for text in _contradictions(stream)
     ]
-
-
-def check_segment(objects: Objects, stream: str, ref: SegmentRef) -> list[Problem]:
-    """Check that a segment is stored whole and holds the messages that its reference names.
-
-    Raises only `KeyUnavailable`.
-    """
-    flaw = check_object(objects, ref, Level.DATA)
-    return [] if flaw is None else [_problem(stream, ref, flaw)]
 
 
 def _contradictions(stream: StreamBackup) -> Iterator[str]:

@@ -138,7 +138,7 @@ def read_keys(
 def _as_text(secret: bytes, what: str) -> str:
     try:
         return secret.decode()
-    except UnicodeDecodeError:  # not chained: it holds the secret
+    except UnicodeDecodeError:  # not chained: it contains the secret
         raise UsageError(f"the {what} is no text") from None
 
 

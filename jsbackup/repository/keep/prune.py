@@ -97,7 +97,6 @@ class _Survey:
     """The result of looking at all objects; `now_seconds` is the store's time after it."""
 
     backups: frozenset[str]
-    named: frozenset[str]
     unused: tuple[_Unused, ...]
     now_seconds: float
 
@@ -184,7 +183,7 @@ def _look(
     ]
     now = lease.renew()  # after the listing, so that no mark is older than its listing
     now_ns = _ns(now)
-    return _Survey(backups, named, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
+    return _Survey(backups, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
 
 
 def _all_backups(repository: Repository) -> frozenset[str]:

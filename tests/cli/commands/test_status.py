@@ -53,7 +53,7 @@ def samples(metrics: bytes) -> Samples:
 def test_metrics_are_read_back_as_they_are_whatever_streams_are_called() -> None:
     names = (*HOSTILE, 'a"b\\c\nd', "\\n", "}", 'x="y"', "\udcff", "\\udcff")
     report = some_report(names)
-    found = samples(status_metrics(report.status, report.breaches, report.live, 17))
+    found = samples(status_metrics(report.status, report.breaches, report.live, 17).encode())
     sizes = {labels["stream"]: value for labels, value in found["jsbackup_stream_messages"]}
     assert sizes.keys() == {name.encode("utf-8", "backslashreplace").decode() for name in names}
     assert {labels["cluster"] for labels, _ in found["jsbackup_line_bytes"]} == {names[0]}
@@ -74,7 +74,7 @@ def test_metrics_are_read_back_as_they_are_whatever_streams_are_called() -> None
 
 
 def test_of_a_repository_out_of_reach_metrics_tell_only_that() -> None:
-    found = samples(failure_metrics(NOW_NS, 21))
+    found = samples(failure_metrics(NOW_NS, 21).encode())
     assert found["jsbackup_status_up"] == [({}, 0)] and found["jsbackup_status_exit_code"] == [({}, 21)]
     assert len(found) == 3
 

@@ -136,6 +136,7 @@ NEEDED_BY_ALL = (ObjectKind.DESCRIPTOR, ObjectKind.MANIFEST, ObjectKind.WRITER, 
 JUDGED = tuple(kind for kind in ObjectKind if kind not in (ObjectKind.FOREIGN, ObjectKind.WITNESS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", JUDGED)
 @pytest.mark.parametrize("repository", KINDS)
 def test_damage_of_every_kind_is_found_and_named(

@@ -13,7 +13,8 @@ import pytest
 from jsbackup.cli.main import COMMANDS, cli
 from jsbackup.cli.manual.pages import read_page, topics
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.command_help import COMMAND_HELP, EXIT_CODES, MANUAL_PAGES
+from jsbackup.cli.options.command_help import COMMAND_HELP, MANUAL_PAGES
+from jsbackup.exit_codes import EXIT_CODES
 from tests.cli.typed import Typed
 
 

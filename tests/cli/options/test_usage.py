@@ -11,10 +11,11 @@ import pytest
 
 from jsbackup import errors
 from jsbackup.cli.commands import verify
-from jsbackup.cli.main import COMMANDS, EXIT_CODES, GROUPS, cli
+from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.planning.model import Consumers, IfExists, SendAs
 from jsbackup.repository.checks.verify import Level
 from jsbackup.stores.local import LocalStore

@@ -7,32 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jsbackup.cli.profiles.many_profiles import code_for_all
 from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed
 
 Type = Callable[..., Typed]
-
-
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [
-        ([0, 0], 0),
-        ([0, 3], 3),
-        ([0, 20], 3),
-        ([20, 0], 3),
-        ([3, 20], 3),
-        ([20, 20], 20),
-        ([20, 21], 1),
-        ([2, 2], 2),
-        ([0, 14], 14),
-        ([17, 0], 17),
-        ([17, 14, 20], 14),
-        ([11, 11], 11),
-    ],
-)
-def test_one_exit_code_stands_for_all(codes: list[int], code: int) -> None:
-    assert code_for_all(codes) == code
 
 
 @pytest.mark.nats

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jsbackup.engine.backup.emptied import find_lost
-from jsbackup.engine.backup.stream_backup import StreamResult
 from jsbackup.repository.manifest import Captured
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import make_repository
 from tests.harness.many import nth_manifest
@@ -19,11 +19,11 @@ def test_a_stream_that_has_messages_is_not_lost_whatever_clocks_say() -> None:
     repository.commit(before)
     (stream,) = made.streams
     stream = replace(stream, state=replace(stream.state, first_ns=2**62))
-    results = [StreamResult(stream)]
+    results = [StoredStream(stream)]
     lost = find_lost(repository, made, results, {})
     assert (lost.note, lost.gone, [one.incomplete for one in lost.results]) == ("", (), [False])
 
     nothing = Captured(0, 0, 0, 0, "2026-11-21T01:45:00Z", "2026-11-21T01:45:00Z")
     empty = replace(made, streams=(replace(stream, captured=nothing, segments=()),))
-    lost = find_lost(repository, empty, [StreamResult(one) for one in empty.streams], {})
+    lost = find_lost(repository, empty, [StoredStream(one) for one in empty.streams], {})
     assert "nothing is left" in lost.note and "has none any more" in lost.results[0].stream.warnings[0]

@@ -62,7 +62,6 @@ class Stream:
             deleted=gone if self.lists else None if gone else (),
             subjects=None,
             lost=0,
-            domain=None,
             cluster=None,
             mirror=None,
             sources=(),

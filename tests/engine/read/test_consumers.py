@@ -29,12 +29,9 @@ def info(name: str = "c", cluster: ClusterInfo | None = SINGLE, **values: Any) -
         ack_floor=SequencePair(),
         num_ack_pending=0,
         num_redelivered=0,
-        num_waiting=0,
         num_pending=0,
         cluster=cluster,
         push_bound=False,
-        paused=False,
-        pause_remaining_ns=0,
         now_ns=0,
     )
     return replace(blank, **values)

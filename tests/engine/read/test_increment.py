@@ -43,7 +43,6 @@ def stream(sequences: list[int], last: int = 0, *, deleted: bool = True, lost: i
         deleted=gone if deleted else None,
         subjects=None,
         lost=lost,
-        domain=None,
         cluster=None,
         mirror=None,
         sources=(),
@@ -229,9 +228,7 @@ def test_present_knows_what_is_there(there: set[int], first: int, last: int) -> 
 
 def consumer(pending: int = 0, redelivered: int = 0, **config: object) -> ConsumerInfo:
     blank = SequencePair()
-    return ConsumerInfo(
-        "S", "c", dict(config), CREATED, 0, blank, blank, pending, redelivered, 0, 0, None, False, False, 0, 0
-    )
+    return ConsumerInfo("S", "c", dict(config), CREATED, 0, blank, blank, pending, redelivered, 0, None, False, 0)
 
 
 def sized(read: int, whole: int, bytes_each: int) -> Increment:

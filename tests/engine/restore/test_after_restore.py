@@ -51,7 +51,7 @@ class Server:
 
 def test_replicas_that_are_late_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(after_restore, "_SECONDS", 0.0)
-    replicas = (Replica("n2", True, False, 0, 0), Replica("n3", True, True, 0, 0), Replica("n4", True, False, 7, 0))
+    replicas = (Replica("n2", True, False, 0), Replica("n3", True, True, 0), Replica("n4", True, False, 7))
     there = replace(existing("S"), cluster=ClusterInfo("c1", "n1", replicas))
     settled = asyncio.run(settle(cast(JetStream, Server(there)), "S", (), last_message=100, clustered=True))
     assert settled.incomplete

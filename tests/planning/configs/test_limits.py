@@ -26,7 +26,7 @@ def tier(storage: int = 0, reserved: int = 0, streams: int = 0, **limits: Any) -
 def held(name: str, size: int, **config: Any) -> StreamInfo:
     state = StreamState(messages=1, bytes=size, first_seq=1, last_seq=1)
     config = {"name": name, "subjects": [f"{name}.>"], **config}
-    return StreamInfo(name, config, NOW, 0, state, None, None, 0, None, None, None, (), 0)
+    return StreamInfo(name, config, NOW, 0, state, None, None, 0, None, None, (), 0)
 
 
 def refused(account: AccountInfo, *streams: StreamBackup, there: tuple[StreamInfo, ...] = ()) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from jsbackup.errors import StoreError
 from jsbackup.repository import layout
-from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, check_manifest, check_segment, verify_backup
+from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, check_manifest, verify_backup
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.objects import Objects
@@ -150,16 +150,6 @@ def test_messages_that_are_not_those_named_are_found_by_level_data(
     assert [problem.key for problem in problems] == [ref.key]
     assert "which are not the" in problems[0].problem
     assert all(p.kind is ProblemKind.INCONSISTENT for p in problems_of(store, lie, Level.OBJECTS))
-
-
-def test_check_segment_says_what_one_segment_has(store: MemoryStore, manifest: Manifest) -> None:
-    ref = manifest.streams[0].segments[0]
-    assert check_segment(Objects(store), "orders", ref) == []
-    (problem,) = check_segment(Objects(FaultStore(store, Fault.FAIL, at=1)), "orders", ref)
-    assert (problem.kind, problem.stream, problem.first_seq) == (ProblemKind.UNREADABLE, "orders", ref.first_seq)
-    store.delete(ref.key)
-    (problem,) = check_segment(Objects(store), "orders", ref)
-    assert problem.kind is ProblemKind.MISSING
 
 
 # --- a manifest that contradicts itself ---

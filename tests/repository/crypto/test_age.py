@@ -161,6 +161,7 @@ def test_an_ssh_key_with_a_passphrase_is_refused_with_the_reason(tmp_path: Path)
 # --- passphrases ---
 
 
+@pytest.mark.slow
 def test_a_passphrase_opens_what_it_closed() -> None:
     sealed = age.encrypt_with_passphrase(b"hello", "correct horse")
     assert age.needs_passphrase(sealed) and not age.needs_passphrase(SEALED)

@@ -32,7 +32,7 @@ def _end(
     index = None
     if index_last is not None:
         index = IndexState(4, 0, 0, 1, 0, index_last, 0, SequenceSet(removed))
-    return ArchiveEnd("v1", 0, 1, last_seq, last_seq, SequenceSet(tombstoned or []), index)
+    return ArchiveEnd("v1", 0, last_seq, SequenceSet(tombstoned or []), index)
 
 
 KEYS = [Message(1, subject="a"), Message(2, subject="b"), Message(3, subject="a"), Message(4, subject="c")]

@@ -382,6 +382,6 @@ def test_a_doubtful_deletion_stays_where_nothing_can_be_read() -> None:
     backups.objects.sealing.sealed.clear()  # type: ignore[attr-defined]
     refs = backups.add(messages(1, 110))
     index = IndexState(4, 0, 0, 1, 0, 200, 0, SequenceSet([3, 104]))  # ahead of what was captured
-    end = ArchiveEnd("v1", 0, 1, 110, 110, SequenceSet(), index)
+    end = ArchiveEnd("v1", 0, 110, SequenceSet(), index)
     remove = messages_to_remove(end, {"max_msgs_per_subject": 1}, refs, SegmentReader(backups.objects))
     assert list(remove) == [104]

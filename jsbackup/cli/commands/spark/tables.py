@@ -21,9 +21,9 @@ from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
-    from jsbackup.pipeline.jobs.write import WrittenStream
     from jsbackup.pipeline.tables.export import Exported
     from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
 
@@ -87,7 +87,7 @@ def read_tables(
     where: Where,
     lock_timeout: str,
     may_make: bool,
-) -> tuple[Manifest, list[WrittenStream]]:
+) -> tuple[Manifest, list[StoredStream]]:
     """Make a backup of the tables at `table`. Raises the errors of `find_tables`, `read_printed_configs`,
     `write_streams`.
     """

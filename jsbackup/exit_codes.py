@@ -1,0 +1,56 @@
+"""The exit codes of the contract, and what several of them come to. `errors.py` says which error has which.
+
+What ends in several parts (streams, backups, profiles, checks) has one code all the same:
+
+    code                      when
+    0                         no part failed
+    one that comes first      a part has it; each command says which ones these are, such as 14 of `verify` and `drill`
+    3                         a part failed, and another one did not, or not wholly
+    that of all               all that failed, failed with it
+    1                         they failed with different ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jsbackup.errors import IncompleteError, JsBackupError
+
+__all__ = ["EXIT_CODES", "combined", "first_of"]
+
+EXIT_CODES: dict[int, str] = {
+    0: "done and proved",
+    1: "failed",
+    2: "usage or configuration",
+    3: "finished but incomplete (the output says what is missing)",
+    10: "no repository there",
+    11: "locked",
+    12: "wrong or missing key",
+    13: "format or feature not supported",
+    14: "integrity failure found",
+    15: "plan refused, or target cannot be met",
+    16: "conflict at the target (exists, limits, subject overlap)",
+    17: "policy breach",
+    20: "NATS unreachable or not allowed",
+    21: "storage unreachable or not allowed",
+    130: "interrupted, state safe",
+}
+
+_INCOMPLETE = IncompleteError.exit_code
+
+
+def combined(codes: Iterable[int], *, first: Iterable[int] = (), mixed: int = JsBackupError.exit_code) -> int:
+    """Return the code for parts with these codes, as in the table above; `mixed` if they failed with different ones."""
+    found = set(codes)
+    failed = found - {0}
+    if (leading := next((code for code in first if code in failed), 0)) or not failed:
+        return leading
+    if found & {0, _INCOMPLETE}:
+        return _INCOMPLETE
+    return failed.pop() if len(failed) == 1 else mixed
+
+
+def first_of(codes: Iterable[int], *order: int) -> int:
+    """Return the code that is first in `order`, else the first one that is not 0."""
+    failed = [code for code in codes if code]
+    return next((code for code in order if code in failed), next(iter(failed), 0))

@@ -1,0 +1,229 @@
+"""One run of `verify` over some or all backups: find what is wrong with each, and record it for later runs and
+`status`.
+
+Its arguments are a repository, the backups and a level; its result is a report. Which objects were read, and with which
+result, is recorded in the repository, also if the run is interrupted, so that the next one can continue with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, StoreError, UsageError
+from jsbackup.progress import Progress
+from jsbackup.repository import layout
+from jsbackup.repository.background import in_order
+from jsbackup.repository.checks.document_checks import Flaw, check_own_documents
+from jsbackup.repository.checks.evidence import find_gaps
+from jsbackup.repository.checks.manifest_chain import Gap
+from jsbackup.repository.checks.outcomes import VerifyOutcome, put_verify
+from jsbackup.repository.checks.verified import (
+    Coverage,
+    Portion,
+    add_run,
+    choose,
+    cover,
+    read_findings,
+    remember,
+)
+from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, Verifier, check_manifest
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.new_backup import TOOL
+from jsbackup.times import format_time
+
+__all__ = ["VerifiedBackup", "VerifyReport", "VerifyRun"]
+
+# For manifests, which are in memory: one of 16,000 segments takes some 30 MB.
+_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedBackup:
+    """A backup, and what is wrong with it."""
+
+    backup: str
+    problems: list[Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The findings of a run: in backups, in the chain of manifests, in the repository's own documents."""
+
+    backups: list[VerifiedBackup]
+    gaps: list[Gap]
+    flaws: list[Flaw]
+    coverage: Coverage | None
+
+    @property
+    def problems(self) -> int:
+        return len(self.gaps) + len(self.flaws) + sum(len(one.problems) for one in self.backups)
+
+    @property
+    def damaged(self) -> list[str]:
+        """The backups with a problem."""
+        broken = {one.backup for one in self.backups if one.problems}
+        return sorted(broken | {gap.backup for gap in self.gaps if gap.backup})
+
+
+class VerifyRun:
+    """One run over the `chosen` backups. `whole`: these are all backups. `note` is called with notes for the user."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        chosen: Sequence[str],
+        level: Level,
+        *,
+        whole: bool,
+        begun_ns: int,
+        clock_ns: Callable[[], int],
+        random: Callable[[int], bytes],
+        note: Callable[[str], None],
+    ) -> None:
+        self._repository = repository
+        self._chosen = chosen
+        self._level = level
+        self._whole = whole
+        self._begun_ns = begun_ns
+        self._clock_ns = clock_ns
+        self._random = random
+        self._note = note
+
+    def find_gaps(self, expect: str | None) -> list[Gap]:
+        """Return missing manifests. `expect` is the id of the newest backup, if the user knows it."""
+        signed = self._repository.descriptor.authority is not None
+        if not (signed or expect or self._whole):
+            return []
+        # Manifests are only linked by signatures: without them, those covered by the catalog need not be read for
+        # that.
+        wanted = (None if self._whole else self._chosen) if signed else ()
+        return find_gaps(self._repository.documents, wanted, expect)
+
+    def find_flaws(self) -> list[Flaw]:
+        """Return what is wrong with the repository's own documents, if everything is verified."""
+        return check_own_documents(self._repository) if self._whole else []
+
+    def check(
+        self,
+        gaps: list[Gap],
+        flaws: list[Flaw],
+        *,
+        progress: Progress,
+        checker: Checker | None = None,
+        portion: Portion | None = None,
+    ) -> VerifyReport:
+        """Verify the backups, and record what was read. Raises StoreError, and UsageError for an unknown backup."""
+        verifier = Verifier(self._repository.objects, self._level, progress=progress, checker=checker)
+        verifying = _Verifying(self._repository, self._chosen, verifier, progress, self._whole)
+        coverage = None
+        if self._level is Level.MANIFEST:
+            found = list(verifying.each())
+        else:
+            try:
+                found = list(verifying.each(expect=True)) if portion is None else verifying.part(portion, self._now)
+            except (KeyboardInterrupt, StoreError):
+                self._remember(verifier, everything=False)
+                raise
+            coverage = self._remember(verifier, everything=self._whole)
+        return VerifyReport(found, gaps, flaws, coverage)
+
+    def _remember(self, verifier: Verifier, *, everything: bool) -> Coverage:
+        documents, now = self._repository.documents, self._now()
+        try:
+            findings = remember(
+                documents, verifier, everything=everything, now_seconds=now, tool=TOOL, random=self._random
+            )
+        except (KeyUnavailable, StoreError) as error:
+            self._note(f"this run is not recorded for later ones: {error.message}")
+            findings = read_findings(documents, now)
+            add_run(findings, verifier, now)
+        return cover(verifier, findings, now)
+
+    def record(self, report: VerifyReport, *, part: bool) -> None:
+        """Record the result for `jsbackup status`. `part`: not all objects were to be read."""
+        outcome = VerifyOutcome(
+            begun=format_time(self._begun_ns),
+            ended=format_time(self._clock_ns()),
+            ok=not report.problems,
+            level=self._level,
+            everything=self._whole,
+            part=part,
+            backups=len(report.backups),
+            problems=report.problems,
+            chosen=() if self._whole else tuple(self._chosen),
+            damaged=tuple(report.damaged),
+        )
+        try:
+            put_verify(self._repository.documents, outcome, TOOL, self._random)
+        except (KeyUnavailable, StoreError) as error:
+            self._note(f"status will not know of this run: {error.message}")
+
+    def _now(self) -> int:
+        """Return Unix time, rounded up: no existing object is newer."""
+        return -(-self._clock_ns() // 10**9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verifying:
+    """Reads the backups of one run, one after the other."""
+
+    repository: Repository
+    chosen: Sequence[str]
+    verifier: Verifier
+    progress: Progress
+    whole: bool
+
+    def part(self, portion: Portion, now: Callable[[], int]) -> list[VerifiedBackup]:
+        """Read a manifest again only if it is the first with an object to be checked, or if something is damaged."""
+        verifier, well = self.verifier, True
+        first: dict[str, frozenset[bytes]] = {}
+        for backup, manifest in self._manifests(self.chosen):
+            if isinstance(manifest, VerifiedBackup):
+                well = False
+            elif manifest is not None:
+                first[backup] = verifier.take_stock(manifest)
+                well = well and not check_manifest(manifest)
+        findings = read_findings(self.repository.documents, now())
+        turn = choose(verifier.stock, findings, verifier.level, portion)
+        verifier.limit_to(turn)
+        for _, manifest in self._manifests([backup for backup, new in first.items() if new & turn]):
+            if manifest is not None and not isinstance(manifest, VerifiedBackup):
+                for _ in verifier.check(manifest):
+                    well = False
+        # Damage is also reported for other backups with the object; no object is read again for that.
+        well = well and not verifier.damaged
+        return [VerifiedBackup(backup, []) for backup in first] if well else list(self.each())
+
+    def each(self, *, expect: bool = False) -> Iterator[VerifiedBackup]:
+        for backup, manifest in self._manifests(self.chosen):
+            if manifest is None:
+                continue
+            if isinstance(manifest, VerifiedBackup):
+                yield manifest
+                continue
+            if expect and len(self.chosen) == 1:  # the total of several is only known at the end
+                self.progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
+            yield VerifiedBackup(backup, list(self.verifier.check(manifest)))
+
+    def _manifests(self, backups: Sequence[str]) -> Iterator[tuple[str, Manifest | VerifiedBackup | None]]:
+        """Yield the manifests, reading a little ahead."""
+        return zip(backups, in_order([partial(self._manifest, backup) for backup in backups], _THREADS), strict=True)
+
+    def _manifest(self, backup: str) -> Manifest | VerifiedBackup | None:
+        """Return the manifest, or what is wrong with it; None if it was forgotten meanwhile."""
+        key = self.repository.documents.stored_key(layout.manifest_key(backup))
+        try:
+            return self.repository.manifest(backup)
+        except UsageError:
+            if not self.whole:
+                raise
+            if backup not in self.repository.backups():
+                return None
+            return VerifiedBackup(
+                backup, [Problem(ProblemKind.MISSING, "", key, f"manifest {key} is listed, but not there")]
+            )
+        except IntegrityError as error:  # this backup is lost, the others are not
+            return VerifiedBackup(backup, [Problem(ProblemKind.DAMAGED, "", key, error.message)])

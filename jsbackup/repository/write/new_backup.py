@@ -1,0 +1,79 @@
+"""Make the manifest of a new backup from stored and failed streams; the caller commits it under its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup import __version__
+from jsbackup.failure import Failure
+from jsbackup.repository import layout
+from jsbackup.repository.manifest import (
+    CopiedFrom,
+    Manifest,
+    Result,
+    Selection,
+    SkippedStream,
+    Source,
+    StreamBackup,
+)
+from jsbackup.repository.repository import Repository
+from jsbackup.times import format_time
+
+__all__ = ["TOOL", "StoredStream", "new_manifest", "with_streams"]
+
+TOOL = f"jsbackup {__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStream:
+    """A stored stream, for the manifest, with statistics."""
+
+    stream: StreamBackup
+    segments_reused: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    incomplete: bool = False  # something is missing or unproved; the warnings say what
+
+    def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StoredStream:
+        """Return the result with how far the stream had copied from its sources."""
+        return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
+
+
+def new_manifest(
+    repository: Repository,
+    stored: Sequence[StoredStream],
+    failures: Sequence[Failure] = (),
+    *,
+    source: Source,
+    begun_ns: int,
+    clock_ns: Callable[[], int],
+    random: Callable[[int], bytes],
+    tags: Mapping[str, str],
+    selection: Selection | None = None,
+) -> Manifest:
+    """Return the manifest of a backup that has just been made; `random` returns that many random bytes."""
+    previous = next(reversed(repository.backups()), None)
+    manifest = Manifest(
+        id=layout.backup_id(begun_ns, random(3), previous),
+        created=format_time(begun_ns),
+        tool=TOOL,
+        source=source,
+        result=Result.COMPLETE,
+        tags=dict(tags),
+        previous=previous,
+        selection=selection,
+        ended=format_time(clock_ns()),
+        stored_bytes=sum(one.stored_bytes for one in stored),
+    )
+    return with_streams(manifest, stored, failures)
+
+
+def with_streams(manifest: Manifest, stored: Sequence[StoredStream], failures: Sequence[Failure]) -> Manifest:
+    """Return the manifest with these streams: partial if one failed, or is incomplete."""
+    return replace(
+        manifest,
+        result=Result.PARTIAL if failures or any(one.incomplete for one in stored) else Result.COMPLETE,
+        streams=tuple(one.stream for one in stored),
+        skipped=tuple(SkippedStream(failure.name, failure.error.message) for failure in failures),
+    )

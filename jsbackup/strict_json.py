@@ -1,0 +1,139 @@
+"""Read and write untrusted or possibly damaged JSON, for all modules.
+
+What RFC 8259 allows is read, in UTF-8, with numbers that can be written again: no `NaN`, no `Infinity`, no `1e999`.
+Size and depth are limited. Half a surrogate pair in an escape is refused, because it cannot be encoded again.
+If an object has a name twice, the last value counts, as for Go and so for every server.
+
+Every problem becomes one error that says where, never a traceback or a `RecursionError`. The error does not quote the
+text, which may contain passwords, and has no cause, because a `JSONDecodeError` contains the whole text.
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any, NoReturn
+
+from jsbackup.errors import FormatError, UsageError
+from jsbackup.model import JsonObject
+
+__all__ = ["MAX_DEPTH", "MAX_JSON_BYTES", "read_json", "read_object", "write_json"]
+
+# Eight times the recommended max_payload of a server (8 MiB): enough for the details of many deletions.
+MAX_JSON_BYTES = 64 << 20
+# The deepest answer of a server, a list of streams with sources and their transforms, nests eight levels.
+MAX_DEPTH = 32
+
+
+class _NotANumber(ValueError):
+    pass
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _NotANumber(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise _NotANumber("a number is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def read_json(
+    data: bytes | bytearray | memoryview | str,
+    what: str,
+    *,
+    max_bytes: int = MAX_JSON_BYTES,
+    max_depth: int = MAX_DEPTH,
+    kind: type[FormatError | UsageError] = FormatError,
+) -> Any:
+    """Return the value in `data`. Raises `kind` if it is not valid; `what` begins its message."""
+    if len(data) > max_bytes:
+        raise kind(f"{what} has more than {max_bytes} bytes")
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+        value = _DECODER.decode(text)
+        if isinstance(data, str) or "\\u" in text:  # only escapes can contain half a surrogate pair
+            _encode(value)
+        if text.count("{") + text.count("[") <= max_depth or not _is_deeper(value, max_depth):
+            return value
+        problem = _too_deep(max_depth)
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8"
+    except UnicodeEncodeError:
+        problem = "it has half a surrogate pair"
+    except json.JSONDecodeError as error:
+        expected = f"{error.msg[:1].lower()}{error.msg[1:]}".removesuffix(" at")
+        problem = f"{expected} in line {error.lineno}, column {error.colno}"
+    except _NotANumber as error:
+        problem = str(error)
+    except ValueError:  # more digits than Python converts to a number
+        problem = "a number has too many digits"
+    except RecursionError:
+        problem = _too_deep(max_depth)
+    raise kind(f"{what} is not JSON: {problem}")
+
+
+def read_object(
+    data: bytes | bytearray | memoryview | str,
+    what: str,
+    *,
+    max_bytes: int = MAX_JSON_BYTES,
+    max_depth: int = MAX_DEPTH,
+    kind: type[FormatError | UsageError] = FormatError,
+) -> JsonObject:
+    """As `read_json`, for an object."""
+    value = read_json(data, what, max_bytes=max_bytes, max_depth=max_depth, kind=kind)
+    if not isinstance(value, dict):
+        raise kind(f"{what} is not a JSON object")
+    return value
+
+
+def write_json(
+    value: JsonObject,
+    what: str,
+    *,
+    max_depth: int | None = None,
+    sort_keys: bool = False,
+    indent: int | None = None,
+    ascii_only: bool = False,
+) -> bytes:
+    """Encode an object in UTF-8, compact unless `indent` is given. Raises `FormatError` if that is not possible, or it
+    is too deep.
+    """
+    try:
+        encoded = _encode(value, sort_keys=sort_keys, indent=indent, ascii_only=ascii_only)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{what} cannot be written as JSON: {str(error)[:200]}") from error
+    if max_depth is not None and _is_deeper(value, max_depth):
+        raise FormatError(f"{what} cannot be written as JSON: {_too_deep(max_depth)}")
+    return encoded
+
+
+def _encode(value: Any, *, sort_keys: bool = False, indent: int | None = None, ascii_only: bool = False) -> bytes:
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        value, ensure_ascii=ascii_only, allow_nan=False, sort_keys=sort_keys, indent=indent, separators=separators
+    ).encode()
+
+
+def _too_deep(max_depth: int) -> str:
+    return f"it nests deeper than {max_depth} levels"
+
+
+def _is_deeper(value: Any, max_depth: int) -> bool:
+    level = [value]
+    for _ in range(max_depth):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
