@@ -6,7 +6,7 @@
         ...
     jsbackup.restore(repository.latest(), "nats://localhost:4223", streams=["ORDERS"])
 
-What is named in `__all__` is what programs can rely on; see `jsbackup help python`.
+The names in `__all__` are the public interface; see `jsbackup help python`.
 """
 
 from importlib import import_module
@@ -60,7 +60,7 @@ __all__ = [
     "restore_async",
 ]
 
-# Where they are. Imported when they are first asked for: a program waits only for what it uses.
+# Where the names are. Imported on first use: a program only waits for what it uses.
 _HOMES = {
     "jsbackup.api.connecting": ["connection"],
     "jsbackup.api.opening": ["open"],

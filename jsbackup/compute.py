@@ -1,6 +1,6 @@
-"""`pyarrow.compute`, imported when something of it is first asked for.
+"""`pyarrow.compute`, imported on first use.
 
-It makes its functions at import, which takes 40 ms of each command, and few commands need any.
+Importing it creates its functions, which takes 40 ms, and few commands need any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error jsbackup raises on purpose, and the exit code that belongs to it.
+"""All errors that jsbackup raises on purpose, with their exit codes.
 
     JsBackupError                          1  failed
     ├── UsageError                         2  usage or configuration
@@ -112,7 +112,7 @@ class JsBackupError(Exception):
         return another
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors come back from other processes, and some classes take more than a message.
+        # Errors are returned from other processes, and some classes need more than a message.
         return _restored, (type(self), self.args, dict(vars(self)))
 
 
@@ -153,7 +153,7 @@ class UnsupportedError(JsBackupError):
 
 
 class UnknownArchiveFormat(UnsupportedError):
-    """The decoded stream starts with bytes of no archive format we know; `prefix` holds them."""
+    """The decoded stream starts with bytes of an unknown archive format; `prefix` contains them."""
 
     def __init__(self, prefix: bytes) -> None:
         super().__init__(f"unknown archive format (starts with {prefix[:8]!r})")
@@ -165,11 +165,11 @@ class IntegrityError(JsBackupError):
 
 
 class FormatError(IntegrityError):
-    """Bytes break the rules of their format: truncated, damaged, hostile or foreign."""
+    """Bytes do not follow their format: truncated, damaged, hostile or foreign."""
 
 
 class DigestMismatch(IntegrityError):
-    """Well-formed content that is not the content it should be."""
+    """Well-formed content that differs from the expected content."""
 
 
 class PlanRefused(JsBackupError):
@@ -197,7 +197,7 @@ class NatsNoResponders(NatsError):
 
 
 class NoLeader(NatsTimeout):
-    """A cluster placed a stream on a server that does not answer. Another attempt may find one that does."""
+    """A cluster placed a stream on a server that does not answer. A retry may find another one."""
 
 
 class NatsPermissionDenied(NatsError):
@@ -214,7 +214,7 @@ class ApiError(NatsError):
 
 
 class TransferError(NatsError):
-    """A snapshot or restore transfer broke. `retry` says whether starting it again can help."""
+    """A snapshot or restore transfer failed. `retry` says whether starting it again can help."""
 
     def __init__(self, message: str, *, retry: bool = True, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -226,7 +226,7 @@ class SnapshotBusy(TransferError):
 
 
 class StoreError(JsBackupError):
-    """`temporary`: the same may work a little later, though not before `retry_after_seconds` if the store says so."""
+    """`temporary`: a retry may succeed, but not before `retry_after_seconds` if the store requested a pause."""
 
     exit_code = 21
 
@@ -239,7 +239,7 @@ class StoreError(JsBackupError):
 
 
 class NoFolder(StoreError):
-    """Something else is where the folder of a store should be; `reason` says what."""
+    """Something else is in the place of a store's folder; `reason` says what."""
 
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(
@@ -267,7 +267,7 @@ class ObjectExists(StoreError):
 
 
 class ObjectLocked(StoreError):
-    """The object under `key` is kept by the store's object lock; it was not removed."""
+    """The object under `key` is locked in the store; it was not removed."""
 
     def __init__(self, key: str) -> None:
         super().__init__(

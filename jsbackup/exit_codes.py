@@ -40,7 +40,7 @@ _INCOMPLETE = IncompleteError.exit_code
 
 
 def combined(codes: Iterable[int], *, first: Iterable[int] = (), mixed: int = JsBackupError.exit_code) -> int:
-    """The code of parts with these codes, as in the table above; `mixed` if they failed with different ones."""
+    """Return the code for parts with these codes, as in the table above; `mixed` if they failed with different ones."""
     found = set(codes)
     failed = found - {0}
     if (leading := next((code for code in first if code in failed), 0)) or not failed:
@@ -51,6 +51,6 @@ def combined(codes: Iterable[int], *, first: Iterable[int] = (), mixed: int = Js
 
 
 def first_of(codes: Iterable[int], *order: int) -> int:
-    """The code that comes first in `order`, else the first one that is not 0."""
+    """Return the code that is first in `order`, else the first one that is not 0."""
     failed = [code for code in codes if code]
     return next((code for code in order if code in failed), next(iter(failed), 0))

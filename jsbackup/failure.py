@@ -1,4 +1,4 @@
-"""What became of a stream that was to be backed up or restored, and was not."""
+"""A stream that failed to be backed up or restored."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Failure", "all_failed"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A stream that is not in the backup (or not restored), and why."""
+    """A stream that is not in the backup (or not restored), and the error."""
 
     name: str
     error: JsBackupError
 
 
 def all_failed(errors: Sequence[JsBackupError], done: str = "committed") -> JsBackupError:
-    """Every stream failed, so that nothing was `done`: the error, of the kind of all of them if they have one."""
+    """Return the error for when every stream failed and nothing was `done`: of their common kind, if there is one."""
     first = errors[0]
     if len(errors) == 1:
         return first

@@ -1,4 +1,4 @@
-"""Frozen value types that every layer shares. No behaviour beyond their own consistency, no third-party imports.
+"""Frozen value types shared by all layers. No behaviour except their own consistency, no third-party imports.
 
 Stream and consumer *configs* stay plain JSON objects (`JsonObject`): they belong to the server, which adds fields with
 each release, and a backup must carry fields that this version of the tool has never heard of.
@@ -32,7 +32,7 @@ JsonObject = dict[str, Any]
 class Fidelity(StrEnum):
     """How faithful a stored consumer state is."""
 
-    EXACT = "exact"  # delivered, ack floor, pending and redelivered as the server holds them
+    EXACT = "exact"  # delivered, ack floor, pending and redelivered as on the server
     FLOOR = "floor"  # only the ack floor: messages acknowledged above it are delivered again
     CONFIG_ONLY = "config only"  # no state: the consumer starts as its config says
 
@@ -47,7 +47,7 @@ class SequencePair:
 
 @dataclass(frozen=True, slots=True)
 class PendingAck:
-    """A delivered message that awaits its acknowledgement. `consumer` is its delivery sequence."""
+    """A delivered message that is not acknowledged yet. `consumer` is its delivery sequence."""
 
     consumer: int
     timestamp_ns: int
@@ -65,7 +65,7 @@ class ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedConsumer:
-    """A consumer as an archive carries it. `created` is RFC 3339, or None where the format has no room for it (v2)."""
+    """A consumer in an archive. `created` is RFC 3339, or None if the format does not have it (v2)."""
 
     name: str
     config: JsonObject
@@ -75,9 +75,9 @@ class ArchivedConsumer:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream's state. Timestamps are nanoseconds since the Unix epoch, 0 where there is none.
+    """A stream's state. Timestamps are nanoseconds since the Unix epoch, 0 if there is none.
 
-    An empty stream has `first_seq == last_seq + 1` (0 and 0 on one never used and without `first_seq`).
+    An empty stream has `first_seq == last_seq + 1` (0 and 0 if it was never used and has no `first_seq`).
     """
 
     messages: int = 0
@@ -92,12 +92,12 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """How to reach S3 and how to store there. None leaves it to the AWS configuration. Credentials are never here."""
+    """How to reach S3 and how to store there. None means the AWS configuration. Never contains credentials."""
 
     endpoint: str | None = None  # URL of a store that is not Amazon's
     region: str | None = None
     profile: str | None = None
-    path_style: bool | None = None  # None: where there is an endpoint
+    path_style: bool | None = None  # None: if there is an endpoint
     ca: str | None = None  # file with certificate authorities
     sse: str | None = None  # AES256 or aws:kms
     sse_kms_key: str | None = None
@@ -107,7 +107,7 @@ class S3Settings:
 
 
 class Verdict(StrEnum):
-    """What came of looking at one precondition."""
+    """The result of checking a precondition."""
 
     OK = "ok"
     WARNING = "warning"  # works, but not as it should
@@ -117,9 +117,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One precondition that was looked at: what was found, and what mends it if it is not ok, in a sentence.
+    """A checked precondition: the result, and a sentence that says how to fix it if it is not ok.
 
-    `name` is for programs and never changes its meaning; `about` says of what, where there are several of a name.
+    `name` is for programs and never changes its meaning; `about` names the object if several have the same name.
     `code` is the exit code that belongs to a problem.
     """
 
@@ -148,5 +148,5 @@ class Check:
 
     @classmethod
     def failed(cls, name: str, error: JsBackupError, fix: str, *, about: str | None = None) -> Self:
-        """A problem that an error told; `fix` serves where the error has no hint."""
+        """Return a problem from an error; `fix` is used if the error has no hint."""
         return cls(name, Verdict.PROBLEM, error.message, error.hint or fix, about, error.exit_code)

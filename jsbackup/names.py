@@ -27,7 +27,7 @@ __all__ = [
 MAX_NAME_BYTES = 255
 # Longer than any subject the server takes: a client's whole protocol line is 4 KiB by default (`max_control_line`).
 _MAX_SUBJECT_BYTES = 4096
-# All that the server takes for white space (`IsValidSubject` in its `sublist.go`).
+# All characters that the server treats as white space (`IsValidSubject` in its `sublist.go`).
 BLANKS = " \t\r\n\f"
 _BLANKS = frozenset(BLANKS)
 _BLANKS_AND_NUL = _BLANKS | {"\0"}
@@ -38,34 +38,34 @@ _NOT_IN_A_NEW_NAME = _NOT_IN_A_NAME | frozenset("/\\\0")
 def _fits(text: str, limit: int) -> bool:
     try:
         return 0 < len(text.encode()) <= limit
-    except UnicodeEncodeError:  # a lone surrogate: nothing that can go over the wire
+    except UnicodeEncodeError:  # a lone surrogate, which cannot be sent
         return False
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` can be the name of a stream or a consumer, and so one token of a subject."""
+    """Return whether `text` can be the name of a stream or a consumer, and so one token of a subject."""
     return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NAME.isdisjoint(text)
 
 
 def is_new_name(text: str) -> bool:
-    """Whether a server would create a stream or consumer of this name, and can keep it on disk."""
+    """Return whether a server would create a stream or consumer of this name, and can store it on disk."""
     return _fits(text, MAX_NAME_BYTES) and _NOT_IN_A_NEW_NAME.isdisjoint(text)
 
 
 def has_blank(text: str) -> bool:
-    """Whether no subject can hold this: white space as the server sees it, or NUL."""
+    """Return whether no subject can contain this: white space as the server sees it, or NUL."""
     return not _BLANKS_AND_NUL.isdisjoint(text)
 
 
 def is_subject(text: str) -> bool:
-    """Whether `text` is a subject that can be published to: no empty token, no wildcard, no white space."""
+    """Return whether `text` is a subject that can be published to: no empty token, no wildcard, no white space."""
     if not _fits(text, _MAX_SUBJECT_BYTES) or not _BLANKS.isdisjoint(text):
         return False
     return not any(token in ("", "*", ">") for token in text.split("."))
 
 
 def check_name(kind: str, text: str) -> str:
-    """`text` itself, if it can name a `kind` ("stream", "consumer", …). UsageError otherwise."""
+    """Return `text` if it can name a `kind` ("stream", "consumer", …). Raises UsageError otherwise."""
     if not is_name(text):
         raise UsageError(
             f"not a {kind} name: {text[:80]!r}",
@@ -75,7 +75,7 @@ def check_name(kind: str, text: str) -> str:
 
 
 def check_subject(kind: str, text: str) -> str:
-    """`text` itself, if it is a literal subject. UsageError otherwise."""
+    """Return `text` if it is a literal subject. Raises UsageError otherwise."""
     if not is_subject(text):
         raise UsageError(f"not a {kind}: {text[:80]!r}", hint="Subjects are tokens joined by dots, without wildcards.")
     return text

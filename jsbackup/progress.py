@@ -1,4 +1,4 @@
-"""What a long operation tells whoever watches it. Drawing it is `cli/output/progress.py`'s business.
+"""Progress of a long operation. `cli/output/progress.py` draws it.
 
 The contract, for both sides: calls come from several threads at once; `name` (a stream, or what is being read) tells
 operations that run side by side apart; `start` for a name that is running means that it begins again from nothing (a
@@ -18,20 +18,20 @@ class Progress(Protocol):
     """Bytes are raw bytes (the canonical encoding of messages), or stored bytes where only objects are read."""
 
     def expect(self, totals: Mapping[str, int]) -> None:
-        """All that is to come, bytes by name, where that is known: called once at most, before the first `start`."""
+        """Announce everything to come, bytes by name, if known: called at most once, before the first `start`."""
 
     def start(self, name: str, total_bytes: int, total_messages: int) -> None:
         """`name` begins, or begins again."""
 
     def advance(self, name: str, byte_count: int, messages: int) -> None:
-        """So much more of `name` is done."""
+        """Report progress of `name`."""
 
     def finish(self, name: str) -> None:
-        """`name` has ended, well or not."""
+        """`name` has ended, successfully or not."""
 
 
 class NullProgress:
-    """Nobody watches."""
+    """A watcher that ignores everything."""
 
     def expect(self, totals: Mapping[str, int]) -> None:
         pass

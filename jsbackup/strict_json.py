@@ -1,11 +1,11 @@
-"""JSON that somebody else wrote, or that a disk may have damaged: one way to read it, and one to write it.
+"""Read and write untrusted or possibly damaged JSON, for all modules.
 
 What RFC 8259 allows is read, in UTF-8, with numbers that can be written again: no `NaN`, no `Infinity`, no `1e999`.
-Size and depth are bounded. Half a surrogate pair is refused: an escape can bring one, and no encoder takes it later on.
+Size and depth are limited. Half a surrogate pair in an escape is refused, because it cannot be encoded again.
 If an object has a name twice, the last value counts, as for Go and so for every server.
 
-Whatever is wrong becomes one error that says where, never a traceback and never a `RecursionError`. The error quotes
-nothing of the text, which may hold passwords, and has no cause, because a `JSONDecodeError` carries the whole text.
+Every problem becomes one error that says where, never a traceback or a `RecursionError`. The error does not quote the
+text, which may contain passwords, and has no cause, because a `JSONDecodeError` contains the whole text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jsbackup.model import JsonObject
 
 __all__ = ["MAX_DEPTH", "MAX_JSON_BYTES", "read_json", "read_object", "write_json"]
 
-# Eight times what a server recommends as its max_payload (8 MiB): room for a stream's details of many deletions.
+# Eight times the recommended max_payload of a server (8 MiB): enough for the details of many deletions.
 MAX_JSON_BYTES = 64 << 20
 # The deepest answer of a server, a list of streams with sources and their transforms, nests eight levels.
 MAX_DEPTH = 32
@@ -51,13 +51,13 @@ def read_json(
     max_depth: int = MAX_DEPTH,
     kind: type[FormatError | UsageError] = FormatError,
 ) -> Any:
-    """The value in `data`. Raises `kind` if there is none; `what` opens its message."""
+    """Return the value in `data`. Raises `kind` if it is not valid; `what` begins its message."""
     if len(data) > max_bytes:
         raise kind(f"{what} has more than {max_bytes} bytes")
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         value = _DECODER.decode(text)
-        if isinstance(data, str) or "\\u" in text:  # nothing else can bring half a surrogate pair
+        if isinstance(data, str) or "\\u" in text:  # only escapes can contain half a surrogate pair
             _encode(value)
         if text.count("{") + text.count("[") <= max_depth or not _is_deeper(value, max_depth):
             return value
@@ -71,7 +71,7 @@ def read_json(
         problem = f"{expected} in line {error.lineno}, column {error.colno}"
     except _NotANumber as error:
         problem = str(error)
-    except ValueError:  # more digits than Python makes a number of
+    except ValueError:  # more digits than Python converts to a number
         problem = "a number has too many digits"
     except RecursionError:
         problem = _too_deep(max_depth)
@@ -86,7 +86,7 @@ def read_object(
     max_depth: int = MAX_DEPTH,
     kind: type[FormatError | UsageError] = FormatError,
 ) -> JsonObject:
-    """As `read_json`, where it has to be an object."""
+    """As `read_json`, for an object."""
     value = read_json(data, what, max_bytes=max_bytes, max_depth=max_depth, kind=kind)
     if not isinstance(value, dict):
         raise kind(f"{what} is not a JSON object")
@@ -102,7 +102,9 @@ def write_json(
     indent: int | None = None,
     ascii_only: bool = False,
 ) -> bytes:
-    """An object in UTF-8, compact unless `indent` is given. `FormatError` if it is no JSON, or too deep."""
+    """Encode an object in UTF-8, compact unless `indent` is given. Raises `FormatError` if that is not possible, or it
+    is too deep.
+    """
     try:
         encoded = _encode(value, sort_keys=sort_keys, indent=indent, ascii_only=ascii_only)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps as a nats-server writes them ⇄ nanoseconds since the Unix epoch, exact to the nanosecond.
+"""Convert RFC 3339 timestamps, as a nats-server writes them, to and from nanoseconds since the Unix epoch, exactly.
 
 Go prints a moment as `2026-11-21T07:41:00.123456789Z`: up to nine digits of fraction, trailing zeros left out, `Z` or
 an offset. Its zero time, `0001-01-01T00:00:00Z`, stands for "no such moment" (the first message of an empty stream) and
@@ -22,13 +22,13 @@ _RFC3339 = re.compile(
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000_000
 _DAY = 86_400
-_NS_LOW, _NS_HIGH = -(1 << 63), (1 << 63) - 1  # what a message batch and Go's UnixNano can hold: years 1677 to 2262
+_NS_LOW, _NS_HIGH = -(1 << 63), (1 << 63) - 1  # the range of a message batch and Go's UnixNano: years 1677 to 2262
 
 
 def parse_time(text: object, what: str = "timestamp") -> int:
-    """The moment in nanoseconds since the epoch; 0 for Go's zero time and for None, which is no time either.
+    """Return nanoseconds since the epoch; 0 for Go's zero time and for None.
 
-    Raises FormatError, opened by `what`, for anything that is no such timestamp.
+    Raises FormatError, which names `what`, for anything that is not such a timestamp.
     """
     if text is None or text == ZERO_TIME:
         return 0
@@ -53,7 +53,9 @@ def parse_time(text: object, what: str = "timestamp") -> int:
 
 
 def format_time(moment_ns: int) -> str:
-    """The timestamp as Go prints it, in UTC. 0 becomes Go's zero time. FormatError outside a signed 64 bit integer."""
+    """Format the timestamp as Go does, in UTC. 0 becomes Go's zero time. Raises FormatError outside a signed 64-bit
+    integer.
+    """
     if moment_ns == 0:
         return ZERO_TIME
     if not _NS_LOW <= moment_ns <= _NS_HIGH:

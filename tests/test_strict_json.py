@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsbackup.config.contexts import read_context
 from jsbackup.errors import FormatError, JsBackupError, UsageError
 from jsbackup.exchange.nats_cli import decode_meta
-from jsbackup.exchange.told_configs import read_told_configs
+from jsbackup.exchange.printed_configs import read_printed_configs
 from jsbackup.planning.configs.overrides import parse_override
 from jsbackup.protocol.responses import decode_response
 from jsbackup.repository.document import decode_document, encode_document
@@ -145,7 +145,7 @@ def _context(folder: Path, data: bytes) -> object:
 def _told(folder: Path, data: bytes) -> object:
     path = folder / "x.json"
     path.write_bytes(data)
-    return read_told_configs(path)
+    return read_printed_configs(path)
 
 
 READERS: dict[str, Callable[[Path, bytes], object]] = {

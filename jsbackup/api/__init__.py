@@ -1,5 +1,5 @@
-"""What programs import: backups to read, and functions that run backups, restores and plans.
+"""The Python API: backups to read, and functions that run backups, restores and plans.
 
-Thin: the work is that of the engine, in the same way as from the command line. Nothing here changes the process: no
-log is set up, no signal handled, and asyncio of the caller is left alone.
+A thin layer over the engine, which works as from the command line. Nothing here changes the process: no logging is set
+up, no signals are handled, and the caller's asyncio is not touched.
 """

@@ -1,4 +1,4 @@
-"""What is given to functions: texts, times, choices, numbers."""
+"""Convert and check arguments of functions: texts, times, choices, numbers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = [
     "to_datetime",
 ]
 
-# As on the command line: it outlasts the lease of a command that was killed.
+# As on the command line: longer than the lease of a killed command.
 LOCK_TIMEOUT_SECONDS = 660.0
 
 Moment: TypeAlias = datetime | str | int
-"""A time with a zone; a text such as `2026-11-21T14:02:00Z`, or `24h`, which is before now; or a sequence."""
+"""A time with a zone; a text such as `2026-11-21T14:02:00Z`, or `24h` (before now); or a sequence."""
 
 E = TypeVar("E", bound=StrEnum)
 
 
 def as_texts(value: str | Sequence[str]) -> tuple[str, ...]:
-    """One text is a list of one."""
+    """Return a list; a single text is a list of one."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def moment_text(name: str, value: Moment | None) -> str | None:
-    """As it is typed on the command line. Raises UsageError for a time without a zone."""
+    """Return the value as typed on the command line. Raises UsageError for a time without a zone."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise UsageError(f"{name}: a time without a zone", hint="Give it one: datetime(…, tzinfo=timezone.utc).")
@@ -45,24 +45,24 @@ def moment_text(name: str, value: Moment | None) -> str | None:
 
 
 def one_of(name: str, kind: type[E], value: str) -> E:
-    """Raises UsageError."""
+    """Return the member with this value. Raises UsageError if there is none."""
     if value not in list(kind):
         raise UsageError(f"{name}: {value!r} is not one of {', '.join(kind)}")
     return kind(value)
 
 
 def checked_jobs(jobs: int) -> int:
-    """Raises UsageError."""
+    """Return `jobs`. Raises UsageError if it is out of range."""
     if not 1 <= jobs <= 64:
         raise UsageError(f"jobs: {jobs} is not in the range 1 to 64")
     return jobs
 
 
 def not_opened(name: str, given: object) -> TypeError:
-    """What to raise where a repository or a backup is asked for, and something else was given."""
+    """Return the error for an argument that is not a repository or a backup."""
     return TypeError(f"{name}: not a {type(given).__name__}, but the result of jsbackup.open")
 
 
 def to_datetime(text: str) -> datetime:
-    """An RFC 3339 time, to the microsecond, in UTC."""
+    """Parse an RFC 3339 time, to the microsecond, in UTC."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_time(text) // 1000)

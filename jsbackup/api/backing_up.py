@@ -1,4 +1,4 @@
-"""Backups, as the command line makes them: two functions, one of which is awaited."""
+"""Backups, as on the command line: two functions, one of them for asyncio."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def _backup(
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     progress: OnProgress | None = None,
 ) -> Work[Backup]:
-    """Back streams up, as `jsbackup backup` does, and return the backup.
+    """Make a backup of streams, as `jsbackup backup` does, and return it.
 
-    `server` is a URL, or the result of `jsbackup.connection`. `streams` and `exclude` are names or patterns; without
-    `streams`, all of the account. `jobs` streams are read at the same time. The other arguments are the options of the
+    `server` is a URL, or the result of `jsbackup.connection`. `streams` and `exclude` are names or patterns; by default
+    all streams of the account. `jobs` streams are read at the same time. The other arguments are the options of the
     command. `progress` is called with a `StreamProgress`, from other threads. Warnings go to the log.
 
-    Interrupted (by Ctrl-C, or by cancelling the task), it leaves no backup (at its very end, a whole one), and raises
-    what interrupted it.
+    If it is interrupted (by Ctrl-C, or by cancelling the task), it leaves no backup (or, at its very end, a whole one),
+    and raises the interruption.
 
     Raises:
         UsageError: an argument is wrong, or no stream has such a name.
         IncompleteError: the backup was made, and is partial; `result` is the backup.
-        NatsError: the server cannot be asked, or all streams failed because of it.
+        NatsError: the server does not answer or with an error, or all streams failed because of it.
         RepositoryLocked: another command, such as a prune, has locked the repository.
         KeyUnavailable: the repository is encrypted or signed, and the writer key was not given.
         StoreError: it cannot be stored.

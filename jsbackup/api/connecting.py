@@ -1,4 +1,4 @@
-"""Which server is meant, and as whom."""
+"""Which server to connect to, and as whom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jsbackup.config import Connection, ConnectionOptions, environment, source_c
 __all__ = ["AnyServer", "File", "connection", "connection_to"]
 
 File: TypeAlias = str | PathLike[str] | bytes
-"""The path of a file, or as bytes what would be in it."""
+"""The path of a file, or its content as bytes."""
 
 
 def connection(
@@ -32,12 +32,12 @@ def connection(
     inbox_prefix: str | None = None,
     timeout_seconds: float | None = None,
 ) -> Connection:
-    """A server, and as whom to connect to it. Nothing is connected yet.
+    """Return a server, and as whom to connect to it. Does not connect yet.
 
     `server` is a URL or several of them with commas, `context` the name of a context of the nats CLI. If one of them is
-    given, what is not said here is not looked for: neither NATS_URL and the like nor a selected context count. If none
-    is, it is the server that the command line finds without options. The other arguments are those of the command line
-    (`jsbackup help connecting`). It prints without secrets.
+    given, NATS_URL and other variables and the selected context are ignored. Otherwise it is the server that the
+    command line uses without options. The other arguments are those of the command line (`jsbackup help connecting`).
+    Its repr has no secrets.
 
     Raises UsageError if the arguments contradict each other, or a file cannot be read.
     """
@@ -67,7 +67,7 @@ AnyServer: TypeAlias = str | Connection
 
 
 def connection_to(server: AnyServer) -> Connection:
-    """Raises UsageError as `connection`."""
+    """Return the connection to a server. Raises UsageError as in `connection`."""
     return server if isinstance(server, Connection) else connection(server)
 
 
@@ -76,7 +76,7 @@ def _path(file: str | PathLike[str] | None) -> str | None:
 
 
 def _reference(file: File | None) -> str | None:
-    """As options have it: a path, or what would be in the file."""
+    """Return the value for options: a path, or the content of a file."""
     if isinstance(file, bytes):
         return f"data:;base64,{base64.b64encode(file).decode()}"
     return _path(file)

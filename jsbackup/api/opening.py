@@ -1,4 +1,4 @@
-"""Which repository is meant, and what opens it."""
+"""Which repository to open, and with which keys."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def open(
     s3_sse_kms_key: str | None = None,
     s3_storage_class: str | None = None,
 ) -> BackupRepository:
-    """The repository at `location`: a folder, or `s3://bucket/prefix`.
+    """Return the repository at `location`: a folder, or `s3://bucket/prefix`.
 
-    With `create` an empty location will do: a backup then makes a repository there, one that is not encrypted (for
-    others there is `jsbackup init`).
+    With `create` the location may be empty: a backup then creates a repository there, which is not encrypted (for
+    others use `jsbackup init`).
 
-    `writer_key` and `identity` are paths of key files, or as bytes what would be in them; `passphrase` is the
-    passphrase itself; `expect_signer` is the public key that has to stand behind all signatures. For what is not given,
-    the variables of the command line count (JSBACKUP_IDENTITY_FILE and the like, AWS_… for S3).
+    `writer_key` and `identity` are paths of key files, or their content as bytes; `passphrase` is the passphrase
+    itself; `expect_signer` is the public key that must have made all signatures. Values not given come from the
+    variables of the command line (such as JSBACKUP_IDENTITY_FILE, AWS_… for S3).
 
     Raises:
         RepositoryNotFound: there is none.
-        KeyUnavailable: a key was given, and does not fit.
-        UsageError: an argument is wrong, or a file does not hold a key.
+        KeyUnavailable: the given key does not fit.
+        UsageError: an argument is wrong, or a file does not contain a key.
         IntegrityError: the repository's descriptor is lost or damaged, or not the one that the keys belong to.
-        UnsupportedError: it takes a newer version.
+        UnsupportedError: it needs a newer version.
         StoreError: the store does not answer.
     """
     given = {
@@ -82,6 +82,6 @@ def open(
 
 
 def _without(variables: Mapping[str, str], names: Mapping[str, bytes]) -> dict[str, str]:
-    """The environment but for what says the same of a key."""
+    """Return the environment without the variables for these keys."""
     said = tuple(f"JSBACKUP_{name.upper()}" for name in names)
     return {name: value for name, value in variables.items() if not name.startswith(said)}

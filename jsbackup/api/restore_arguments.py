@@ -1,4 +1,4 @@
-"""What says which streams to restore, and how."""
+"""Arguments that say which streams to restore, and how."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RestoreArguments", "typed_arguments"]
 
 
 class RestoreArguments(TypedDict, total=False):
-    """What says which streams to restore, and how: the options of `jsbackup restore`, by their names."""
+    """Which streams to restore, and how: the options of `jsbackup restore`, by their names."""
 
     streams: str | Sequence[str]
     exclude: str | Sequence[str]
@@ -77,7 +77,7 @@ _NOTHING_SAID: RestoreArguments = {
 
 
 def typed_arguments(called: str, how: RestoreArguments) -> dict[str, Any]:
-    """As they are typed on the command line. Raises UsageError; TypeError for a name that there is not."""
+    """Return the arguments as typed on the command line. Raises UsageError; TypeError for an unknown name."""
     if unknown := sorted(how.keys() - _NOTHING_SAID.keys()):
         raise TypeError(f"{called}() got an unexpected keyword argument {unknown[0]!r}")
     said: RestoreArguments = {**_NOTHING_SAID, **how}

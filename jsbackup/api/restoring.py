@@ -1,4 +1,4 @@
-"""Restores and plans, as the command line runs them: two functions each, one of which is awaited."""
+"""Restores and plans, as on the command line: two functions each, one of them for asyncio."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamOutcome:
-    """A stream that was restored. `messages` and `bytes` are at the server; `lost_messages` the repository lacked.
+    """A stream that was restored. `messages` and `bytes` are at the server; `lost_messages` were missing in the
+    repository.
 
-    `verified` is False only where no proof was asked for, or none is possible.
+    `verified` is False only if verification was disabled, or is not possible.
     """
 
     name: str
@@ -70,7 +71,7 @@ class StreamOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RestoreOutcome:
-    """What a restore came to. `streams` and `failed` are by their names in the backup.
+    """The result of a restore. `streams` and `failed` are by their names in the backup.
 
     `skipped` and `missing` say which streams were not restored, and why; `warnings` are of the plan, `notes` about the
     choice of the backup.
@@ -87,9 +88,9 @@ class RestoreOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """A stream as it would be restored. `replaces`: a stream of its name is there, and would be removed.
+    """A stream as it would be restored. `replaces`: a stream with its name exists, and would be removed.
 
-    `config` is what it would have. `messages` is a bound where `counted` is False.
+    `config` is its configuration. `messages` is an upper bound if `counted` is False.
     """
 
     name: str
@@ -103,7 +104,7 @@ class PlannedTarget:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRestore:
-    """What a restore would do, and what blocks it. `streams` is by their names in the backup."""
+    """What a restore would do, and what blocks it. `streams` are by their names in the backup."""
 
     backup: Backup
     streams: Mapping[str, PlannedTarget]
@@ -116,11 +117,11 @@ class PlannedRestore:
 
     @property
     def ok(self) -> bool:
-        """Whether a restore could begin, and all that was asked for is in the backup."""
+        """Whether a restore could begin, and everything requested is in the backup."""
         return not self.refusals and not self.missing
 
     def check(self) -> None:
-        """Raise what a restore would raise: PlanRefused or TargetConflict, or IncompleteError for what is missing."""
+        """Raise what a restore would raise: PlanRefused or TargetConflict, or IncompleteError for missing streams."""
         refuse_if_refused(self._plan)
         if self.missing:
             raise IncompleteError("; ".join(f"stream {one.stream} {one.reason}" for one in self.missing), result=self)
@@ -141,8 +142,9 @@ def _restore(
 ) -> Work[RestoreOutcome]:
     """Restore streams of a backup into a server, as `jsbackup restore` does: nothing is changed unless all can be.
 
-    `source` is a backup; or a repository, for the `latest` backup of the source that `server` leads to. `server` is a
-    URL, or the result of `jsbackup.connection`. What is restored is read back and compared, unless `verify` is False.
+    `source` is a backup, or a repository: then it is the `latest` backup of the source that `server` leads to. `server`
+    is a URL, or the result of `jsbackup.connection`. Restored messages are read back and compared, unless `verify` is
+    False.
 
     `how` are the options of the command:
 
@@ -150,20 +152,21 @@ def _restore(
     - `if_exists`: `fail`, `skip` or `replace`; `replace_with_part`
     - `since`, `until`, `subject`: which messages, as in `Stream.messages`
     - `rename` (old to new), `rename_prefix`, `map_subject` (`orders.*=>old.orders.$1`)
-    - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key that hashes are made with
+    - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key for hashes
     - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
       `placement_cluster`, `placement_tags`, `consumers` (`all`, `config`, `none`)
     - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `window_bytes`
 
-    Interrupted (by Ctrl-C, or by cancelling the task), it removes what is half-made, and raises what interrupted it.
+    If it is interrupted (by Ctrl-C, or by cancelling the task), it removes incomplete streams, and raises the
+    interruption.
 
     Raises:
         UsageError: an argument is wrong, or names something that does not exist.
         PlanRefused, TargetConflict: something blocks it; nothing was changed.
         IntegrityError: something that is needed is lost or damaged; nothing was changed.
         KeyUnavailable: messages are encrypted, and no key that reads them was given.
-        IncompleteError: not all that was asked for was restored; `result` is the outcome.
-        NatsError: the server cannot be asked. Any error of its streams, if none was restored.
+        IncompleteError: not everything requested was restored; `result` is the outcome.
+        NatsError: the server does not answer, or with an error. Any error of its streams, if none was restored.
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
@@ -208,12 +211,12 @@ def _plan(
     lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
     **how: Unpack[RestoreArguments],
 ) -> Work[PlannedRestore]:
-    """Say what `restore` would do with the same arguments, and what blocks it. Nothing is changed.
+    """Return what `restore` would do with the same arguments, and what blocks it. Changes nothing.
 
     Raises:
         UsageError: an argument is wrong, or names something that does not exist.
-        NatsError: the server cannot be asked.
-        KeyUnavailable, IntegrityError: messages that it has to look at cannot be read.
+        NatsError: the server does not answer, or with an error.
+        KeyUnavailable, IntegrityError: messages that it has to examine cannot be read.
         StoreError: the repository cannot be read.
     """
     repository = _repository_of(source)
@@ -252,7 +255,7 @@ plan, plan_async = twins(_plan)
 
 
 class _Search:
-    """Finds the backup for the source that is connected to. Called from a thread of the engine."""
+    """Finds the backup for the connected source. Called from a thread of the engine."""
 
     def __init__(self, repository: Repository, source: Backup | BackupRepository, wanted: Wanted) -> None:
         self._repository = repository
@@ -326,7 +329,7 @@ def _warnings(made: RestorePlan) -> tuple[Finding, ...]:
 
 
 def _lacking(report: RestoreReport) -> list[str]:
-    """Why a restore is incomplete, in half sentences."""
+    """Return why a restore is incomplete, in half sentences."""
     found = [f"stream {failure.name}: {failure.error.message}" for failure in report.failures]
     found += [f"stream {one.stream} {one.reason}" for one in (*report.plan.missing, *report.plan.skipped)]
     for stream in report.streams:

@@ -1,4 +1,4 @@
-"""Repositories, and their backups. Nothing here speaks to a server but `latest`."""
+"""Repositories and their backups. Only `latest` may connect to a server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class BackupRepository:
-    """A repository. `jsbackup.open` makes one. May be used from several threads."""
+    """A repository. Created by `jsbackup.open`. May be used from several threads."""
 
     def __init__(self, place: RepositoryRef, keys: GivenKeys, *, create: bool, in_memory: bool) -> None:
         self._place = place
@@ -54,14 +54,14 @@ class BackupRepository:
 
     @property
     def location(self) -> str:
-        """Where it is: an absolute path or a URL."""
+        """The absolute path or URL of the repository."""
         return self._place.location
 
     def backups(self, *, origin: str | None = None, tags: Mapping[str, str] | None = None) -> list[Backup]:
-        """All backups, oldest first; or those of an origin, and with all of these tags.
+        """Return all backups, oldest first; or those of an origin, and with all of these tags.
 
-        `origin` is a cluster, an account or a domain, or a pattern of them. A backup whose manifest cannot be read is
-        among them, whatever was asked for: it raises its error when it is asked for anything but its `id`.
+        `origin` is a cluster, an account or a domain, or a pattern of them. Backups whose manifests cannot be read are
+        always included: anything except their `id` raises the error.
 
         Raises:
             KeyUnavailable: nothing can be read without a key that was not given.
@@ -83,20 +83,20 @@ class BackupRepository:
         tags: Mapping[str, str] | None = None,
         server: AnyServer | None = None,
     ) -> Backup:
-        """The backup that `latest` means on the command line: the newest one that is fit, of one source.
+        """Return the backup that `latest` means on the command line: the newest suitable one of one source.
 
-        `streams` are names or patterns that it has to have. With a `server` it is of the source that is there, if there
-        are backups of that. Why a newer backup is not meant goes to the log, as a warning.
+        `streams` are names or patterns that it must have. With a `server` it is of that source, if there are such
+        backups. Why a newer backup is not suitable is logged as a warning.
 
         Raises:
-            UsageError: there is none, or it might be of one of several sources.
-            NatsError: the server cannot be asked.
+            UsageError: there is none, or there are several sources.
+            NatsError: the server does not answer, or with an error.
             IntegrityError, KeyUnavailable, UnsupportedError: a newer backup cannot be read.
             StoreError: the store does not answer.
         """
         source = None
         if server is not None:
-            from jsbackup.engine.link.source import read_source  # nothing else here needs a server
+            from jsbackup.engine.link.source import read_source  # the rest of this module needs no server
 
             connection = connection_to(server)
             source = blocking(lambda worker: worker.complete(read_source(connection)))
@@ -112,10 +112,10 @@ class BackupRepository:
         return Backup(self, choice.manifest.id, manifest=choice.manifest)
 
     def __getitem__(self, backup: str) -> Backup:
-        """The backup of that id, or whose id begins so.
+        """Return the backup with that id, or whose id begins with it.
 
         Raises:
-            UsageError: that is not one backup.
+            UsageError: there is no such backup, or several.
             IntegrityError, UnsupportedError, KeyUnavailable: its manifest cannot be read.
             StoreError: the store does not answer.
         """
@@ -134,7 +134,7 @@ class BackupRepository:
             return Repository.open(self._store, self._keys)
 
     def _opened(self) -> Repository:
-        """The repository; where it is not made yet, one that is made when something is stored in it."""
+        """Return the repository; if it does not exist yet, one that is created when something is stored in it."""
         if self._found is None:
             self._found = self._look()
         return self._found or open_or_make(
@@ -184,41 +184,41 @@ class Backup:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing. If something is, `skipped` and the `warnings` of streams say what."""
+        """Whether nothing is missing. Otherwise `skipped` and the `warnings` of streams say what."""
         return self._summary.result is Result.COMPLETE
 
     @property
     def tags(self) -> dict[str, str]:
-        """What it was tagged with."""
+        """Its tags."""
         return dict(self._summary.tags)
 
     @property
     def message_count(self) -> int:
-        """Messages in all of its streams."""
+        """Number of messages in all of its streams."""
         return self._summary.messages
 
     @property
     def byte_count(self) -> int:
-        """Bytes of these messages, not compressed."""
+        """Bytes of these messages, uncompressed."""
         return self._summary.bytes
 
     @property
     def cluster(self) -> str:
-        """The cluster that it was made of, or the server if that is alone; "" where that is not known."""
+        """The cluster that was backed up, or the server if it is single; "" if unknown."""
         return self._summary.cluster
 
     @property
     def account(self) -> str:
-        """The account that it was made of; "" where that is not known."""
+        """The account that was backed up; "" if unknown."""
         return self._summary.account
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Streams that should be in it and are not, with the reason of each."""
+        """Streams that should be in it and are not, with the reasons."""
         return {one.name: one.reason for one in self._manifest.skipped}
 
     def __getitem__(self, stream: str) -> Stream:
-        """Raises UsageError if it does not have that stream."""
+        """Return the stream with this name. Raises UsageError if there is none."""
         found = self._streams.get(stream)
         if found is None:
             reason = self.skipped.get(stream)
@@ -238,7 +238,8 @@ class Backup:
         return len(self._streams)
 
     def spark(self, session: SparkSession) -> BackupFrames:
-        """What reads it with Spark: `.messages(["ORDERS"])` is a DataFrame. See `jsbackup help spark` for its columns.
+        """Return an object that reads it with Spark: `.messages(["ORDERS"])` is a DataFrame. For its columns see
+        `jsbackup help spark`.
 
         Raises:
             UsageError: keys were given as bytes or as a passphrase, which executors do not have.

@@ -40,32 +40,32 @@ class Stream:
 
     @property
     def config(self) -> JsonObject:
-        """Its configuration, as the JetStream API has it; a copy."""
+        """Its configuration in the form of the JetStream API; a copy."""
         return copy.deepcopy(self._entry.config)
 
     @property
     def created(self) -> datetime:
-        """When the server made it, in UTC, to the microsecond."""
+        """When the server created it, in UTC, to the microsecond."""
         return to_datetime(self._entry.created)
 
     @property
     def first_seq(self) -> int:
-        """Sequence of the first message that is stored, 0 without messages."""
+        """Sequence of the first stored message, 0 without messages."""
         return self._entry.captured.first_seq
 
     @property
     def last_seq(self) -> int:
-        """Sequence of the last message that is stored, 0 without messages."""
+        """Sequence of the last stored message, 0 without messages."""
         return self._entry.captured.last_seq
 
     @property
     def message_count(self) -> int:
-        """Messages that are stored."""
+        """Number of stored messages."""
         return self._entry.captured.messages
 
     @property
     def byte_count(self) -> int:
-        """Bytes of these messages, not compressed."""
+        """Bytes of these messages, uncompressed."""
         return self._entry.captured.bytes
 
     @property
@@ -80,7 +80,7 @@ class Stream:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is missing or not certain, in sentences."""
+        """What is missing or uncertain, in sentences."""
         return self._entry.warnings
 
     def messages(
@@ -90,16 +90,16 @@ class Stream:
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> Iterator[MessageBatch]:
-        """Its messages in rising sequence, as Arrow record batches of some MiB.
+        """Yield its messages in rising sequence, as Arrow record batches of some MiB.
 
         The columns are `sequence` (int64), `timestamp_ns` (int64, nanoseconds since 1970 in UTC), `subject` (string; in
         a batch with a subject that is not UTF-8, binary), `headers` (the header block as bytes, null without one) and
         `data` (bytes).
 
-        `subject` is a subject with wildcards, or several of them, of which one has to match; `since` and `until` keep
-        messages from there and up to there, both included. Only stored objects that may hold such messages are read,
-        one after the other: one of them is in memory, 32 MiB of messages at most (more only for a message that is
-        larger). Each is checked against its SHA-256 before it is read.
+        `subject` is a subject with wildcards, or several of them, of which one must match; messages are from `since` to
+        `until`, both included. Only stored objects that may have such messages are read, one after the other: one is in
+        memory at a time, with at most 32 MiB of messages (or a single larger one). Each is checked against its SHA-256
+        first.
 
         Raises, with the first batch or a later one:
             IntegrityError: messages are missing or damaged; also if the backup was forgotten meanwhile.
@@ -121,7 +121,7 @@ class Stream:
         return reshape.apply(batches, stream=self.name) if reshape else batches
 
     def _read(self, segments: Sequence[SegmentRef]) -> Iterator[MessageBatch]:
-        # Not within the memory budget of a run: a thread that reads two streams side by side would wait for itself.
+        # Without the memory budget of a run: a thread that reads two streams side by side would wait for itself.
         reader = SegmentReader(self.backup.repository._opened().objects)
         for ref in segments:
             yield from reader.read(ref)
@@ -133,7 +133,9 @@ class Stream:
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> Any:
-        """The same messages as one Arrow table (`pyarrow.Table`), all in memory. Raises as `messages`."""
+        """Return the same messages as one Arrow table (`pyarrow.Table`), all in memory. Raises the same errors as
+        `messages`.
+        """
         import pyarrow as pa
 
         batches = list(self.messages(subject, since=since, until=until))
@@ -147,7 +149,7 @@ class Stream:
 class Consumer:
     """A consumer in a backup. Sequences are those of the stream.
 
-    `delivered_seq` is the last one delivered, `ack_floor_seq` the one up to which all are acknowledged; None where only
+    `delivered_seq` is the last one delivered, `ack_floor_seq` the one up to which all are acknowledged; None if only
     the configuration is known. `exact`: its state is known to the last message; if not, `reason` says why.
     """
 

@@ -1,4 +1,4 @@
-"""What a caller is told meanwhile: progress by a callback, and that a lock is waited for in the log."""
+"""Report to a caller: progress by a callback, and waiting for a lock in the log."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a stream is; in a restore it has its name at the server.
+    """The progress of a stream; in a restore it has its name at the server.
 
-    Bytes are those of messages, not compressed. Totals are announced before, and may be missed by some percent. A
-    stream that is begun again, after a failure, is back at 0.
+    Bytes are of messages, uncompressed. Totals are estimates, which may be off by some percent. A stream that is
+    restarted after a failure is back at 0.
     """
 
     stream: str
@@ -33,8 +33,9 @@ class StreamProgress:
 
 
 OnProgress: TypeAlias = Callable[[StreamProgress], object]
-"""Called from other threads, never by two at once. It should be quick: the work waits for it. If it raises, that is
-logged, and it is called no more."""
+"""Called from other threads, but never concurrently. It should be quick, because the work waits for it. If it raises an
+error, that is logged, and it is not called again.
+"""
 
 
 def note_waiting(error: RepositoryLocked) -> None:
@@ -46,7 +47,7 @@ def progress_to(callback: OnProgress | None) -> Progress:
 
 
 class _Telling:
-    """A watcher that calls a callback."""
+    """A progress watcher that calls a callback."""
 
     def __init__(self, callback: OnProgress) -> None:
         self._callback: OnProgress | None = callback

@@ -1,7 +1,8 @@
-"""Work in a thread and an event loop of its own, which a caller waits for: in a notebook a loop runs in his thread.
+"""Run work in a separate thread with its own event loop, while the caller waits: in a notebook the caller's thread has
+a running loop.
 
-A caller who is interrupted (Ctrl-C, a cancelled task, an exception of a signal handler) stops the work, and waits until
-it has cleaned up. A second interruption ends that wait.
+If the caller is interrupted (Ctrl-C, a cancelled task, an exception of a signal handler), the work is stopped, and the
+caller waits until it has cleaned up. A second interruption ends that wait.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _STOPPED = "interrupted; what was committed before is untouched"
 
 
 class Worker:
-    """What a piece of work has at hand in its thread."""
+    """The interface of a piece of work to its thread."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -49,7 +50,7 @@ class Worker:
                     self._cancel = None
 
         try:
-            # Not `asyncio.run`, nor the loop of a policy: notebooks exchange these.
+            # Not `asyncio.run`, nor the loop of a policy: notebooks replace these.
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 return runner.run(watched())
         except asyncio.CancelledError:
@@ -63,7 +64,7 @@ class Worker:
             raise Interrupted(_STOPPED)
 
     def stop(self) -> None:
-        """Called from another thread."""
+        """Stop the work. Called from another thread."""
         with self._lock:
             self._stopped.set()
             if self._cancel is not None:
@@ -74,7 +75,7 @@ Work: TypeAlias = Callable[[Worker], T]
 
 
 def blocking(work: Work[T]) -> T:
-    """Do it, and wait for it."""
+    """Run the work, and wait for its result."""
     worker, done = Worker(), Future[T]()
     try:
         _start(worker, work, done)
@@ -88,7 +89,7 @@ def blocking(work: Work[T]) -> T:
 
 
 def _wait(done: Future[T]) -> None:
-    """Wait, and look at signals now and then: one that another thread has received does not wake this one."""
+    """Wait, waking up regularly to handle signals: one received by another thread does not wake this one."""
     while not done.done():
         wait([done], timeout=_LOOK_SECONDS)
 
@@ -103,7 +104,7 @@ async def _awaited(work: Work[T]) -> T:
         if not done.cancel():
             worker.stop()
             await asyncio.wait([finished])
-            finished.exception()  # which nobody else asks for
+            finished.exception()  # marked as retrieved
         raise
 
 
@@ -120,7 +121,9 @@ def _start(worker: Worker, work: Work[T], done: Future[T]) -> None:
 
 
 def twins(prepare: Callable[P, Work[T]]) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
-    """Two functions with the arguments and the text of `prepare`: one waits for its work, the other is awaited."""
+    """Return two functions with the arguments and the docstring of `prepare`: one waits for its work, the other is
+    awaited.
+    """
 
     @wraps(prepare)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -136,7 +139,7 @@ def twins(prepare: Callable[P, Work[T]]) -> tuple[Callable[P, T], Callable[P, Co
 
 
 def _name(function: Callable[..., Any], prepare: Callable[..., Any], suffix: str) -> None:
-    """As `help` shows it: with the name of `prepare` in public, and with what the work returns."""
+    """Set name and signature for `help`: the public name, and the result of the work."""
     signature = inspect.signature(prepare)
     given = str(signature.return_annotation).removeprefix("Work[").removesuffix("]")
     function.__name__ = function.__qualname__ = prepare.__name__.removeprefix("_") + suffix
@@ -145,7 +148,9 @@ def _name(function: Callable[..., Any], prepare: Callable[..., Any], suffix: str
 
 
 def raise_first(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """The first error of tasks that failed together, if all of them are ours; else the group, which is a bug."""
+    """Raise the first error of tasks that failed together, if all of them are ours; otherwise the group, which is a
+    bug.
+    """
     known, bugs = group.split(JsBackupError)
     if known is None or bugs is not None:
         raise group

@@ -1,5 +1,5 @@
-"""The command line: options are parsed, one call does the work, one output tells what came of it.
+"""The command line: parse options, make one call that does the work, and print the result.
 
-`commands/` has a module for each command; `options/` what they share; `output/` text, JSON, pages and bars;
-`profiles/` options from a file; `notify/` who is told; `schedules/` files for cron, systemd and Kubernetes.
+`commands/` has a module for each command; `options/` shared options; `output/` text, JSON, pages and bars; `profiles/`
+options from a file; `notify/` notifications about runs; `schedules/` files for cron, systemd and Kubernetes.
 """

@@ -1,8 +1,8 @@
 """The event loop of a command, and how Ctrl-C and SIGTERM end it: cleanly, but not for long.
 
-An interrupted command cleans up, which takes a moment where store and server answer. Where they do not, it is pressed
-to leave after some seconds, and threads that wait for a store are left to their own: what it leaves behind then is what
-a kill would leave, and everything is made for that.
+An interrupted command cleans up, which takes a moment if store and server answer. If they do not, it is forced to end
+after some seconds, and threads that wait for a store are abandoned: that leaves the same as a kill, which everything is
+designed for.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["run"]
 T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_THRESHOLD = 700  # Python's own, which `main` had raised: garbage may hold buffers from here on
+_THRESHOLD = 700  # Python's own threshold, which `main` had raised: from now on garbage may hold buffers
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
 
 
 class _Threads(ThreadPoolExecutor):
-    """The loop's threads, in which it looks names up; nobody waits for those that were left to their own."""
+    """The loop's threads for looking up names; abandoned ones are not waited for."""
 
     left = False
 
@@ -41,7 +41,7 @@ class _Threads(ThreadPoolExecutor):
 def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> T:
     """Run a command's work. Raises Interrupted after Ctrl-C or SIGTERM; the process should then end with `os._exit`.
 
-    Work that ends when it is asked to is asked first, by `ask`: only the second signal interrupts it.
+    With `ask` the first signal calls it, for work that can end by itself, and only the second one interrupts.
     """
     asking = [ask] if ask is not None else []
     early: list[int] = []
@@ -82,7 +82,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                 raise Interrupted(INTERRUPTED) from None
             raise
         except (JsBackupError, BaseExceptionGroup) as error:
-            if threads.left:  # it failed while it cleaned up
+            if threads.left:  # it failed during its clean-up
                 raise Interrupted(INTERRUPTED) from error
             if isinstance(error, BaseExceptionGroup):
                 raise_first(error)
@@ -92,10 +92,10 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                 loop.remove_signal_handler(number)
                 signal.signal(number, note)
 
-    # What was imported stays, and is not looked at again and again.
+    # Imported objects stay, and are excluded from collection.
     gc.freeze()
     gc.set_threshold(_THRESHOLD)
-    # A loop that an exception meets while it is made or closed is torn.
+    # An exception while a loop is created or closed would break it.
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         return asyncio.run(guarded())

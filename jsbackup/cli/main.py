@@ -1,6 +1,6 @@
-"""The entry point: finds the command, runs it, and turns every error into one sentence and its exit code.
+"""The entry point: find the command, run it, and convert every error to one sentence and its exit code.
 
-Commands are loaded when they are called, because `jsbackup --version` and `--help` should not pay for Arrow.
+Commands are imported when they are called, because `jsbackup --version` and `--help` should not import Arrow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from jsbackup.memory import keep_one_heap
 
 __all__ = ["cli", "main"]
 
-# heading of --help -> command -> (module, what --help says of it)
+# heading of --help -> command -> (module, text in --help)
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Back up": {
         "backup": ("jsbackup.cli.commands.backup", "Back up streams: all of the account, or those named."),
@@ -109,7 +109,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
-# What is looked for in the worst hour.
+# What is needed in an emergency.
 _AT_ONCE = {
     "jsbackup list -r ./repo": "which backups there are",
     "jsbackup plan latest ORDERS -s nats://127.0.0.1:4222 -r ./repo": "what a restore would do; changes nothing",
@@ -117,11 +117,10 @@ _AT_ONCE = {
 }
 
 
-_WIDTH = max(map(len, COMMANDS))  # so that all groups stand in the same columns
+_WIDTH = max(map(len, COMMANDS))  # so that all groups have the same columns
 
-# Imports make some hundred thousand objects, none of them garbage: to look for it takes 0.1 s (measured).
-# `loop.run` takes it back.
-# A clean-up ends sooner, or waits for something.
+# Imports create some hundred thousand objects, none of them garbage: a collection takes 0.1 s (measured). `loop.run`
+# resets it. A clean-up ends sooner, or waits for something.
 _CALM_SECONDS = 1.0
 _START_THRESHOLD = 100_000
 
@@ -147,7 +146,7 @@ class LazyGroup(HelpGroup):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # The help texts stand in this module: no command needs to be imported to offer their names.
+        # The help texts are in this module, so that no command is imported to complete their names.
         names = [CompletionItem(n, help=text) for n, (_, text) in COMMANDS.items() if n.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -177,14 +176,14 @@ class LazyGroup(HelpGroup):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        # Found, not imported: it needs Arrow, and `formats/kernels.py` takes it where it is there.
+        # Found without importing it: it needs Arrow, and `formats/kernels.py` uses it if it exists.
         kernel = "compiled" if find_spec("jsbackup.formats._kernels") else "python"
         click.echo(f"jsbackup {__version__} ({kernel} kernel)")
         ctx.exit()
 
 
 def _complete(ctx: click.Context, _param: click.Parameter, instruction: str | None) -> None:
-    """Answer a shell; the scripts of `jsbackup completion` ask by a variable of the environment."""
+    """Answer a shell; the scripts of `jsbackup completion` ask by an environment variable."""
     if instruction and not ctx.resilient_parsing:
         from jsbackup.cli.options.completion import answer_shell
 
@@ -223,7 +222,7 @@ def cli(ctx: click.Context, /, **_values: Any) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit code and prints errors. Never raises but for bugs."""
+    """Run a command line; return the exit code and print errors. Only raises for bugs."""
     last = LastOutput(_output_for_errors(arguments))
     try:
         code = _run(arguments, last)
@@ -236,10 +235,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail(last.output, Interrupted(INTERRUPTED))
     except BrokenPipeError:
-        # The reader of a help text has gone (`| head`): nothing more can be said, and nothing is wrong.
+        # The reader of a help text has closed the pipe (`| head`): not an error.
         silence(sys.stdout)
         return 0
-    except Exception as error:  # the last door: a bug becomes one sentence, not a traceback
+    except Exception as error:  # the last resort: a bug becomes one sentence, not a traceback
         if "JSBACKUP_TRACEBACK" in environment():
             raise
         hint = "This is a bug in jsbackup; run again with JSBACKUP_TRACEBACK=1 and report it."
@@ -247,7 +246,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _bug(error: Exception) -> str:
-    """What is known of it but for its text, which may quote anything, secrets too."""
+    """Return what is known about an error without its text, which may contain secrets."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -257,7 +256,7 @@ def _bug(error: Exception) -> str:
 
 
 def _run(arguments: Sequence[str], last: LastOutput) -> int:
-    # Not `cli.main`, which has its own way with Ctrl-C and broken pipes.
+    # Not `cli.main`, which handles Ctrl-C and broken pipes differently.
     try:
         with cli.make_context("jsbackup", list(arguments), obj=last) as ctx:
             code = cli.invoke(ctx)
@@ -267,7 +266,9 @@ def _run(arguments: Sequence[str], last: LastOutput) -> int:
 
 
 def _output_for_errors(arguments: Sequence[str]) -> Output:
-    """Errors of parsing come before the options are known, so those that say how to print are looked for by hand."""
+    """Return the output for parsing errors, which occur before the options are known: find the relevant ones by
+    hand.
+    """
     options = list(takewhile(lambda argument: argument != "--", arguments))
     log_json = "--log-format=json" in options or ("--log-format", "json") in pairwise(options)
     return Output(as_json="--json" in options, log_json=log_json)
@@ -276,26 +277,26 @@ def _output_for_errors(arguments: Sequence[str]) -> Output:
 def _fail(output: Output, error: JsBackupError) -> int:
     try:
         output.error(error)
-    except JsBackupError:  # there is no place to print it
+    except JsBackupError:  # it cannot be printed
         return error.exit_code
     return error.exit_code
 
 
 def _prepare_streams() -> None:
-    """Names are Unicode, terminals and pipes may be not: what they cannot show is escaped, and never an error."""
+    """Escape characters that the terminal or pipe cannot show, instead of raising an error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
+        if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
         elif isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class _Stop:
-    """What Ctrl-C and SIGTERM do: KeyboardInterrupt, but not into the clean-up after the one before.
+    """The handler of Ctrl-C and SIGTERM: raises KeyboardInterrupt, but not during the clean-up after a previous one.
 
-    A second one is heeded again after a while: the clean-up may wait for a store, and Python drops what is raised while
-    it destroys an object.
+    A second signal is handled again after a while: the clean-up may wait for a store, and Python drops exceptions that
+    are raised while it destroys an object.
     """
 
     def __init__(self) -> None:
@@ -314,18 +315,18 @@ def main() -> None:
     gc.set_threshold(_START_THRESHOLD)
     keep_one_heap()
     stop = _Stop()
-    signal.signal(signal.SIGTERM, stop)  # ends a command as cleanly as Ctrl-C does
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored in the background of a script
+    signal.signal(signal.SIGTERM, stop)  # ends a command as cleanly as Ctrl-C
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored if a script runs it in the background
         signal.signal(signal.SIGINT, stop)
     code = 1
-    # Registered before all others, so run after them. Python would take modules and objects apart: a tenth of a second.
+    # Registered before all others, so run after them. Destroying modules and objects would take a tenth of a second.
     atexit.register(lambda: _leave(code))
     try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # again, while it was said
+    except KeyboardInterrupt:  # again, during the message
         code = Interrupted.exit_code
     if code == Interrupted.exit_code or COMPLETE_VARIABLE in environment():
-        # Python would wait for threads that wait for a store. Nothing they do is needed any more.
+        # Python would wait for threads that wait for a store. Their results are not needed any more.
         _leave(code)
     sys.exit(code)
 

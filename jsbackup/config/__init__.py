@@ -1,7 +1,7 @@
-"""Configuration: text → values, and everything that says where and as whom to connect.
+"""Configuration: values from text, and where and as whom to connect.
 
-Only `environment` reads the process environment, only `environment_with` changes it; all else takes it as an argument,
-so that a result depends on its arguments and on the files they name.
+Only `environment` reads the process environment, only `environment_with` changes it; everything else takes it as an
+argument, so that results depend only on arguments and on the files they name.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ __all__ = [
 
 
 def environment() -> Mapping[str, str]:
-    """A copy of the process environment, taken now."""
+    """Return a copy of the present process environment."""
     return dict(os.environ)
 
 
 @contextmanager
 def environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """For libraries that are told things in no other way: these variables are set inside, and as before afterwards."""
+    """Set these variables inside, and restore them afterwards: for libraries that cannot be configured otherwise."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

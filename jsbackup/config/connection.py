@@ -1,15 +1,15 @@
-"""Layers of options into one connection: what wins, what contradicts what, and what has to be there.
+"""Combine layers of options to a connection: precedence, contradictions, and required options.
 
     command line  >  environment (NATS_*)  >  context: --context, else NATS_CONTEXT, else the selected one
 
-As in the nats CLI each field is decided by itself, so `--server` or `NATS_URL` beside a context replaces its URL and
+As in the nats CLI each field is decided separately, so `--server` or `NATS_URL` beside a context replaces its URL and
 keeps its credentials. Of several ways to log in, the one from the highest layer counts; within a layer the order is
-login in the URL, user and password, creds, nkey, JWT and seed (the CLI uses that order alone, and so lets a user name
-in a context win over `--creds`; here the option wins). A token is sent besides whichever it is. A user without a
-password, outside a context, is a token. Two ways to log in on one command line are refused.
+login in the URL, user and password, creds, nkey, JWT and seed (the CLI only uses that order, so that a user name in a
+context wins over `--creds`; here the option wins). A token is sent in addition. A user without a password, outside a
+context, is a token. Two ways to log in on one command line are refused.
 
-For the second server of a command (`--to-…`) neither the environment nor the selected context counts: a target is
-only ever what was named.
+For the second server of a command (`--to-…`) the environment and the selected context are ignored: a target must be
+named.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ Login = UserPassword | Nkey | UserJwt
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One address. A login or token in its URL belongs to it alone and replaces the connection's. `str` has neither."""
+    """One address. A login or token in its URL is only for it and replaces the connection's. `str` has neither."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -103,7 +103,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """`required`: never speak without TLS, even if the server would. `first`: handshake before its greeting."""
+    """`required`: never connect without TLS, even if the server would. `first`: handshake before its greeting."""
 
     required: bool = False
     first: bool = False
@@ -114,7 +114,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Everything needed to connect, checked. Prints without secrets."""
+    """Everything needed to connect, checked. Its repr has no secrets."""
 
     servers: tuple[Server, ...]
     login: Login | None = None
@@ -128,26 +128,26 @@ class Connection:
 
     @property
     def url(self) -> str:
-        """The servers as a comma list, without credentials: for people and manifests."""
+        """The servers as a comma list, without credentials: for messages and manifests."""
         return ",".join(map(str, self.servers))
 
     @property
     def api_prefix(self) -> str:
-        """What subjects of the JetStream API start with: `$JS.API`, `$JS.<domain>.API`, or as configured."""
+        """The prefix of subjects of the JetStream API: `$JS.API`, `$JS.<domain>.API`, or as configured."""
         if self.js_api_prefix is not None:
             return self.js_api_prefix
         return f"$JS.{self.js_domain}.API" if self.js_domain is not None else "$JS.API"
 
 
 def source_connection(options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
-    """The connection of a command: its options over the environment over a context. Raises UsageError."""
+    """Return the connection of a command: its options over the environment over a context. Raises UsageError."""
     variables = environment_options(environ)
     name = options.context or variables.context or selected_context(environ)
     return layered_connection(options, variables, name, environ)
 
 
 def target_connection(options: ConnectionOptions, environ: Mapping[str, str]) -> Connection:
-    """The second connection of a command, from its own options only; `environ` serves paths and `env://`."""
+    """Return the second connection of a command, only from its own options; `environ` is for paths and `env://`."""
     if not (options.server or options.context):
         raise UsageError("the target server is not named", hint="Give --to-server or --to-context.")
     return layered_connection(options, ConnectionOptions(), options.context or None, environ)
@@ -156,7 +156,7 @@ def target_connection(options: ConnectionOptions, environ: Mapping[str, str]) ->
 def layered_connection(
     options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
 ) -> Connection:
-    """The connection of options over variables over the context `name`; `environ` serves paths and `env://`."""
+    """Return the connection of options over variables over the context `name`; `environ` is for paths and `env://`."""
     _refuse_two_logins(options)
     context = read_context(name, environ) if name else ConnectionOptions()
     layers = (options, variables, context)
@@ -182,12 +182,12 @@ def layered_connection(
 
 
 def _first(layers: Sequence[ConnectionOptions], field: str) -> str | None:
-    """The field's text in the highest layer that has it."""
+    """Return the field's text in the highest layer that has it."""
     return next((value for layer in layers if (value := getattr(layer, field))), None)
 
 
 def _rank(layers: Sequence[ConnectionOptions], *names: str) -> int | None:
-    """The index of the highest layer with one of the fields."""
+    """Return the index of the highest layer with one of the fields."""
     return next((index for index, layer in enumerate(layers) if any(getattr(layer, name) for name in names)), None)
 
 
@@ -195,7 +195,7 @@ def _rank(layers: Sequence[ConnectionOptions], *names: str) -> int | None:
 
 
 def has_login(server: str) -> bool:
-    """Whether one of these URLs has a login or a token in it. Raises UsageError."""
+    """Return whether one of these URLs has a login or a token in it. Raises UsageError."""
     return any(one.login or one.token for one in _servers(server))
 
 
@@ -216,13 +216,13 @@ def _server(text: str) -> Server:
     if parts.scheme in ("ws", "wss"):
         raise UsageError("WebSocket URLs are not supported", hint=hint)
     if parts.scheme not in ("nats", "tls"):
-        # Another one is not quoted: without a scheme a user or a password may stand in its place.
+        # Other schemes are not quoted: in a URL without a scheme it may be a user or a password.
         named = f" {parts.scheme!r}" if parts.scheme in ("http", "https") else ""
         raise UsageError(f"a server URL has an unknown scheme{named}", hint=hint)
     if not host or any(character.isspace() or not character.isprintable() for character in host):
         raise UsageError("a server URL has no host", hint=hint)
     if parts.path.strip("/") or parts.query or parts.fragment:
-        # Not quoted: with an unencoded / ? or # in a password, the rest of it stands where the host should.
+        # Not quoted: with an unencoded / ? or # in a password, the rest of it is in the place of the host.
         raise UsageError("a server URL has more than a host and a port", hint=hint)
     login, token = None, None
     if parts.username is not None:
@@ -250,7 +250,7 @@ def _refuse_two_logins(options: ConnectionOptions) -> None:
 
 
 def _way_to_log_in(layers: Sequence[ConnectionOptions]) -> tuple[str | None, bool]:
-    """The field that names the login, and whether it counts for servers with a login in their URL as well."""
+    """Return the field that names the login, and whether it is also used for servers with a login in their URL."""
     ranks = {
         "user": _rank(layers, "user", "password") if _user_with_password(layers) else None,
         "creds": _rank(layers, "creds"),
@@ -294,7 +294,7 @@ def _reference(layers: Sequence[ConnectionOptions], field: str, what: str, envir
 
 
 def _user_with_password(layers: Sequence[ConnectionOptions]) -> bool:
-    """Whether there is a user that is not a token: it has a password, or stands in a context (where "" may be one)."""
+    """Return whether there is a user that is not a token: it has a password, or is in a context (which may have "")."""
     rank = _rank(layers, "user")
     return rank is not None and (rank == len(layers) - 1 or _first(layers[:-1], "password") is not None)
 
@@ -337,7 +337,9 @@ def _tls_file(layers: Sequence[ConnectionOptions], field: str, what: str, enviro
 
 
 def _domain_or_prefix(layers: Sequence[ConnectionOptions]) -> tuple[str | None, str | None]:
-    """Domain and prefix say the same thing twice: the highest layer with either decides, and must not have both."""
+    """Return domain and prefix, which are alternatives: the highest layer with either decides, and must not
+    have both.
+    """
     for layer in layers:
         if layer.js_domain and layer.js_api_prefix:
             raise UsageError(

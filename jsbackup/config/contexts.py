@@ -1,10 +1,10 @@
-"""The nats CLI's contexts, as read from disk: one layer of connection options under a name.
+"""Read contexts of the nats CLI: named layers of connection options.
 
 A context is `context/<name>.json` below `$XDG_CONFIG_HOME/nats` (or `~/.config/nats`); `context.txt` beside that folder
 holds the name of the selected one. A name that ends in `.json` and is an existing file is that file, as in the CLI.
-Unknown keys are ignored: the CLI adds some with each release. The keys that change *where* one connects, and that
-jsbackup cannot honour (SOCKS proxy, `nsc`, Windows certificate store), are refused instead: to connect without them
-would be to connect to something else.
+Unknown keys are ignored: the CLI adds some with each release. Keys that change *where* to connect and that jsbackup
+does not support (SOCKS proxy, `nsc`, Windows certificate store) are refused: without them it would connect to something
+else.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ _UNSUPPORTED_KEYS: Final = {
 
 
 def context_names(environ: Mapping[str, str]) -> list[str]:
-    """The names of all contexts there are. Raises UsageError if there is no home to look in."""
+    """Return the names of all contexts. Raises UsageError if there is no home directory."""
     return sorted(found.stem for found in (_folder(environ) / "context").glob("*.json"))
 
 
 def selected_context(environ: Mapping[str, str]) -> str | None:
-    """The name in `context.txt`, or None if no context is selected. Raises UsageError if the file cannot be read."""
+    """Return the name in `context.txt`, or None if no context is selected. Raises UsageError if the file cannot be
+    read.
+    """
     text = read_file_if_there(_folder(environ) / "context.txt", "file of the selected context")
     return (text or "").strip() or None
 
 
 def read_context(name: str, environ: Mapping[str, str]) -> ConnectionOptions:
-    """Reads one context. Raises UsageError if it is missing, is not JSON, or asks for what is not supported."""
+    """Read a context. Raises UsageError if it is missing, is not JSON, or needs something unsupported."""
     path = context_path(name, environ)
     text = read_file_if_there(path, "nats context")
     if text is None:
@@ -82,7 +84,7 @@ def _folder(environ: Mapping[str, str]) -> Path:
 
 
 def context_path(name: str, environ: Mapping[str, str]) -> Path:
-    """The file of a context. Raises UsageError if that is no name of one."""
+    """Return the file of a context. Raises UsageError if the name is not valid."""
     if name.endswith(".json") and (path := Path(name)).is_file():
         return path
     if not name or ".." in name or any(character in "/\\\0" for character in name):

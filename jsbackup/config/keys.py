@@ -1,9 +1,9 @@
-"""Where keys come from, of a repository and for masks: a file, a command, the environment; never the command line.
+"""Keys of a repository and for masks, from a file, a command or the environment; never from the command line.
 
 Each secret has an option for a file and one for a command, and three variables: the secret itself, a file, a command
-(`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; of two options, or of two variables,
-neither does. Commands are split as a shell would do it, run without one, and may ask their questions on the terminal;
-what they print is the secret. No message repeats a secret.
+(`JSBACKUP_WRITER_KEY`, `…_FILE`, `…_COMMAND`). An option wins over all variables; two options, or two variables, are an
+error. Commands are split as by a shell, run without one, and may ask questions on the terminal; their output is the
+secret. Messages never contain a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KeySecrets:
-    """What was given, as bytes of a file; None is nothing. `expect_signer` is a public key, 64 hex digits."""
+    """The given secrets, as bytes of a file; None if not given. `expect_signer` is a public key, 64 hex digits."""
 
     writer_key: bytes | None = None
     identity: bytes | None = None
@@ -35,7 +35,7 @@ class KeySecrets:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How one secret is given: parameters of its options, and the first part of its variables."""
+    """How one secret is given: parameters of its options, and the start of its variables."""
 
     what: str
     file: str
@@ -50,9 +50,9 @@ _PASSPHRASE: Final = _Way("passphrase", "passphrase_file", "passphrase_command",
 
 
 def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeySecrets:
-    """Secrets from the options that were `given`, by parameter name (`writer_key` …), and the environment.
+    """Return the secrets from the options that were `given`, by parameter name (`writer_key` …), and the environment.
 
-    Runs the commands. Raises UsageError if one cannot be had, or is given twice.
+    Runs the commands. Raises UsageError if one cannot be read, or is given twice.
     """
     signer = given.get("expect_signer") or environ.get("JSBACKUP_EXPECT_SIGNER") or None
     if signer is not None and not _PUBLIC_KEY.fullmatch(str(signer)):
@@ -68,18 +68,18 @@ def key_secrets(given: Mapping[str, object], environ: Mapping[str, str]) -> KeyS
 
 
 def mask_secret(given: Mapping[str, object], environ: Mapping[str, str]) -> bytes:
-    """What masks hash with, b"" if nothing was given. Line ends behind it are no part of it. Raises UsageError."""
+    """Return the key for hashes of masks, b"" if not given. Line ends after it are ignored. Raises UsageError."""
     return (_secret(_MASK_KEY, given, environ) or b"").rstrip(b"\r\n")
 
 
 def new_writer_key_file(given: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:
-    """Where a writer key that is going to be made belongs; None if that was not said."""
+    """Return where a new writer key should be stored; None if that was not given."""
     name = given.get(_WRITER_KEY.file) or environ.get(f"{_WRITER_KEY.variable}_FILE")
     return expand_path(str(name), environ) if name else None
 
 
 def secret_file(name: str, what: str, environ: Mapping[str, str]) -> bytes:
-    """The bytes of a file; `~` and `$VAR` in its name expand. Raises UsageError."""
+    """Return the content of a file; `~` and `$VAR` in its name are expanded. Raises UsageError."""
     return read_binary_file(expand_path(name, environ), f"{what} file")
 
 

@@ -1,6 +1,6 @@
 """One layer of connection options: the command line, the environment, or a nats context.
 
-All values are texts as the user wrote them; `jsbackup.config.connection` puts layers together and checks them.
+All values are the user's texts; `jsbackup.config.connection` combines layers and checks them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LOGIN_NAMES", "ConnectionOptions", "connection_options", "environmen
 _FIELDS: Final = {"tlscert": "tls_cert", "tlskey": "tls_key", "tlsca": "tls_ca", "tlsfirst": "tls_first"}
 _BY_FILE_OR_COMMAND: Final = ("password", "token")
 
-# Names of options that say as whom one connects.
+# Names of options for logging in.
 LOGIN_NAMES: Final = frozenset(
     {"user", "creds", "nkey"} | {f"{name}{way}" for name in _BY_FILE_OR_COMMAND for way in ("", "_file", "_command")}
 )
@@ -26,7 +26,7 @@ LOGIN_NAMES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConnectionOptions:
-    """What one source says about a connection; None (and an empty text) is "nothing". Its repr names fields only."""
+    """The options of one layer; None (and an empty text) means not given. Its repr has only the names of fields."""
 
     context: str | None = None
     server: str | None = None  # URL, or a comma list of them
@@ -53,7 +53,7 @@ class ConnectionOptions:
 
 
 def connection_options(given: Mapping[str, Any]) -> ConnectionOptions:
-    """The layer of the options that were `given`, by parameter name. Runs the commands that print secrets.
+    """Return the layer of the options that were `given`, by parameter name. Runs the commands that print secrets.
 
     Raises UsageError if one is given twice, or its command fails.
     """
@@ -65,14 +65,14 @@ def connection_options(given: Mapping[str, Any]) -> ConnectionOptions:
         if file:
             named[secret] = f"file://{file}"
         elif command:
-            # As data, because what is printed may look like one of the other references.
+            # As data, because the output may look like another kind of reference.
             printed = output_of(str(command), secret).rstrip(b"\r\n")
             named[secret] = f"data:;base64,{base64.b64encode(printed).decode()}"
     return ConnectionOptions(**named)
 
 
 def environment_options(environ: Mapping[str, str]) -> ConnectionOptions:
-    """The layer that the nats CLI's environment variables make."""
+    """Return the layer of the nats CLI's environment variables."""
     return ConnectionOptions(
         context=environ.get("NATS_CONTEXT"),
         server=environ.get("NATS_URL"),

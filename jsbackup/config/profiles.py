@@ -1,5 +1,5 @@
-"""The file of profiles: where it lies, what its tables are called, variables in its texts. What options there are is
-the command line's business (`jsbackup/cli/profiles/profiles.py`).
+"""The file of profiles: its location, the names of its tables, variables in its texts. For the options in it see
+`jsbackup/cli/profiles/profiles.py`.
 
     [defaults]                              # under every profile
     repo = "s3://backups/${SITE}"
@@ -14,7 +14,7 @@ the command line's business (`jsbackup/cli/profiles/profiles.py`).
     [profiles.shop.hooks]
     ping-url = "${SHOP_PING_URL}"
 
-In texts `${NAME}` is the variable NAME, which has to be set, and `$$` a dollar; any other dollar stands for itself.
+In texts `${NAME}` is the variable NAME, which must be set, and `$$` a dollar; any other dollar is literal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jsbackup.errors import UsageError
 __all__ = ["ConfigFile", "default_config_path", "examine_config", "expand_variables", "nearest", "read_config"]
 
 _DEFAULTS, _PROFILES = "defaults", "profiles"
-# They become parts of file names and of names of units.
+# Used in names of files and units.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _DOLLAR: Final = re.compile(r"\$\$|\$\{([^}]*)\}?")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -42,9 +42,9 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConfigFile:
-    """The tables as TOML has them, nothing of them checked but their names. `others_read`: not for its owner alone.
+    """The tables from TOML; only their names are checked. `others_read`: users besides its owner can read the file.
 
-    `problems` are what else stands there in place of tables, which is in none of them.
+    `problems` are errors for unknown tables, which are left out.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class ConfigFile:
     problems: tuple[UsageError, ...] = ()
 
     def profile(self, name: str) -> Mapping[str, Any]:
-        """The table of a profile. Raises UsageError if there is none."""
+        """Return the table of a profile. Raises UsageError if there is none."""
         if name not in self.profiles:
             known = f"There are {', '.join(sorted(self.profiles))}." if self.profiles else "It has none."
             raise UsageError(
@@ -64,13 +64,13 @@ class ConfigFile:
 
 
 def default_config_path(environ: Mapping[str, str]) -> Path:
-    """Where the file lies if nobody says otherwise; it need not be there."""
+    """Return the default location of the file; it need not exist."""
     configured = environ.get("XDG_CONFIG_HOME")
     return (Path(configured) if configured else home(environ) / ".config") / "jsbackup" / "config.toml"
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Raises UsageError if it cannot be read, is not TOML, or has tables of other names."""
+    """Read the file. Raises UsageError if it cannot be read, is not TOML, or has unknown tables."""
     file = examine_config(path)
     if file.problems:
         raise file.problems[0]
@@ -78,7 +78,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def examine_config(path: Path) -> ConfigFile:
-    """As `read_config`, but tables of other names are its `problems`."""
+    """As `read_config`, but unknown tables are its `problems`."""
     tables = read_toml(path, "config file")
     problems = []
     for key in tables:
@@ -107,9 +107,9 @@ def examine_config(path: Path) -> ConfigFile:
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str:
-    """`${NAME}` and `$$` in a text of the file. Raises UsageError for a variable that is not set.
+    """Expand `${NAME}` and `$$` in a text of the file. Raises UsageError for a variable that is not set.
 
-    An empty one in a longer text is refused too: half of a path is another path.
+    An empty one in a longer text is refused too: it would change a path to another one.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -128,7 +128,7 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str:
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """A hint at what comes near, if anything does."""
+    """Return a hint with the most similar name, if there is one."""
     folded = {one.casefold(): one for one in reversed(known)}
     near = get_close_matches(name[:100].casefold(), folded, n=1)
     return f"Did you mean {folded[near[0]]}?" if near else None

@@ -1,4 +1,4 @@
-"""Programs that print a secret: split as a shell would do it, run without one, asking on the terminal if they like."""
+"""Run programs that print a secret: split as by a shell, run without one, and able to ask questions on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["output_of"]
 
 
 def output_of(command: str, what: str) -> bytes:
-    """What it prints, as it is. Raises UsageError, which repeats neither the command nor what it printed."""
+    """Return the output. Raises UsageError, which contains neither the command nor its output."""
     try:
         words = shlex.split(command)
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
@@ -20,7 +20,7 @@ def output_of(command: str, what: str) -> bytes:
             output = process.stdout.read(FILE_LIMIT_BYTES + 1)
             if len(output) > FILE_LIMIT_BYTES:
                 process.kill()
-    except (OSError, ValueError, IndexError) as error:  # not chained: somebody may have put the secret into it
+    except (OSError, ValueError, IndexError) as error:  # not chained: the command may contain the secret
         reason = error.strerror if isinstance(error, OSError) else "it is no command"
         raise UsageError(f"the command for the {what} cannot be run: {reason}") from None
     if len(output) > FILE_LIMIT_BYTES:

@@ -1,8 +1,8 @@
-"""A connection for other processes, on other machines: all that is decided here, and where they find its secrets.
+"""A connection for processes on other machines: its options, and references to its secrets.
 
-What is sent holds no secret. Files (credentials, seeds, keys of certificates, nats contexts) are named by their whole
-paths, secrets of the environment by their variables (`env://NATS_PASSWORD`), and both are read where the connection is
-made. A secret that is given itself, on the command line or within a URL, is refused.
+No secrets are sent. Files (credentials, seeds, keys of certificates, nats contexts) are named by absolute paths,
+secrets of the environment by their variables (`env://NATS_PASSWORD`), and both are read where the connection is made. A
+secret on the command line or within a URL is refused.
 """
 
 from __future__ import annotations
@@ -31,32 +31,34 @@ _SECRETS: Final = ("password", "token", "jwt", "seed")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReference:
-    """How to connect. `context` is a file. Prints, and is, without secrets."""
+    """How to connect. `context` is a file. Contains no secrets."""
 
     options: ConnectionOptions
     variables: ConnectionOptions
     context: str | None
 
     def resolve(self, environ: Mapping[str, str]) -> Connection:
-        """The connection, with the secrets of this machine. Raises UsageError where one is not there."""
+        """Return the connection, with the secrets of this machine. Raises UsageError if one is missing."""
         return layered_connection(self.options, self.variables, self.context, environ)
 
 
 def connection_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
-    """The connection that `source_connection` makes of the same. Raises UsageError if a secret would have to travel."""
+    """Return a reference for the connection of `source_connection`. Raises UsageError if a secret would have to be
+    sent.
+    """
     variables = environment_options(environ)
     return _reference(options, variables, options.context or variables.context or selected_context(environ), environ)
 
 
 def target_reference(options: ConnectionOptions, environ: Mapping[str, str]) -> ConnectionReference:
-    """The same for the connection that `target_connection` makes."""
+    """Return a reference for the connection of `target_connection`. Raises UsageError likewise."""
     return _reference(options, ConnectionOptions(), options.context, environ)
 
 
 def _reference(
     options: ConnectionOptions, variables: ConnectionOptions, name: str | None, environ: Mapping[str, str]
 ) -> ConnectionReference:
-    # As `source_connection` has it: a user without a password is a token.
+    # As in `source_connection`: a user without a password is a token.
     bare = not (options.password or variables.password)
     return ConnectionReference(
         _of_command_line(options, bare, environ),
@@ -103,7 +105,7 @@ def _with_whole_paths(options: ConnectionOptions, environ: Mapping[str, str]) ->
 
 
 def _scheme(text: str) -> str:
-    """How a reference to a secret begins (`secrets.py`), "" for none."""
+    """Return the scheme of a reference to a secret (`secrets.py`), "" for none."""
     head, separator, _ = text.partition(":")
     scheme = head.lower()
     if separator and (scheme == "data" or (scheme in ("file", "env", "op", "nsc") and text[len(head) :][:3] == "://")):

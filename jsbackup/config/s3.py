@@ -1,7 +1,7 @@
-"""How to reach S3: options, then `JSBACKUP_S3_*`, then the variables of the AWS tools.
+"""Settings for S3: options, then `JSBACKUP_S3_*`, then the variables of the AWS tools.
 
-Credentials are none of this: they come as everywhere with AWS, from the environment, the files of the AWS configuration
-or the machine's role, and never from the command line.
+Credentials are not included: as usual with AWS, they come from the environment, the files of the AWS configuration or
+the machine's role, and never from the command line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["SSE_KINDS", "s3_settings"]
 SSE_KINDS = ("AES256", "aws:kms")
 
 _PREFIX = "JSBACKUP_"
-# What stands in for our own variables if they are not there.
+# Used if our own variables are not set.
 _AWS_VARIABLES = {
     "s3_endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "s3_region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -28,10 +28,10 @@ _AWS_VARIABLES = {
 
 
 def s3_settings(given: Mapping[str, object], environ: Mapping[str, str]) -> S3Settings:
-    """Settings from the options that were `given`, by parameter name (`s3_endpoint` …), and the environment.
+    """Return the settings from the options that were `given`, by parameter name (`s3_endpoint` …), and the environment.
 
     Raises:
-        UsageError: a value makes no sense, or two of them do not go together.
+        UsageError: a value is not valid, or two of them contradict each other.
     """
 
     def text(name: str) -> str | None:
@@ -68,7 +68,7 @@ def _endpoint(url: str | None) -> str | None:
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
-    except ValueError:  # not chained: it may quote the URL
+    except ValueError:  # not chained: it may contain the URL
         raise UsageError("the S3 endpoint cannot be understood", hint=hint) from None
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError("the S3 endpoint is not an http or https URL", hint=hint)

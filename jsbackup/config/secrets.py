@@ -1,9 +1,8 @@
-"""Secrets: a type that does not print what it holds, and the ways a nats CLI context refers to one.
+"""Secrets: a type that does not print its value, and the references to secrets in contexts of the nats CLI.
 
 A reference is a file name (`~` and `$VAR` expand), `file://PATH`, `env://NAME` or `data:;base64,TEXT`. The nats CLI
-also knows `op://` (1Password) and `nsc://`; both start another program, which this tool does not, and it says so.
-A reference may *be* the secret (`data:`), and people do paste a seed where a file name belongs, so no message here
-repeats one.
+also knows `op://` (1Password) and `nsc://`; both start another program and are refused with a message. A reference may
+*be* the secret (`data:`), and people paste seeds in place of file names, so messages never contain one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
     "shown",
 ]
 
-# Credentials are some hundred bytes, certificate bundles some hundred KiB.
+# Credentials have some hundred bytes, certificate bundles some hundred KiB.
 FILE_LIMIT_BYTES: Final = 4 << 20
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
@@ -46,12 +45,12 @@ _LOOKS_SECRET = re.compile(
 )
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 _SEED = re.compile(r"SU[A-Z2-7]{56}", re.ASCII)
-# The first 16 bits of a user's seed: 18 << 3 says seed, 20 << 3 says user (https://github.com/nats-io/nkeys, README).
+# The first 16 bits of a user's seed: 18 << 3 means seed, 20 << 3 user (https://github.com/nats-io/nkeys, README).
 _USER_SEED_PREFIX = bytes([(18 << 3) | (20 << 3) >> 5, ((20 << 3) & 31) << 3])
 
 
 class Secret:
-    """Holds a secret and never shows it: not by repr, str or format, not in a pickle. `reveal()` is the one way out."""
+    """Holds a secret and never shows it: not by repr, str or format, not in a pickle. Only `reveal()` returns it."""
 
     __slots__ = ("_value",)
     _value: str
@@ -90,9 +89,9 @@ class Secret:
 
 
 def expand_path(text: str, environ: Mapping[str, str]) -> Path:
-    """Expands `$VAR`, `${VAR}` and a leading `~`. Raises UsageError for a variable that is not set.
+    """Expand `$VAR`, `${VAR}` and a leading `~`. Raises UsageError for a variable that is not set.
 
-    The nats CLI turns an unset variable into nothing, and so `$HOEM/x.creds` into `/x.creds`.
+    The nats CLI replaces an unset variable by nothing, and so `$HOEM/x.creds` by `/x.creds`.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -110,7 +109,7 @@ def expand_path(text: str, environ: Mapping[str, str]) -> Path:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """The user's home directory: `HOME`, or what the user database says."""
+    """Return the user's home directory: `HOME`, or from the user database."""
     if environ.get("HOME"):
         return Path(environ["HOME"])
     try:
@@ -120,12 +119,12 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def shown(text: str) -> str:
-    """A file name for a message, or a phrase in its place if it looks like a secret given by mistake."""
+    """Return a file name for a message, or a phrase instead if it looks like a secret given by mistake."""
     return "(hidden: it looks like a secret, not like a file name)" if _LOOKS_SECRET.match(text.strip()) else text
 
 
 def read_file(path: Path, what: str) -> str:
-    """Reads a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file"."""
+    """Read a small UTF-8 text file. Raises UsageError; `what` names its role, such as "credentials file"."""
     text = read_file_if_there(path, what)
     if text is None:
         raise _missing(path, what)
@@ -133,7 +132,7 @@ def read_file(path: Path, what: str) -> str:
 
 
 def read_file_if_there(path: Path, what: str) -> str | None:
-    """As `read_file`, but None for a file that does not exist."""
+    """As `read_file`, but return None for a file that does not exist."""
     content = _read(path, what)
     try:
         return None if content is None else content.decode()
@@ -142,7 +141,7 @@ def read_file_if_there(path: Path, what: str) -> str | None:
 
 
 def read_binary_file(path: Path, what: str) -> bytes:
-    """As `read_file`, but any bytes."""
+    """As `read_file`, but return any bytes."""
     content = _read(path, what)
     if content is None:
         raise _missing(path, what)
@@ -160,7 +159,7 @@ def _read(path: Path, what: str) -> bytes | None:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # not chained: the name of a file may be a secret given by mistake
+    except (OSError, ValueError) as error:  # not chained: the file name may be a secret given by mistake
         reason = error.strerror if isinstance(error, OSError) else "not a usable name"
         raise UsageError(f"cannot read the {what} {shown(str(path))}: {reason}") from None
     if len(content) > FILE_LIMIT_BYTES:
@@ -169,13 +168,15 @@ def _read(path: Path, what: str) -> bytes | None:
 
 
 def resolve_reference(reference: str, what: str, environ: Mapping[str, str]) -> str:
-    """The text behind a reference to a file (`creds`, `nkey`); without a scheme a file name. Raises UsageError."""
+    """Return the content of a referenced file (`creds`, `nkey`); without a scheme it is a file name. Raises
+    UsageError.
+    """
     found = _by_scheme(reference, what, environ)
     return read_file(expand_path(reference, environ), what) if found is None else found
 
 
 def resolve_secret(reference: str, what: str, environ: Mapping[str, str]) -> Secret:
-    """The secret behind a password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
+    """Return a referenced password, token, JWT or seed; without a scheme it is the secret itself. Raises UsageError."""
     found = _by_scheme(reference, what, environ)
     return Secret(reference if found is None else found.rstrip("\r\n"))
 
@@ -208,12 +209,14 @@ def _inline(rest: str, what: str) -> str:
         raise UsageError(f"the {what} is a data: reference without ;base64", hint="Write it as data:;base64,TEXT.")
     try:
         return base64.b64decode(payload, validate=True).decode()
-    except ValueError:  # not chained: a UnicodeDecodeError carries the bytes it could not decode
+    except ValueError:  # not chained: a UnicodeDecodeError contains the bytes
         raise UsageError(f"the {what} is a data: reference that does not hold base64 text") from None
 
 
 def parse_creds(text: str, what: str) -> tuple[Secret, Secret]:
-    """A credentials file (a user JWT and a seed between BEGIN and END lines) → JWT, seed. Raises UsageError."""
+    """Parse a credentials file (a user JWT and a seed between BEGIN and END lines) to JWT and seed. Raises
+    UsageError.
+    """
     jwt, seed = _block(text, "NATS USER JWT"), _block(text, "USER NKEY SEED")
     if jwt is None or seed is None:
         raise UsageError(
@@ -224,7 +227,7 @@ def parse_creds(text: str, what: str) -> tuple[Secret, Secret]:
 
 
 def parse_seed(text: str, what: str) -> Secret:
-    """An nkey file: a user seed on a line of its own, or between BEGIN and END lines. Raises UsageError."""
+    """Parse an nkey file: a user seed on a separate line, or between BEGIN and END lines. Raises UsageError."""
     if (seed := _block(text, "USER NKEY SEED")) is not None:
         return check_seed(seed, what)
     for line in text.split():
@@ -234,7 +237,7 @@ def parse_seed(text: str, what: str) -> Secret:
 
 
 def _block(text: str, label: str) -> str | None:
-    """The first line that is not empty after the line that says BEGIN and the label."""
+    """Return the first line that is not empty after the BEGIN line with the label."""
     lines = iter(text.splitlines())
     for line in lines:
         if f"BEGIN {label}-" in line:
@@ -243,14 +246,14 @@ def _block(text: str, label: str) -> str | None:
 
 
 def check_jwt(jwt: str, what: str) -> Secret:
-    """Checks the outer form of a JWT. Raises UsageError."""
+    """Check the outer form of a JWT. Raises UsageError."""
     if not _JWT.fullmatch(jwt):
         raise UsageError(f"the {what} does not hold a JWT", hint="A JWT is three base64url texts with dots between.")
     return Secret(jwt)
 
 
 def check_seed(seed: str, what: str) -> Secret:
-    """Checks form, role and CRC-16 of a user's seed. Raises UsageError."""
+    """Check form, role and CRC-16 of a user's seed. Raises UsageError."""
     if not _SEED.fullmatch(seed):
         raise UsageError(f"the {what} does not hold a user's seed", hint="It has 58 characters and starts with SU.")
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))

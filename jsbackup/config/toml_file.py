@@ -1,4 +1,4 @@
-"""TOML files that people write: read whole, of bounded size, errors in one sentence that quotes nothing of them."""
+"""Read TOML files that people write, of limited size; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jsbackup.errors import UsageError
 __all__ = ["read_toml"]
 
 MAX_FILE_BYTES: Final = 256 << 10
-MAX_LINE_BYTES: Final = 4 << 10  # tomllib takes a time that grows with the square of a dotted key
+MAX_LINE_BYTES: Final = 4 << 10  # tomllib needs a time that grows with the square of a dotted key
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a file; `what` names its kind in errors, such as `runbook`. Raises UsageError."""
-    import tomllib  # here, because --help and --version read no file
+    """Return the tables of a file; `what` names its kind in errors, such as `runbook`. Raises UsageError."""
+    import tomllib  # here, because --help and --version read no files
 
     try:
         with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Text into values: sizes, durations, times, booleans, globs. Pure functions; bad text is a UsageError that names it.
+"""Parse sizes, durations, times, booleans and globs. Pure functions; invalid text is a UsageError that contains it.
 
 Sizes are IEC: `64MiB`, `64M` and `64MB` all mean 64 · 2²⁰ bytes, as in the nats CLI. Durations are written as in Go,
-with days and weeks added (`90s`, `1h30m`, `7d`). Times are RFC 3339 with a zone, because a restore "until 14:00" must
-not depend on where it is typed.
+with days and weeks added (`90s`, `1h30m`, `7d`). Times are RFC 3339 with a zone, so that a restore "until 14:00" does
+not depend on the local time zone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "parse_time",
 ]
 
-# What to add to a hint about a pattern that matches nothing.
+# Added to hints about a pattern that matches nothing.
 MAY_MISS = "With --pattern-may-miss it may match nothing."
 
 _INT64_MAX = 2**63 - 1
@@ -42,7 +42,7 @@ _DURATION_SECONDS = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
     "µs": Fraction(1, 10**6),  # U+00B5, as Go prints it
-    "μs": Fraction(1, 10**6),  # U+03BC, as a Greek keyboard types it
+    "μs": Fraction(1, 10**6),  # U+03BC, as typed on a Greek keyboard
     "ms": Fraction(1, 1000),
     "s": Fraction(1),
     "m": Fraction(60),
@@ -50,7 +50,7 @@ _DURATION_SECONDS = {
     "d": Fraction(86400),
     "w": Fraction(7 * 86400),
 }
-# A hundred years: longer is a slip of the hand, and sums with today's date stay within every date type.
+# A hundred years: longer is a mistake, and sums with today's date stay within every date type.
 _DURATION_MAX_SECONDS = 100 * 365 * 86400
 
 _TIME = re.compile(
@@ -65,7 +65,9 @@ _BOOLEANS = {
 
 
 def parse_size(text: str) -> int:
-    """`"64MiB"`, `"8M"`, `"1.5 GiB"`, `"4096"` → bytes. Raises UsageError, also past 2⁶³-1 and for half bytes."""
+    """Parse `"64MiB"`, `"8M"`, `"1.5 GiB"`, `"4096"` to bytes. Raises UsageError, also above 2⁶³-1 and for fractions of
+    bytes.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"not a size: {text!r}", hint="Write bytes, or a number with a unit such as 64MiB or 2GiB.")
@@ -78,7 +80,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """`"90s"`, `"1h30m"`, `"7d"` → seconds. Raises UsageError; a bare number has no unit and is refused, except 0."""
+    """Parse `"90s"`, `"1h30m"`, `"7d"` to seconds. Raises UsageError, also for a number without a unit, except 0."""
     stripped = text.strip()
     if stripped == "0":
         return 0.0
@@ -94,7 +96,9 @@ def parse_duration(text: str) -> float:
 
 
 def parse_time(text: str) -> int:
-    """RFC 3339 (`"2026-11-21T01:45:00.5Z"`, `"…+02:00"`) → nanoseconds since the Unix epoch. Raises UsageError."""
+    """Parse RFC 3339 (`"2026-11-21T01:45:00.5Z"`, `"…+02:00"`) to nanoseconds since the Unix epoch. Raises
+    UsageError.
+    """
     match = _TIME.fullmatch(text.strip())
     hint = "Write it as 2026-11-21T01:45:00Z, or with an offset such as +02:00 in place of the Z."
     if match is None:
@@ -118,7 +122,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """`true/yes/on/1` and `false/no/off/0`, in any case. Raises UsageError."""
+    """Parse `true/yes/on/1` and `false/no/off/0`, in any case. Raises UsageError."""
     try:
         return _BOOLEANS[text.strip().lower()]
     except KeyError:
@@ -133,7 +137,7 @@ class Glob:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it names one stream, which therefore has to exist."""
+        """Whether it names one stream, which therefore must exist."""
         return not any(character in self.pattern for character in "*?[")
 
     def matches(self, name: str) -> bool:
@@ -141,18 +145,18 @@ class Glob:
 
 
 def is_chosen(name: str, streams: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
-    """Whether a stream is meant by names or globs; no `streams` means all."""
+    """Return whether a stream is chosen by names or globs; no `streams` means all."""
     wanted = not streams or any(glob.matches(name) for glob in streams)
     return wanted and not any(glob.matches(name) for glob in exclude)
 
 
 def excludes_nothing(names: Collection[str], exclude: Sequence[Glob]) -> list[str]:
-    """The patterns of `exclude` that match none of these streams."""
+    """Return the patterns of `exclude` that match none of these streams."""
     return [glob.pattern for glob in exclude if not any(map(glob.matches, names))]
 
 
 def parse_glob(text: str) -> Glob:
-    """A stream name or a pattern of them. Raises UsageError for what can be no stream name, such as a subject."""
+    """Parse a stream name or a pattern of names. Raises UsageError if no stream can have it, such as a subject."""
     if not text:
         raise UsageError("an empty stream name", hint="Name a stream, or give a pattern such as 'ORDERS*'.")
     if has_blank(text) or any(character in "./\\>" for character in text):

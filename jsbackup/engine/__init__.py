@@ -1,5 +1,5 @@
-"""The only asynchronous code: what speaks to servers.
+"""Everything that talks to servers: the only asynchronous code.
 
 `link/` is the connection and its requests; `read/` reads streams; `backup/`, `follow/`, `restore/` and `clone/` are the
-runs; `check/` looks without changing anything that is in use.
+runs; `check/` examines servers and repositories without changing anything in use.
 """

@@ -1,1 +1,1 @@
-"""Files of others, both ways: folders of the nats CLI, config files. Speaks to no server."""
+"""Import and export of foreign files: folders of the nats CLI, config files. Without a server."""

@@ -1,4 +1,4 @@
-"""An archive as a file, read piece by piece as often as it takes. What is wrong with it is said with its name."""
+"""An archive as a file, read in pieces, repeatedly if needed. Errors contain its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ArchiveFile"]
 
 
 class ArchiveFile:
-    """The file `name` in a folder. `first_seq` is where the stream begins, as somebody said; `where` its shown path."""
+    """The file `name` in a folder. `first_seq` is the reported start of the stream; `where` its shown path."""
 
     def __init__(self, folder: Folder, name: str, first_seq: int) -> None:
         self._folder = folder
@@ -23,7 +23,9 @@ class ArchiveFile:
         self.where = folder.path_of(name)
 
     def is_v1(self) -> bool:
-        """What it says at its start. False also for one that ends before that; reading it will tell."""
+        """Return whether it begins as an archive v1. False also for one that ends before that; reading it raises the
+        error.
+        """
         decoder = ArchiveDecoder()
         with self._named():
             for chunk in self._folder.chunks(self._name):
@@ -34,9 +36,9 @@ class ArchiveFile:
     def read(
         self, deleted: SequenceSet, take: Callable[[ArchiveItem], int], advance: Callable[[int, int], None]
     ) -> ArchiveEnd:
-        """Give every item to `take`, which says how many messages it holds, and leave the messages of `deleted` out.
+        """Pass every item, without the messages in `deleted`, to `take`, which returns the number of its messages.
 
-        `advance` is told of bytes and messages that were dealt with. Raises `FormatError`, `UnsupportedError`.
+        `advance` is called with the processed bytes and messages. Raises `FormatError`, `UnsupportedError`.
         """
         decoder = ArchiveDecoder(self._first_seq, deleted)
         with self._named():

@@ -1,15 +1,15 @@
-"""Configurations as plain files that people keep in version control, edit and apply.
+"""Configurations as plain files for version control, editing and applying.
 
     DIR/streams/<stream>.json                 a stream's config
     DIR/consumers/<stream>/<consumer>.json    a consumer's
 
-Each is the config object as JetStream's API has it and nothing else: no state, and no metadata under `_nats.`, which
-servers write themselves. Keys are sorted, two blanks an indent, one newline at the end, so that equal configs are equal
-files and a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`).
+Each is just the config object of JetStream's API: no state, and no metadata under `_nats.`, which servers write
+themselves. Keys are sorted, with an indent of two spaces and a final newline, so that equal configs are equal files and
+a change is one line. Names of files are encoded like keys of the repository (`repository/layout.py`).
 
-The file's name has to be that of the config's `name`: a copied file whose name was forgotten would otherwise replace
-another stream without a word. Hidden files, and whatever else is in DIR, are passed over; in the folders of configs
-every other file has to be one. What is wrong with these files is a usage error: people write them.
+The file's name must match the config's `name`: otherwise a copied file with the old name in it would silently replace
+another stream. Hidden files, and anything else in DIR, are skipped; in the folders of configs every other file must be
+a config. Mistakes in these files are usage errors: people write them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONSUMERS = "consumers"
 
 _SUFFIX = ".json"
 _SERVER_METADATA = "_nats."
-# A server takes no more in one request (`max_payload`).
+# The server's limit for a request (`max_payload`).
 MAX_CONFIG_BYTES = 64 << 20
 
 
@@ -59,7 +59,7 @@ class StreamConfigs:
 
 
 def without_server_metadata(config: JsonObject) -> JsonObject:
-    """The config without what servers add to its metadata: their own version, and the API level they need."""
+    """Return the config without the metadata that servers add: their version, and the API level they need."""
     metadata = config.get("metadata")
     if not isinstance(metadata, dict):
         return config
@@ -69,13 +69,13 @@ def without_server_metadata(config: JsonObject) -> JsonObject:
 
 
 def encode_config(config: JsonObject) -> bytes:
-    """One file's content. `FormatError` if the config is no JSON."""
+    """Return the content of a file. Raises `FormatError` if the config cannot be encoded as JSON."""
     what = f"the config of {config.get('name')}"
     return write_json(without_server_metadata(config), what, sort_keys=True, indent=2) + b"\n"
 
 
 def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None:
-    """Write the files. Raises `FormatError`, and what `NewFolder` raises."""
+    """Write the files. Raises `FormatError`, and the errors of `NewFolder`."""
     new.folder(STREAMS)
     with_consumers = False
     for stream in streams:
@@ -92,11 +92,11 @@ def write_config_files(new: NewFolder, streams: Iterator[StreamConfigs]) -> None
 
 
 def read_config_files(root: Folder) -> list[StreamConfigs]:
-    """All configs below `root`, in order of names.
+    """Return all configs below `root`, in order of names.
 
     Raises:
-        UsageError: a file is not what it should be.
-        StoreError: one cannot be read.
+        UsageError: a file is not a valid config.
+        StoreError: a file cannot be read.
     """
     entries = root.entries()
     with root.folder(STREAMS) as folder:
@@ -139,7 +139,7 @@ def _name(config: JsonObject) -> str:
 
 
 def _config(folder: Folder, file: str, *keys: str) -> JsonObject:
-    """The config in a file, whose name is under one of `keys`."""
+    """Return the config in a file, whose name is under one of `keys`."""
     where = folder.path_of(file)
     config = read_object(folder.read(file, MAX_CONFIG_BYTES), where, kind=UsageError)
     given = {key: config[key] for key in keys if config.get(key)}

@@ -1,11 +1,11 @@
-"""Export: streams of a backup as folders that the nats CLI restores, or as config files.
+"""Export streams of a backup as folders that the nats CLI restores, or as config files.
 
-Archives are written anew from the stored messages, as v1, which every server takes; `nats_cli.py` has the names, which
-are those that CLI 0.5 looks for. Streams kept in memory are the exception: servers restore these from v2 alone. Each
-segment is proved before it is used, and nothing gets its final name before everything is written (`NewFolder`). An
-opaque stream is given as it came.
+Archives are written from the stored messages, as v1, which every server accepts, under the names that CLI 0.5 expects
+(`nats_cli.py`). Streams in memory are the exception: servers only restore these from v2. Each segment is verified
+before it is used, and nothing gets its final name before everything is written (`NewFolder`). An opaque stream is
+written unchanged.
 
-`backup.json` describes what the archive holds: the captured messages, and all consumers.
+`backup.json` describes the content of the archive: the captured messages, and all consumers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Archive(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportedStream:
-    """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if it lacks."""
+    """A stream that was written. `notes` say what a user should know before restoring it; `incomplete` if parts are
+    missing.
+    """
 
     name: str
     archive: str
@@ -54,7 +56,7 @@ class ExportedStream:
 def export_account(
     new: NewFolder, objects: Objects, streams: Iterable[StreamBackup], archive: Archive | None, *, progress: Progress
 ) -> list[ExportedStream]:
-    """A folder for each stream, as `nats backup restore account` takes them. Arguments and errors: `export_stream`."""
+    """Write a folder for each stream, for `nats backup restore account`. Arguments and errors as in `export_stream`."""
     exported = []
     for stream in streams:
         new.folder(stream.name)
@@ -65,12 +67,12 @@ def export_account(
 def export_stream(
     new: NewFolder, folder: str, objects: Objects, stream: StreamBackup, *, archive: Archive | None, progress: Progress
 ) -> ExportedStream:
-    """One stream, as `nats backup restore stream` takes it, in `folder` (a path that ends in `/`, or "").
+    """Write a stream, for `nats backup restore stream`, to `folder` (a path that ends in `/`, or "").
 
-    `archive` is the format to write; without one it is v1 wherever servers take that.
+    `archive` is the format to write; by default v1 if servers accept that.
 
     Raises:
-        UnsupportedError: the stream cannot be written so.
+        UnsupportedError: the stream cannot be written in this format.
         IntegrityError: the repository is damaged.
         StoreError: something cannot be read or written.
     """
@@ -94,7 +96,9 @@ def export_stream(
 
 
 def export_configs(new: NewFolder, streams: Sequence[StreamBackup]) -> list[ExportedStream]:
-    """Configurations alone, see `config_files.py`. Raises `StoreError`, or `FormatError` if one is no JSON."""
+    """Write only configurations, see `config_files.py`. Raises `StoreError`, or `FormatError` if one cannot be
+    encoded.
+    """
     configs = (
         StreamConfigs(
             {**stream.config, "name": stream.name},
@@ -107,7 +111,7 @@ def export_configs(new: NewFolder, streams: Sequence[StreamBackup]) -> list[Expo
 
 
 def _choose(stream: StreamBackup, archive: Archive | None) -> str:
-    """The format to write: v1, v2, or opaque."""
+    """Return the format to write: v1, v2, or opaque."""
     if stream.archive_format is ArchiveFormat.CONFIG:
         raise UnsupportedError(
             f"stream {stream.name} was backed up without its messages, and the nats CLI cannot restore such a stream",
@@ -154,13 +158,14 @@ def _notes(stream: StreamBackup, chosen: str) -> Iterator[str]:
 
 
 def _consumers(objects: Objects, stream: StreamBackup, chosen: str) -> tuple[list[ArchivedConsumer], list[str]]:
-    """The consumers with their whole states, and the names of those that the format cannot hold."""
+    """Return the consumers with their whole states, and the names of those that the format cannot hold."""
     found: list[ArchivedConsumer] = []
     left_out: list[str] = []
     for backup in stream.consumers:
         state = load_consumer(objects, backup).state
         if state is None and chosen == Archive.V2:
-            # The server makes consumers before it stores messages: only one that begins with the first begins right.
+            # The server creates consumers before it stores messages: only one that starts with the first message starts
+            # correctly.
             if backup.config.get("deliver_policy", "all") != "all":
                 left_out.append(backup.name)
                 continue
@@ -180,7 +185,7 @@ def _archive(
     chosen: str,
     progress: Progress,
 ) -> Iterator[bytes]:
-    """The archive in S2 frames."""
+    """Yield the archive in S2 frames."""
     if chosen == ArchiveFormat.OPAQUE:
         yield from read_opaque(objects, stream.opaque)
         return

@@ -1,9 +1,9 @@
-"""A folder that somebody else wrote, read with distrust.
+"""Read a folder that is not trusted.
 
-The root is the user's own word and may be a symbolic link. Below it nothing is followed: each folder is opened from its
-parent's descriptor, only regular files are opened, and a FIFO or a device in the place of one is refused instead of
-waited for. What is read as a whole is bounded. Names in errors are relative to the root, printable and without the
-root's own path, because they end up in manifests.
+The root was named by the user and may be a symbolic link. Below it no links are followed: each folder is opened from
+its parent's descriptor, only regular files are opened, and a FIFO or a device is refused without blocking. The size of
+files that are read as a whole is limited. Names in errors are relative to the root, printable and without the root's
+own path, because they end up in manifests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Folder", "FolderEntry", "printable"]
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-# No account has as many streams; it bounds what a listing holds in memory.
+# No account has as many streams; limits the memory of a listing.
 _MAX_ENTRIES = 1 << 18
 _CHUNK_BYTES = 1 << 20
 
@@ -46,7 +46,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Folder:
-        """The root. `UsageError` if it is no folder, `StoreError` if it cannot be read."""
+        """Open the root. Raises `UsageError` if it is not a folder, `StoreError` if it cannot be read."""
         shown = printable(str(path))
         with explained(f"folder {shown} cannot be read"):
             try:
@@ -66,11 +66,13 @@ class Folder:
         os.close(self._descriptor)
 
     def path_of(self, name: str) -> str:
-        """A name in this folder as it is shown: below the root."""
+        """Return the shown path of a name in this folder, relative to the root."""
         return f"{self.where}/{printable(name)}" if self.where else printable(name)
 
     def entries(self) -> dict[str, FolderEntry]:
-        """What is in the folder, in order of names. `UsageError` if that is more than any backup has."""
+        """Return the content of the folder, in order of names. Raises `UsageError` if there are more entries than any
+        backup has.
+        """
         with explained(f"folder {self.where or '.'} cannot be read"), os.scandir(self._descriptor) as found:
             kinds = {entry.name: _kind(entry) for entry in islice(found, _MAX_ENTRIES + 1)}
         if len(kinds) > _MAX_ENTRIES:
@@ -78,7 +80,7 @@ class Folder:
         return dict(sorted(kinds.items()))
 
     def folder(self, name: str) -> Folder:
-        """A folder in this one. `UsageError` if it is something else by now."""
+        """Open a folder in this one. Raises `UsageError` if it is something else by now."""
         where = self.path_of(name)
         with explained(f"folder {where} cannot be read"):
             try:
@@ -87,7 +89,7 @@ class Folder:
                 raise UsageError(f"{where} is not a folder") from None
 
     def size(self, name: str) -> int:
-        """A regular file's size, `UsageError` if it is none."""
+        """Return a regular file's size. Raises `UsageError` if it is something else."""
         with self._file(name) as file:
             return os.fstat(file).st_size
 
@@ -96,7 +98,7 @@ class Folder:
             return int(os.fstat(file).st_mtime)
 
     def read(self, name: str, most_bytes: int) -> bytes:
-        """A file as a whole. `FormatError` if it has more than `most_bytes`."""
+        """Read a whole file. Raises `FormatError` if it has more than `most_bytes`."""
         with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
             content = b""
             while len(content) <= most_bytes and (part := os.read(file, most_bytes + 1 - len(content))):
@@ -106,7 +108,7 @@ class Folder:
         return content
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """A file's content, a mebibyte at a time."""
+        """Yield a file's content, a mebibyte at a time."""
         with self._file(name) as file, explained(f"{self.path_of(name)} cannot be read"):
             while chunk := os.read(file, _CHUNK_BYTES):
                 yield chunk
@@ -120,7 +122,7 @@ class Folder:
                 raise UsageError(f"{where} is {_kind_of_mode(kind).value}")
             file = os.open(name, _FILE_FLAGS, dir_fd=self._descriptor)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):  # exchanged since
+            if not stat.S_ISREG(os.fstat(file).st_mode):  # replaced meanwhile
                 raise UsageError(f"{where} is not a file")
             yield file
         finally:
@@ -128,14 +130,14 @@ class Folder:
 
 
 def printable(name: str) -> str:
-    """A file's name for an error: no control characters, nothing that is not Unicode."""
+    """Return a file's name for an error: no control characters, only valid Unicode."""
     text = name.encode("utf-8", "backslashreplace").decode()
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turn an `OSError` into a `StoreError` that says it in a sentence."""
+    """Convert an `OSError` to a `StoreError` with a sentence."""
     try:
         yield
     except OSError as error:

@@ -1,21 +1,20 @@
-"""One folder of `nats backup stream` into segments and a description for the manifest.
+"""Import one folder of `nats backup stream`: segments, and a description for the manifest.
 
-The archive is read piece by piece, and proved as one that comes from a server is. One of format v1 is read twice: it
-tells of deletions after the messages that they concern, and so these need not be stored only to be taken out again.
+The archive is read in pieces, and verified like one from a server. An archive v1 is read twice: it reports deletions
+after the messages, and so these need not be stored only to be removed again.
 
-The only word that a folder adds to its archive is `backup.json`, which nothing protects. So where both speak they are
-compared:
+Besides the archive a folder only has `backup.json`, which nothing protects. So they are compared:
 
-- the stream's name has to be the same, and an archive v1 has to reach the last sequence that `backup.json` reports;
-- state: an archive v2 has its own, and that counts, as it does for a server;
-- config: that of `backup.json`, which is what `nats backup restore` would send, and which people edit. A CLI that is
-  older than its server drops fields that it does not know; an archive v1 has them all, so what `backup.json` lacks is
-  taken from there. Both kinds of difference become warnings.
+- the stream's name must be the same, and an archive v1 must reach the last sequence that `backup.json` reports;
+- state: an archive v2 has its own, which is used, as by a server;
+- config: that of `backup.json`, which `nats backup restore` would send, and which people edit. A CLI older than its
+  server drops fields that it does not know; an archive v1 has all of them, so fields missing in `backup.json` are taken
+  from there. Both kinds of difference become warnings.
 
-Consumers are those of the archive, exactly, with two exceptions: a cluster's archive v2 rolls those with unacknowledged
-messages back to their ack floor, without a sign of it, and servers before 2.11 do not store where one starts.
+Consumers are exactly those of the archive, with two exceptions: a cluster's archive v2 silently resets those with
+unacknowledged messages to their ack floor, and servers before 2.11 do not store where a consumer starts.
 
-When a v2 stream was created is not known: Go's zero time stands for it, which servers pass over.
+The time of creation of a v2 stream is not known: it is set to Go's zero time, which servers ignore.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ _NO_START = "servers before 2.11 keep where a consumer starts with its first del
 
 @dataclass(frozen=True, slots=True)
 class ImportRun:
-    """What the streams of one import share.
+    """The common arguments for the streams of one import.
 
-    `earlier` are streams that were imported before, by name and incarnation, and `receipts` know of what runs that did
-    not finish have stored: what is still the same is not stored.
+    `earlier` are streams that were imported before, by name and incarnation, and `receipts` have what unfinished runs
+    have stored: equal segments are not stored again.
     """
 
     objects: Objects
@@ -79,11 +78,11 @@ class ImportRun:
 def import_stream(
     run: ImportRun, folder: Folder, found: FoundStream, advance: Callable[[int, int], None]
 ) -> StoredStream:
-    """Store the stream in `folder`. `advance` is told of bytes of the archive and messages that were dealt with.
+    """Store the stream in `folder`. `advance` is called with the processed bytes of the archive and messages.
 
     Raises:
-        FormatError: the archive is damaged, or not that of its `backup.json`.
-        UnsupportedError: it is of a format that is not known.
+        FormatError: the archive is damaged, or does not belong to its `backup.json`.
+        UnsupportedError: its format is not known.
         StoreError: it cannot be read, or its segments cannot be stored.
     """
     begun_ns = run.clock_ns()
@@ -92,7 +91,7 @@ def import_stream(
     try:
         segments = intake.finish(end)
     except (KeyUnavailable, IntegrityError):
-        # Something has to go out of a segment of an earlier run, which is encrypted or not what it should be.
+        # Messages must be removed from a segment of an earlier run, which is encrypted or not as it should be.
         if not intake.touched:
             raise
         intake = _Intake(run, found.meta, shunned=intake.touched)
@@ -123,7 +122,7 @@ def import_stream(
 
 
 def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable[[int, int], None]) -> ArchiveEnd:
-    """Read the archive into `intake`; one of format v1 twice, see above."""
+    """Read the archive into `intake`; an archive v1 twice, see above."""
     archive = ArchiveFile(folder, found.archive, found.meta.state.first_seq)
     if not archive.is_v1():
         return archive.read(SequenceSet(), intake.take, advance)
@@ -146,14 +145,14 @@ def _read(folder: Folder, found: FoundStream, intake: _Intake, advance: Callable
 
 
 class _Intake:
-    """What comes out of an archive, stored as it comes."""
+    """Stores the items of an archive as they come."""
 
     def __init__(self, run: ImportRun, meta: StreamMetaFile, shunned: Collection[str] = ()) -> None:
         self._objects = run.objects
         self._earlier = run.earlier
         self._receipts = run.receipts
         self._shunned = shunned
-        self.touched: set[str] = set()  # segments of earlier runs from which something has to go
+        self.touched: set[str] = set()  # segments of earlier runs from which messages must be removed
         self._meta = meta
         self.config = meta.config
         self.state = meta.state
@@ -173,7 +172,7 @@ class _Intake:
         self.writer = SegmentWriter(self._objects, self._folder, stored, note=self._receipts.note)
 
     def take(self, item: ArchiveItem) -> int:
-        """Deal with an item; the number of messages in it."""
+        """Handle an item; return the number of messages in it."""
         if isinstance(item, StreamMeta):
             self._take_meta(item)
         elif isinstance(item, ArchivedConsumer):
@@ -189,7 +188,7 @@ class _Intake:
 
     def _take_meta(self, meta: StreamMeta) -> None:
         if meta.state is not None:
-            # What was edited describes the messages it kept, and its archive the stream they are from.
+            # An edited `backup.json` describes the kept messages, and its archive the original stream.
             if not self._meta.made:
                 self.differences += _state_differences(meta.state, self.state)
             self.state = meta.state
@@ -205,7 +204,9 @@ class _Intake:
             self._begin()
 
     def finish(self, end: ArchiveEnd) -> list[SegmentRef]:
-        """The segments, without what was deleted while the server read them, as far as newer messages explain it."""
+        """Return the segments, without what was deleted while the server read them, as far as newer messages explain
+        it.
+        """
         segments = self.writer.finish()
         remove = messages_to_remove(end, self.config, segments, SegmentReader(self._objects))
         self.touched -= {ref.key for ref in untouched(segments, remove)}
@@ -237,12 +238,12 @@ def _consumer_backup(consumer: ArchivedConsumer, last_seq: int, clustered: bool)
 
 
 def _means_something(value: object) -> bool:
-    """Whether it is other than the default, which the CLI leaves out and servers write, or the other way round."""
+    """Return whether it differs from the default, which the CLI omits and servers write, or the other way round."""
     return bool(value) and value not in ("none", "default")
 
 
 def _merged(archived: JsonObject, described: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The described config, completed by the archived one, and what differed."""
+    """Return the described config, completed from the archived one, and the differences."""
     before, now = without_server_metadata(archived), without_server_metadata(described)
     lacking = sorted(key for key, value in before.items() if _means_something(value) and key not in now)
     differing = sorted(
@@ -268,7 +269,9 @@ def _state_differences(archived: StreamState, described: StreamState) -> Iterato
 
 
 def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveEnd) -> Iterator[str]:
-    """What a folder said to have and has not. Messages that arrive or expire meanwhile are one reason."""
+    """Yield what a folder lacks according to its description. Messages that arrive or expire meanwhile are one
+    reason.
+    """
     if messages != reported.messages:
         yield f"the archive has {messages} messages, {META} reports {reported.messages}"
     if consumers < reported.consumers:
@@ -280,7 +283,7 @@ def _missing(reported: StreamState, messages: int, consumers: int, end: ArchiveE
 
 
 def _check_describable(stream: StreamBackup) -> None:
-    """What a manifest could not hold must be this stream's failure, not that of the whole backup."""
+    """Raise the error for this stream alone if a manifest could not hold it, instead of failing the whole backup."""
     backup = layout.backup_id(0, bytes(3))
     alone = Manifest(backup, UNKNOWN_TIME, "", Source(), Result.COMPLETE, (stream,))
     try:

@@ -1,10 +1,10 @@
-"""Import: a folder of other people's files becomes one committed backup in a repository.
+"""Import a folder of foreign files as one committed backup.
 
-A stream that cannot be imported does not stop the others; it is named with its reason, and the backup is partial. The
-manifest, written last, commits; whoever is stopped before leaves objects that nobody names.
+A stream that cannot be imported does not stop the others; it is reported with the reason, and the backup is partial.
+The manifest, written last, commits; an import interrupted before that leaves unreferenced objects.
 
-The manifest's source says what is known: `imported`, with the kind of folder and the time its descriptions were
-written. Which cluster and account the streams lived in, no folder tells.
+The manifest's source only has `imported`, with the kind of folder and the time its descriptions were written. The
+cluster and account of the streams are not known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["ImportReport", "run_import"]
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What came of it. `manifest` is None if nothing was committed because no stream could be imported."""
+    """The result. `manifest` is None if nothing was committed because no stream could be imported."""
 
     manifest: Manifest | None
     streams: tuple[StoredStream, ...]
@@ -53,7 +53,8 @@ def run_import(
 ) -> ImportReport:
     """Import every stream of `source` and commit them as one backup.
 
-    `lease` is a shared one, renewed by the caller. `clock_ns` gives Unix time, `random` so many random bytes.
+    `lease` is a shared one, renewed by the caller. `clock_ns` returns Unix time, `random` returns that many random
+    bytes.
 
     Raises:
         RepositoryLocked: the lease was lost; nothing was committed.
@@ -114,7 +115,7 @@ def _origin(source: ImportSource) -> JsonObject:
 
 
 def _of_configs(configs: StreamConfigs, now: str) -> StreamBackup:
-    """A stream of config files; that they can be written as JSON again was checked when they were read."""
+    """Return the stream of config files; reading has checked that they can be encoded as JSON."""
     consumers = [ConsumerBackup(name, config, None, Fidelity.CONFIG_ONLY) for name, config in configs.consumers.items()]
     return StreamBackup(
         name=configs.name,

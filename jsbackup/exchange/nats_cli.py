@@ -1,22 +1,22 @@
-"""The folders that the nats CLI backs streams up to (github.com/nats-io/jsm.go `snapshots.go`, all its history).
+"""The backup folders of the nats CLI (github.com/nats-io/jsm.go `snapshots.go`, all its history).
 
     nats backup stream NAME DIR         DIR/backup.json, and the archive beside it
     nats backup account DIR             the same for each stream, in DIR/<stream>/
 
-These are the commands of CLI 0.5; `nats stream backup` and `nats account backup`, the ones before, wrote the same.
+These are the commands of CLI 0.5; the former `nats stream backup` and `nats account backup` wrote the same.
 
-`backup.json` holds `config` and `state` as the server answered the snapshot request, as far as the CLI's version knows
-their fields: it is what `nats backup restore` sends. It is created first and filled last, so an empty one is the trace
-of an interrupted backup. What `nats backup edit` and `nats sub --backup` write (jsm.go `backup/metafile.go`, from CLI
-0.5 on) has a block more, `edit` or `source`, which says so.
+`backup.json` holds `config` and `state` from the server's answer to the snapshot request, as far as the CLI's version
+knows their fields: `nats backup restore` sends it. It is created first and filled last, so an empty one is left by an
+interrupted backup. What `nats backup edit` and `nats sub --backup` write (jsm.go `backup/metafile.go`, from CLI 0.5 on)
+has another object, `edit` or `source`, which says so.
 
-The archive is the snapshot byte for byte, an S2 stream. Its name says little: it is `stream.tar.s2` for both formats up
-to CLI 0.4, and since 0.5 `stream.arc.s2` for v2. A folder with both is refused by the CLI, and here. Recorded backups
-of before February 2021 are single files without a description; configuration backups of before June 2022 are files of
-`type`, `time`, `configuration` and `checksum`. Neither is read here.
+The archive is the unchanged snapshot, an S2 stream. Its name is `stream.tar.s2` for both formats up to CLI 0.4, and
+since 0.5 `stream.arc.s2` for v2. A folder with both is refused by the CLI, and here. Recorded backups before February
+2021 are single files without a description; configuration backups before June 2022 are files with `type`, `time`,
+`configuration` and `checksum`. Neither is read here.
 
 The CLI restores `stream.tar.s2` of any format; `stream.arc.s2` and streams kept in memory only since 0.5. Its commands
-that look into folders (`info`, `validate`, `edit`) know v2 alone.
+for folders (`info`, `validate`, `edit`) only support v2.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ META = "backup.json"
 ARCHIVE_V1 = "stream.tar.s2"
 ARCHIVE_V2 = "stream.arc.s2"
 
-# A state may list deleted messages by their sequences.
+# A state may list the sequences of deleted messages.
 _MAX_META_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMetaFile:
-    """What `backup.json` says. `made` are sentences about what made it, where that was no snapshot of a stream."""
+    """The content of `backup.json`. `made` are sentences about its origin if that was not a snapshot of a stream."""
 
     config: JsonObject
     state: StreamState
@@ -70,17 +70,17 @@ class StreamMetaFile:
 
 
 def read_meta(folder: Folder) -> StreamMetaFile:
-    """The `backup.json` of a folder.
+    """Read the `backup.json` of a folder.
 
     Raises:
         FormatError: it is damaged.
-        UnsupportedError: it is of a kind of backup that is not read.
+        UnsupportedError: it is of a kind of backup that is not supported.
     """
     return decode_meta(folder.read(META, _MAX_META_BYTES), folder.path_of(META))
 
 
 def decode_meta(data: bytes, where: str) -> StreamMetaFile:
-    """The content of a `backup.json`; `where` names it. Errors as `read_meta` raises them."""
+    """Decode the content of a `backup.json`; `where` names it. Raises the same errors as `read_meta`."""
     if not data.strip():
         raise FormatError(f"{where} is empty", hint="The backup was interrupted: its archive is not whole.")
     value = read_object(data, where)
@@ -119,13 +119,13 @@ def _object(value: JsonObject, key: str, where: str) -> JsonObject:
 
 
 def encode_meta(config: JsonObject, state: StreamState) -> bytes:
-    """A `backup.json`. `FormatError` if the config is no JSON."""
+    """Encode a `backup.json`. Raises `FormatError` if the config cannot be encoded as JSON."""
     value = {"config": config, "state": state_to_json(state)}
     return write_json(value, f"the config of stream {config.get('name')}", indent=2, ascii_only=True) + b"\n"
 
 
 def archive_in(folder: Folder, entries: dict[str, FolderEntry]) -> str:
-    """The name of the archive in a stream's folder.
+    """Return the name of the archive in a stream's folder.
 
     Raises:
         FormatError: there is none.

@@ -1,9 +1,9 @@
-"""A folder that appears whole or not at all.
+"""Create a folder atomically.
 
 Files are written into a hidden folder first, each flushed to the disk. `commit` gives it its name: a folder that does
-not exist yet is made by one rename. One that exists (empty; perhaps a mount point, perhaps in a place where nothing
-else may be made) is staged within, and its entries are renamed up one after the other in the order in which they were
-made, those moved already being taken back if one cannot be. Leaving without `commit` removes everything.
+not exist yet is created by one rename. If the folder exists (empty; perhaps a mount point, or in a place where nothing
+else may be created), the hidden folder is within it, and its entries are moved up one by one in the order of their
+creation, and moved back if one of them fails. Leaving without `commit` removes everything.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from jsbackup.stores import posix
 
 __all__ = ["NewFolder"]
 
-# A name of 255 bytes with ours around it would be too long for a file system; a character has up to four.
+# A name of 255 bytes with our additions would be too long for a file system; a character has up to four bytes.
 _MAX_SHOWN = 40
 
 
 class NewFolder:
     """A context manager. Paths are relative, parts joined by `/`; `files` and `bytes` count what was written.
 
-    `token` makes the hidden name unique, `mode` is that of folders (files get it without the right to execute).
-    All methods raise `StoreError` where the file system fails.
+    `token` makes the hidden name unique, `mode` is that of folders (files get it without the right to execute). All
+    methods raise `StoreError` if the file system fails.
     """
 
     def __init__(self, path: Path, token: str, mode: int) -> None:
@@ -45,7 +45,7 @@ class NewFolder:
         self.bytes = 0
 
     def _check(self) -> bool:
-        """Whether the folder exists. `UsageError` if it is in the way."""
+        """Return whether the folder exists. Raises `UsageError` if it cannot be used."""
         shown = printable(str(self._target))
         with explained(f"{shown} cannot be read"):
             if self._target.is_dir():
@@ -60,7 +60,9 @@ class NewFolder:
 
     @property
     def staging(self) -> Path:
-        """The hidden folder, for others who write into it. They flush what they write, and it is not counted here."""
+        """The hidden folder, for writers outside of this class. They flush what they write, and it is not
+        counted here.
+        """
         return self._staging
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class NewFolder:
             shutil.rmtree(self._staging, ignore_errors=True)
 
     def folder(self, path: str) -> None:
-        """Make a folder. `UsageError` if there is one whose name this file system takes for the same."""
+        """Create a folder. Raises `UsageError` if there is one whose name is the same for this file system."""
         with explained(f"folder {printable(path)} cannot be made"):
             self._order.setdefault(path.partition("/")[0], len(self._order))
             try:
@@ -83,7 +85,7 @@ class NewFolder:
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """A new file; it is flushed to the disk at the end."""
+        """Create a file; it is flushed to the disk at the end."""
         with explained(f"{printable(path)} cannot be written"):
             self._order.setdefault(path.partition("/")[0], len(self._order))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -99,12 +101,12 @@ class NewFolder:
         self.files += 1
 
     def write(self, path: str, content: bytes) -> None:
-        """A new file with this content."""
+        """Create a file with this content."""
         with self.create(path) as file:
             file.write(content)
 
     def commit(self) -> None:
-        """Give everything its final name. `UsageError` if something is there by now."""
+        """Give everything its final name. Raises `UsageError` if something is there by now."""
         with explained("the output folder cannot get its name"):
             for folder, _, _ in os.walk(self._staging):
                 _fsync_folder(Path(folder))
@@ -112,7 +114,7 @@ class NewFolder:
                 if self._exists:
                     self._move_up()
                 else:
-                    # Replaces an empty folder, never one with something in it.
+                    # Only replaces an empty folder.
                     self._staging.rename(self._target)
             except (FileExistsError, NotADirectoryError) as error:
                 raise _in_the_way(self._target) from error
@@ -127,7 +129,7 @@ class NewFolder:
         moved: list[str] = []
         try:
             names = sorted(path.name for path in self._staging.iterdir())
-            # What others wrote comes first: nothing says when.
+            # Entries of other writers come first: their order is not known.
             for name in sorted(names, key=lambda name: self._order.get(name, -1)):
                 if os.path.lexists(self._target / name):
                     raise FileExistsError(name)

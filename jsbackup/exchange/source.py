@@ -1,11 +1,11 @@
-"""What a folder to import holds, found out by looking into it: names say little and may be anybody's choice.
+"""Find out what a folder to import contains by its entries: its name is arbitrary.
 
     a stream      `backup.json` and an archive, of `nats backup stream`
     an account    a folder of such folders, of `nats backup account`
     configs       `streams/*.json`, see `config_files.py`
 
-Descriptions are read at once (they are small, and tell which streams there are), archives are not opened. In an account
-a folder that is no backup, or a damaged one, is a failure of its own and does not hide the others.
+Descriptions are read at once (they are small, and name the streams), archives are not opened. In an account a folder
+that is not a backup, or a damaged one, is reported separately and does not affect the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BACKUP_FILES = {nats_cli.META, nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}
 
 
 class SourceKind(StrEnum):
-    """In manifests, where retention tells series of imports apart by it: the words stay those of CLI 0.4."""
+    """The kind in manifests, by which retention distinguishes series of imports: these are the terms of CLI 0.4."""
 
     STREAM = "nats stream backup"
     ACCOUNT = "nats account backup"
@@ -48,7 +48,7 @@ class FoundStream:
 
 
 class ImportSource:
-    """A folder to import, open. A context manager; `open` makes one."""
+    """An open folder to import. A context manager; created by `open`."""
 
     def __init__(self, root: Folder) -> None:
         self.root = root
@@ -56,16 +56,16 @@ class ImportSource:
         self.streams: tuple[FoundStream, ...] = ()
         self.configs: tuple[StreamConfigs, ...] = ()
         self.failures: tuple[Failure, ...] = ()
-        self.written_seconds = 0  # the youngest description's time of change
+        self.written_seconds = 0  # modification time of the newest description
 
     @classmethod
     def open(cls, path: Path) -> ImportSource:
         """Look into a folder.
 
         Raises:
-            UsageError: it holds nothing to import, or files that people wrote wrong.
-            FormatError: the one stream's description is damaged.
-            UnsupportedError: a kind of backup that is not read.
+            UsageError: it has nothing to import, or invalid config files.
+            FormatError: the description of the only stream is damaged.
+            UnsupportedError: a kind of backup that is not supported.
             StoreError: it cannot be read.
         """
         root = Folder.open(path)
@@ -104,7 +104,9 @@ class ImportSource:
                 raise _foreign(shown, entries)
 
     def _is_stream_folder(self, name: str) -> bool:
-        """Whether a folder is a backup of a stream, rather than one of configs (`backup.json` may be that of one)."""
+        """Return whether a folder is a backup of a stream, not one of configs (a config may be called
+        `backup.json`).
+        """
         with self.root.folder(name) as folder:
             entries = folder.entries()
             if entries.keys() & {nats_cli.ARCHIVE_V1, nats_cli.ARCHIVE_V2}:
@@ -153,7 +155,7 @@ class ImportSource:
 
 
 def _foreign(shown: str, entries: dict[str, FolderEntry]) -> JsBackupError:
-    """The error for a folder that is nothing of what can be imported."""
+    """Return the error for a folder with nothing that can be imported."""
     if {"meta.inf", "msgs"} <= entries.keys():
         return UnsupportedError(
             f"{shown} is a nats-server's own store, not a backup",

@@ -1,7 +1,7 @@
-"""The readable twin of the compiled kernel `_kernels.pyx`: same names, same results, same errors in the same words.
+"""The readable twin of the compiled kernel `_kernels.pyx`: same names, same results, same error messages.
 
-It runs where the kernel could not be compiled, and it is the specification the kernel is tested against. As long as the
-kernel has to be one file, so is its twin. The formats:
+It is used if the kernel could not be compiled, and it is the specification that the kernel is tested against. It is one
+file because the kernel is. The formats:
 
 S2 block (github.com/klauspost/compress/s2, a superset of Snappy's): uvarint decoded length, then operations. The two
 low bits of an operation's first byte are its kind, the six high bits its argument `m`.
@@ -63,11 +63,11 @@ __all__ = [
     "sum_digest",
 ]
 
-# The server's own bound for a record (rlBadThresh).
+# The server's own limit for a record (rlBadThresh).
 MAX_RECORD_BYTES = 32 << 20
-# A message is at most 64 MiB (the server's bound for max_payload); beyond this an entry is damage, not a wait for more.
+# A message is at most 64 MiB (the server's limit for max_payload); a larger entry is damaged, not incomplete.
 MAX_ENTRY_BYTES = 96 << 20
-# One call takes no more than this and one entry, so that int32 offsets always suffice.
+# One call takes no more than this plus one entry, so that int32 offsets are always enough.
 MAX_TAKE_BYTES = 1 << 30
 
 STREAM_DIGEST_KEY = b"jsbackup stream digest, version1"
@@ -161,7 +161,7 @@ _M32 = 0xFFFFFFFF
 _LANES = Struct("<4Q")
 _INIT0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _INIT1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
-# Which byte of a pair of lanes goes where: spreads the bits that a multiplication mixed well.
+# The permutation of the bytes of a pair of lanes; spreads the bits that a multiplication mixed well.
 _ZIPPER_PAIR = (3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7)
 _zipper = itemgetter(*_ZIPPER_PAIR, *(i + 16 for i in _ZIPPER_PAIR))
 
@@ -176,7 +176,7 @@ def _initial(key: bytes) -> _State:
 
 
 def _absorb(state: _State, data: memoryview | bytearray | bytes) -> _State:
-    """Mix in whole packets of 32 bytes. Unrolled over the four lanes, which halves the time it takes."""
+    """Mix in whole packets of 32 bytes. Unrolled over the four lanes, which is twice as fast."""
     a0, a1, a2, a3, b0, b1, b2, b3, m0, m1, m2, m3, n0, n1, n2, n3 = state
     pack, unpack, zipper, mask, low = _LANES.pack, _LANES.unpack, _zipper, _U64, _M32
     for d0, d1, d2, d3 in _LANES.iter_unpack(data):
@@ -246,7 +246,7 @@ def _reduce(x0: int, x1: int, x2: int, x3: int) -> tuple[int, int]:
 
 
 class HighwayHash:
-    """HighwayHash with a 32-byte key. A digest does not end it: more data may follow."""
+    """HighwayHash with a 32-byte key. More data may follow after a digest."""
 
     __slots__ = ("_rest", "_state")
 
@@ -288,7 +288,7 @@ class HighwayHash:
 
 
 class _Rows:
-    """Collects messages, then gives them as `Columns`."""
+    """Collects messages and returns them as `Columns`."""
 
     __slots__ = (
         "data",
@@ -314,7 +314,9 @@ class _Rows:
         self.data = bytearray()
 
     def append(self, sequence: int, timestamp: int, content: memoryview, subject: int, *, headers: int) -> None:
-        """Add a message whose `content` is its subject, header block and payload; the first two sizes are given."""
+        """Add a message whose `content` is its subject, header block and payload; `subject` and `headers` are their
+        sizes.
+        """
         body = subject + headers
         self.sequences.append(sequence)
         self.timestamps.append(timestamp)
@@ -349,7 +351,7 @@ class _Rows:
 
 
 class _ColumnReader:
-    """Rows of `Columns`, every offset checked: a batch may come from a hostile file."""
+    """Reads rows of `Columns`, checking every offset: a batch may come from a hostile file."""
 
     __slots__ = ("_offsets", "_values", "sequences", "timestamps", "validity")
 
@@ -368,7 +370,7 @@ class _ColumnReader:
         self.validity = None if bitmap is None else _typed(bitmap, "B", (count + 7) // 8)
 
     def content(self, row: int) -> tuple[memoryview, memoryview, memoryview]:
-        """Subject, header block (empty if there is none) and payload of a row."""
+        """Return subject, header block (empty if there is none) and payload of a row."""
         subject, headers, data = (
             self._slice(values, offsets[row], offsets[row + 1], row)
             for values, offsets in zip(self._values, self._offsets, strict=True)
@@ -398,7 +400,7 @@ def _typed(buffer: Buffer, kind: Literal["B", "i", "q"], count: int) -> memoryvi
 
 
 def _uvarint(view: memoryview, at: int, where: str) -> tuple[int, int]:
-    """Value and end of the uvarint at `at`; an end of 0 says that the buffer stops inside it."""
+    """Return value and end of the uvarint at `at`; the end is 0 if the buffer ends inside it."""
     value = shift = 0
     start = at
     end = len(view)
@@ -429,11 +431,11 @@ def _append_uvarint(out: bytearray, value: int) -> None:
 
 
 def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns, int]:
-    """Decode message entries from `offset` on; give them and the offset of the first byte not taken.
+    """Decode message entries from `offset` on; return them and the offset of the first byte not taken.
 
-    Stops before an incomplete entry, before an entry with sequence 0 (the end of the archive, or no message) and once
-    the entries taken come to `max_bytes` or `MAX_TAKE_BYTES`; the first complete one is always taken. Sequences must
-    rise within a call. A header size of 0 is a message without headers.
+    Stops before an incomplete entry, before an entry with sequence 0 (the end of the archive, or not a message) and
+    once the entries taken reach `max_bytes` or `MAX_TAKE_BYTES`; the first complete one is always taken. Sequences must
+    rise within a call. A header size of 0 means a message without headers.
     """
     view = _bytes_of(buffer)
     end = len(view)
@@ -468,7 +470,7 @@ def decode_entries(buffer: Buffer, offset: int, max_bytes: int) -> tuple[Columns
 
 
 def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
-    """The canonical archive-v2 encoding of all messages, back to back, and the end of each as packed int64."""
+    """Return the canonical archive-v2 encoding of all messages, concatenated, and the end of each as packed int64."""
     reader = _ColumnReader(columns)
     out = bytearray()
     ends = array("q")
@@ -491,7 +493,7 @@ def encode_entries(columns: Columns) -> tuple[bytes, bytes]:
 
 
 def sum_digest(encoded: Buffer, ends: Buffer, total: bytes) -> bytes:
-    """Add to `total` the HighwayHash-256 (key `STREAM_DIGEST_KEY`) of each entry that `encode_entries` gave.
+    """Add the HighwayHash-256 (key `STREAM_DIGEST_KEY`) of each entry from `encode_entries` to `total`.
 
     `total` and the result are 32-byte little-endian integers, as is each hash; the sum is modulo 2^256.
     """
@@ -521,11 +523,11 @@ def decode_records(
 ) -> tuple[Columns, bytes, int, int]:
     """Decode the records of a whole message block from `offset` on.
 
-    Gives the messages that are alive, the sequences named by tombstones (packed uint64, as met), the offset of the
-    first record not looked at (the block's length at its end) and the highest sequence met, from `after_seq` on, dead
-    or alive. Dead are: erased ones, sequence 0, those below `first_seq`, those that do not rise, those in `deleted`
-    (sorted, packed uint64). Stops once the records of living messages come to `max_bytes` or `MAX_TAKE_BYTES`. Every
-    checksum is verified, those of dead records and tombstones too, as the server does.
+    Returns the live messages, the sequences named by tombstones (packed uint64, in order of occurrence), the offset of
+    the first record not read (the block's length at its end) and the highest sequence, from `after_seq` on, live or
+    dead. Dead are: erased ones, sequence 0, those below `first_seq`, those that do not rise, those in `deleted`
+    (sorted, packed uint64). Stops once the records of live messages reach `max_bytes` or `MAX_TAKE_BYTES`. Every
+    checksum is verified, also those of dead records and tombstones, as the server does.
     """
     view = _bytes_of(block)
     end = len(view)
@@ -592,9 +594,9 @@ def _contains(ordered: memoryview, value: int) -> bool:
 
 
 def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tuple[bytes, int]:
-    """Encode records from `row` on while they fit in `max_bytes` (at least one), and give the next row.
+    """Encode records from `row` on while they fit in `max_bytes` (at least one); also return the next row.
 
-    Raises `FormatError` for what no server would read back: a record over 32 MiB, sequences of 62 bits or more.
+    Raises `FormatError` for records that no server would read back: over 32 MiB, or sequences of 62 bits or more.
     """
     reader = _ColumnReader(columns)
     if not 0 <= row <= columns.count:
@@ -639,7 +641,7 @@ def encode_records(columns: Columns, row: int, key: bytes, max_bytes: int) -> tu
 
 
 def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -> tuple[int, int]:
-    """Skip up to `count` subject entries of an `index.db`; give the next offset and how many entries are left.
+    """Skip up to `count` subject entries of an `index.db`; return the next offset and how many entries are left.
 
     Stops before an incomplete entry. Raises `FormatError` for a subject of more than 65535 bytes.
     """
@@ -670,7 +672,7 @@ def skip_index_subjects(buffer: Buffer, offset: int, count: int, version: int) -
 
 
 def extremes(values: Buffer) -> tuple[int, int]:
-    """The least and the greatest of packed int64, of which there is one at least."""
+    """Return the least and the greatest of packed int64 (at least one)."""
     view = _bytes_of(values)
     if not view or len(view) % 8:
         raise ValueError("values have 8 bytes each, and there is one at least")
@@ -679,7 +681,7 @@ def extremes(values: Buffer) -> tuple[int, int]:
 
 
 def first_fall(values: Buffer, after: int) -> int:
-    """Where packed int64 stop rising: the index of the first that is not above the one before it, or `after`; or -1."""
+    """Return the index of the first packed int64 that is not greater than the one before it, or than `after`; or -1."""
     view = _bytes_of(values)
     if len(view) % 8:
         raise ValueError("values have 8 bytes each")

@@ -1,10 +1,10 @@
-"""The one currency: a message batch is an Arrow `RecordBatch` of `BATCH_SCHEMA`, from the wire to the repository.
+"""A message batch: an Arrow `RecordBatch` of `BATCH_SCHEMA`, used everywhere from the wire to the repository.
 
 Rows are messages in strictly rising `sequence`; a gap is a deleted message. `headers` is null for a message without a
 header block and otherwise the block byte for byte (`NATS/1.0\\r\\n…\\r\\n\\r\\n`). Subjects that are not UTF-8 (the
-server does not insist) make a batch of `BINARY_SUBJECT_SCHEMA` instead, which has the same layout in memory.
+server does not require it) make a batch of `BINARY_SUBJECT_SCHEMA` instead, which has the same layout in memory.
 
-`Columns` is the same thing as bare buffers: what the kernels produce and consume, so that they know nothing of Arrow.
+`Columns` is the same as plain buffers, which the kernels produce and consume, so that they do not depend on Arrow.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BINARY_SUBJECT_SCHEMA = _schema(pa.binary())
 
 
 class Columns(NamedTuple):
-    """A batch as buffers in Arrow's layout (little endian): what kernels fill and read.
+    """A batch as buffers in Arrow's layout (little endian), for the kernels.
 
     `sequences` and `timestamps` hold `count` int64 each; each `*_offsets` holds `count + 1` int32 (the first need not
-    be 0 when it comes from a sliced batch), pointing into the buffer beside it. `header_validity` is an Arrow validity
-    bitmap with bit 0 for row 0, or None if every row has headers; a row without its bit has no header block.
+    be 0 in a sliced batch), pointing into the buffer beside it. `header_validity` is an Arrow validity bitmap with bit
+    0 for row 0, or None if every row has headers; a row without its bit has no header block.
     """
 
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
@@ -83,7 +83,7 @@ def batch_from_columns(columns: Columns) -> pa.RecordBatch:
 
 
 def columns_from_batch(batch: pa.RecordBatch) -> Columns:
-    """Expose a batch's buffers. A slice is honoured; only a validity bitmap that starts inside a byte is copied."""
+    """Return a batch's buffers, respecting slices; only a validity bitmap that starts inside a byte is copied."""
     count = batch.num_rows
     sequence, timestamp, subject, headers, data = (batch.column(i) for i in range(5))
 

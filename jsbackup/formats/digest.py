@@ -1,12 +1,12 @@
-"""Two digests of messages, both over the canonical archive-v2 encoding, so both from one encoding pass.
+"""Two digests of messages, both over the canonical archive-v2 encoding, so one encoding pass is enough.
 
 **Segment digest**: SHA-256 over the encodings of a run of messages, back to back. It names content: equal messages have
-equal digests whichever server they came from and whichever version of a Parquet library stored them.
+    equal digests for any server and any version of the Parquet library.
 
 **Stream digest**: the sum modulo 2^256 of HighwayHash-256 over each message's encoding, keyed with the 32 bytes
 `jsbackup stream digest, version1`; hash and sum are 32-byte little-endian integers, written as the hex of these bytes.
-It adds up over segments and tasks, does not depend on where segments are cut, and a message can be taken out again. No
-messages have the digest of 64 zeros. It is a fingerprint; against an attacker only SHA-256 and signatures count.
+It can be summed over segments and tasks, does not depend on where segments are cut, and messages can be subtracted. The
+digest of no messages is 64 zeros. It is a fingerprint; against an attacker only SHA-256 and signatures help.
 
 Canonical encoding of a message: uvarint subject length, zigzag varint timestamp in ns, uvarint sequence, uvarint header
 size, uvarint payload size, subject, header block, payload; every varint as short as possible. A message without headers
@@ -29,7 +29,7 @@ from jsbackup.formats.batch import columns_from_batch
 __all__ = ["Digester", "EncodedRows", "MessageBatch", "StreamDigest", "StreamDigester", "digest_rows", "encode_rows"]
 
 MessageBatch: TypeAlias = pa.RecordBatch
-"""`BATCH_SCHEMA` or `BINARY_SUBJECT_SCHEMA`; a name for layers that do not import Arrow themselves."""
+"""`BATCH_SCHEMA` or `BINARY_SUBJECT_SCHEMA`; a name for layers that do not import Arrow."""
 
 _SIZE = 32
 _MODULUS = 1 << 256
@@ -37,13 +37,13 @@ _MODULUS = 1 << 256
 
 @dataclass(frozen=True, slots=True)
 class StreamDigest:
-    """A stream digest as a value: add what comes, subtract what goes."""
+    """A stream digest as a value, which supports addition and subtraction."""
 
     total: bytes = bytes(_SIZE)
 
     @classmethod
     def from_hex(cls, text: str) -> StreamDigest:
-        """Raises `FormatError` for anything but 64 lower-case hex digits."""
+        """Parse 64 lower-case hex digits. Raises `FormatError` for anything else."""
         if len(text) != 2 * _SIZE or not set(text) <= set("0123456789abcdef"):
             raise FormatError(f"not a stream digest: {text[:80]!r}")
         return cls(bytes.fromhex(text))
@@ -67,7 +67,7 @@ class StreamDigest:
 
 
 class EncodedRows(NamedTuple):
-    """Messages in canonical encoding, and where each ends."""
+    """Messages in canonical encoding, with the end of each."""
 
     encoded: bytes
     ends: memoryview[int]
@@ -78,13 +78,13 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(batch: MessageBatch) -> EncodedRows:
-    """Encode a batch. Raises `FormatError` if sequences do not rise from at least 1 or a message is too large."""
+    """Encode a batch. Raises `FormatError` if sequences do not rise from at least 1, or a message is too large."""
     encoded, ends = kernels.encode_entries(columns_from_batch(batch))
     return EncodedRows(encoded, memoryview(ends).cast("q"))
 
 
 def digest_rows(rows: EncodedRows) -> StreamDigest:
-    """The stream digest of these messages."""
+    """Return the stream digest of these messages."""
     return StreamDigest(kernels.sum_digest(rows.encoded, rows.ends, bytes(_SIZE)))
 
 

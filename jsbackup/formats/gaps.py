@@ -1,11 +1,11 @@
 """A digest of which sequences are missing between the first and the last message of a segment.
 
-The server lists the sequences that a stream has deleted; a segment holds those of its messages. Whether both tell of
-the same messages is decided by comparing the runs of missing sequences, not how many there are: a message that came
-back (a stream restored in place, a server's disk put back) and another one that went leave the count as it was.
+The server lists a stream's deleted sequences; a segment has those of its messages. Whether both have the same messages
+is decided by comparing the runs of missing sequences, not their number: if one message reappears (a stream restored in
+place, a server's disk put back) and another is deleted, the count stays the same.
 
 The digest is the first 128 bits, in hex, of SHA-256 over each run's first and last sequence, as unsigned 64 bit
-integers, little endian. Where nothing is missing it is "".
+integers, little endian. If nothing is missing it is "".
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["GapDigest", "digest_of_missing"]
 
 _HEX_DIGITS = 32
 _RUN = struct.Struct("<QQ")
-# Sequences that are looked at together: most messages lie among many without a gap.
+# How many sequences are checked together: most messages have no gaps near them.
 _STEP = 256
 
 
 class GapDigest:
-    """The digest for messages that come in order."""
+    """Computes the digest for messages in order."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -31,7 +31,7 @@ class GapDigest:
         self._last = 0
 
     def update(self, sequences: Sequence[int]) -> None:
-        """The next messages have these sequences, in rising order."""
+        """Add the sequences of the next messages, in rising order."""
         if not len(sequences):
             return
         before = self._last or sequences[0] - 1
@@ -52,12 +52,12 @@ class GapDigest:
 
     @property
     def hex(self) -> str:
-        """As a manifest has it."""
+        """The digest for a manifest."""
         return self._sha256.hexdigest()[:_HEX_DIGITS] if self._any else ""
 
 
 def digest_of_missing(missing: Iterable[int]) -> str:
-    """The digest where exactly these sequences are missing, in rising order."""
+    """Return the digest if exactly these sequences are missing, in rising order."""
     runs = bytearray()
     first = last = 0
     for sequence in missing:

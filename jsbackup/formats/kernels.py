@@ -1,10 +1,9 @@
-"""The one place that chooses between the compiled kernel and its pure-Python twin.
+"""Choose between the compiled kernel and its pure-Python twin.
 
-The compiled one is used where it can be imported. Call kernels as attributes of this module (`kernels.decode_entries`),
-so that `use` takes effect. Nobody is served something else than they asked for: a quiet fallback would turn a benchmark
-or a test into one of the other kernel.
+The compiled one is used if it can be imported. Call kernels as attributes of this module (`kernels.decode_entries`), so
+that `use` takes effect. `use` never falls back silently: a benchmark or test would then use the other kernel.
 
-MB/s on one core, messages of 256 B where it matters (4 KiB in brackets), and what doing without a compiler costs:
+MB/s on one core, messages of 256 B where it matters (4 KiB in brackets), to show the cost of doing without a compiler:
 
                         compiled        python
     s2_decode_block         2600            28     JSON, 3.2 times smaller
@@ -77,7 +76,7 @@ def _compiled() -> ModuleType | None:
 
 
 def use(name: Literal["compiled", "python"]) -> None:
-    """Use this kernel from now on, in the whole process. Raises `UnsupportedError` if it cannot be had."""
+    """Use this kernel from now on, in the whole process. Raises `UnsupportedError` if it is not available."""
     global _active
     module = _kernels_py if name == "python" else _compiled() if name == "compiled" else None
     if module is None:

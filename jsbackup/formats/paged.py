@@ -1,8 +1,8 @@
-"""A file in memory that takes as much as it holds, and gives it back at once.
+"""A file in memory that only takes as much as it holds, and returns it to the system at once.
 
-Buffers of the usual allocators grow by being copied to twice their size, and what is freed stays with the process: two
-to three times the size of a segment, for each stream. Here memory is asked of the system, more than will be needed; it
-gives pages when they are written to, and takes them all when the file is forgotten.
+Usual buffers grow by copying to twice their size, and freed memory stays with the process: two to three times the size
+of a segment, for each stream. This one reserves more memory from the system than needed; the system provides pages when
+they are written, and takes all of them back when the file is dropped.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PagedFile"]
 
-# Most segments, if nothing of them compresses. Pages that are not written to cost nothing.
+# More than most segments, even if nothing can be compressed. Unwritten pages cost nothing.
 _RESERVED_BYTES = 80 << 20
-# What is kept for the next file: a block of a stream has 8 MiB, unless a message is larger.
+# How much is kept for the next file: a block of a stream has 8 MiB, unless a message is larger.
 _KEPT_BYTES = 9 << 20
-# Large pages have 2 MiB: for less they would be cleared for nothing.
+# Large pages have 2 MiB: for less data, clearing them would be wasted.
 _LARGE_BYTES = 1 << 20
 
 
 class PagedFile:
-    """Write-only, as Arrow needs it. One that gets larger than what is reserved is copied once in a while."""
+    """Write-only, as Arrow needs it. Beyond the reserved size it is sometimes copied to grow."""
 
     def __init__(self, reserved_bytes: int = _RESERVED_BYTES) -> None:
         self._pages = _reserve(reserved_bytes)
@@ -46,32 +46,32 @@ class PagedFile:
         return len(view)
 
     def _ask_for_large_pages(self) -> None:
-        """Each page takes the system a moment when it is first written to, and of large ones there are fewer."""
+        """The first write to each page takes time, and there are fewer large ones."""
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # some kernels have none
+            with suppress(OSError):  # not supported by some kernels
                 self._pages.madvise(mmap.MADV_HUGEPAGE)
 
     def tell(self) -> int:
         return self._size
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
     def close(self) -> None:
-        """It stays readable."""
+        """Mark as closed. The content stays readable."""
         self.closed = True
 
     def start_again(self, size: int) -> None:
-        """Forget what was written, for a file of `size` bytes in the same memory: nobody may still hold `content`.
+        """Begin a new file of `size` bytes in the same memory. No `content` of the old one may be in use.
 
-        Pages that were written to once cost nothing any more: a tenth of the time of reading a stream.
+        Pages that were written before are cheap: this saves a tenth of the time of reading a stream.
         """
         if not size <= len(self._pages) <= max(_KEPT_BYTES, size):
             self._pages = _reserve(size)
         self._size = 0
 
     def content(self) -> memoryview:
-        """What was written; the memory lives as long as this is kept. No more may be written."""
+        """Return the written bytes; the memory lives as long as this view. Do not write any more."""
         return memoryview(self._pages)[: self._size]
 
 

@@ -1,4 +1,4 @@
-"""S2 streams: the frames around every snapshot a server sends and every archive it takes back.
+"""S2 streams: the frames around every snapshot that a server sends and every archive that it restores.
 
 The framing is Snappy's (github.com/google/snappy, `framing_format.txt`) with the changes of S2
 (github.com/klauspost/compress, `s2/README.md`, `s2/reader.go`). A frame is a type byte, a length of three bytes (little
@@ -12,7 +12,7 @@ endian) and that many bytes:
     0x02-0x7f    must not be skipped, so the stream is refused
 
 The checksum is CRC-32C of the decoded bytes, rotated right by 15 bits, plus 0xa282ead8, four bytes little endian. A
-stream has no end mark: what holds it must know its end. A stream of no bytes at all is what S2 makes of empty content.
+stream has no end mark: its container must know its end. Empty content may be a stream of no bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["BLOCK_BYTES", "MAX_BLOCK_BYTES", "S2Decoder", "S2Encoder", "first_block_end"]
 
 MAX_BLOCK_BYTES = 4 << 20
-# What nats-server writes, and what its reader has a buffer for from the start; a larger block makes it allocate again.
-# Snappy looks back 64 KiB at most, so a larger block would not be smaller either.
+# The size that nats-server writes and preallocates for reading; for larger blocks it must allocate again. Snappy looks
+# back 64 KiB at most, so a larger block would not be smaller either.
 BLOCK_BYTES = 1 << 20
 
 _COMPRESSED, _UNCOMPRESSED, _IDENTIFIER = 0x00, 0x01, 0xFF
@@ -46,7 +46,9 @@ _STREAM_START = b"\xff\x06\x00\x00S2sTwO"
 
 
 def first_block_end(stream: bytes) -> int:
-    """Where the frame behind the stream identifier ends, from the first bytes of a stream that is taken to be sound."""
+    """Return the end of the frame after the stream identifier, from the first bytes of a stream that is assumed to be
+    valid.
+    """
     at = len(_STREAM_START)
     return at + _HEAD_BYTES + int.from_bytes(stream[at + 1 : at + _HEAD_BYTES], "little")
 
@@ -61,10 +63,10 @@ def _checksum(data: bytes) -> bytes:
 
 
 class S2Decoder:
-    """Takes an S2 stream in pieces of any size and gives its decoded blocks.
+    """Takes an S2 stream in pieces of any size and yields its decoded blocks.
 
-    It holds what was fed and not yet decoded, beyond that less than one frame. All errors are `FormatError`; a stream
-    once refused stays refused.
+    Holds the fed bytes that are not decoded yet, which is less than one frame if all blocks are taken. All errors are
+    `FormatError`; after an error the stream stays refused.
     """
 
     __slots__ = ("_at", "_buffer", "_max_block", "_passed", "_skip")
@@ -74,19 +76,19 @@ class S2Decoder:
         self._at = 0
         self._passed = 0  # bytes of the stream before the buffer
         self._max_block = 0  # none until a stream identifier sets it
-        self._skip = 0  # bytes still to come of a skipped frame
+        self._skip = 0  # remaining bytes of a skipped frame
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """Take `data` at once, and give each block that is complete by now when it is asked for.
+        """Take `data` at once, and yield each block that is complete by now.
 
-        Lazily, because a few bytes may stand for megabytes: whoever iterates need not hold more than one block. Blocks
-        not asked for are given by the next call's iterator.
+        Lazily, because a few bytes may decode to megabytes: the caller need not hold more than one block. Blocks that
+        are not taken are yielded by the next call's iterator.
         """
         self._buffer += data
         return self._blocks()
 
     def finish(self) -> None:
-        """Raise `FormatError` unless the stream stops between two frames and every block was taken."""
+        """Raise `FormatError` unless the stream ends between two frames and every block was taken."""
         if self._skip or self._at < len(self._buffer):
             raise self._refused("cut short")
 
@@ -95,7 +97,7 @@ class S2Decoder:
             kind, size = head
             start = self._at + _HEAD_BYTES
             if _is_skipped(kind):
-                # Up to 16 MiB that nobody needs: dropped as they arrive, not kept until they are complete.
+                # Up to 16 MiB that are not needed: dropped as they arrive.
                 self._at, self._skip = start, size
                 continue
             with memoryview(self._buffer) as view, view[start : start + size] as body:
@@ -108,14 +110,14 @@ class S2Decoder:
         self._at = 0
 
     def _skip_rest(self) -> bool:
-        """Pass what has arrived of a skipped frame; whether that was the last of it."""
+        """Skip the available part of a skipped frame; return whether that was all of it."""
         arrived = min(self._skip, len(self._buffer) - self._at)
         self._at += arrived
         self._skip -= arrived
         return self._skip == 0
 
     def _next_head(self) -> tuple[int, int] | None:
-        """Kind and size of the next frame, checked; None if it is not all there, unless it is one to skip."""
+        """Return kind and size of the next frame, checked; None if it is incomplete, unless it is to be skipped."""
         available = len(self._buffer) - self._at - _HEAD_BYTES
         if available < 0:
             return None
@@ -137,7 +139,7 @@ class S2Decoder:
             least = _CHECKSUM_BYTES
             most = least + self._max_block
             if kind == _COMPRESSED:
-                # What incompressible bytes may grow by (Snappy's own bound): more is not worth waiting for.
+                # The most that incompressible bytes may grow (Snappy's own limit).
                 most += 32 + self._max_block // 6
         if not least <= size <= most:
             raise self._refused(f"bad size {size}")
@@ -170,10 +172,10 @@ def _never() -> bool:
 
 
 class S2Encoder:
-    """Turns bytes into an S2 stream of blocks of `BLOCK_BYTES`, which every nats-server reads.
+    """Encodes bytes as an S2 stream of blocks of `BLOCK_BYTES`, which every nats-server reads.
 
-    Blocks are compressed by Snappy, of which S2 is a superset; one that does not shrink is stored as it is, and so is
-    one for which `hurried`, asked for each, says that there is no time (compressing takes as long as all else that a
+    Blocks are compressed by Snappy, of which S2 is a superset. A block that does not shrink is stored uncompressed, and
+    so is one for which `hurried`, called for each, returns True (compressing takes as long as everything else that a
     restore does with its messages).
     """
 
@@ -181,12 +183,12 @@ class S2Encoder:
 
     def __init__(self, hurried: Callable[[], bool] = _never) -> None:
         self._hurried = hurried
-        self._pending: list[bytes] = []  # of a block that is not full
+        self._pending: list[bytes] = []  # of an incomplete block
         self._pending_bytes = 0
         self._started = False
 
     def feed(self, data: Buffer) -> list[bytes]:
-        """Take `data`; give the frames of the blocks that are full by now, often none, in parts."""
+        """Take `data`; return the frames of the blocks that are full by now, often none, in parts."""
         out = self._start()
         view = memoryview(data).cast("B")
         at = 0
@@ -199,7 +201,7 @@ class S2Encoder:
         return out
 
     def finish(self) -> list[bytes]:
-        """Give what is left. A stream of no data at all is a stream identifier alone."""
+        """Return the rest. Without any data, the stream is only a stream identifier."""
         out = self._start()
         if self._pending:
             out += self._end_block(memoryview(b""))
@@ -210,7 +212,7 @@ class S2Encoder:
         return [] if started else [_STREAM_START]
 
     def _end_block(self, rest: memoryview) -> tuple[bytes, bytes]:
-        """The frame of the pending bytes and `rest`, which are copied only here."""
+        """Return the frame of the pending bytes and `rest`, which are only copied here."""
         block = b"".join((*self._pending, rest))
         self._pending.clear()
         self._pending_bytes = 0
@@ -218,7 +220,7 @@ class S2Encoder:
 
 
 def _frame(block: bytes, hurried: bool) -> tuple[bytes, bytes]:
-    """Head and checksum, and the content."""
+    """Return head with checksum, and the content."""
     kind, content = _UNCOMPRESSED, block
     if not hurried:
         compressed = bytes(cramjam.snappy.compress_raw(block))

@@ -1,17 +1,17 @@
-"""A segment: a run of messages as one Parquet file that any Parquet reader opens.
+"""A segment: a run of messages as one Parquet file that any Parquet reader can open.
 
-Version 1 of the format: the five columns of `BATCH_SCHEMA`, all required but `headers`; rows in rising sequence, said
-in the sorting columns; row groups of about 4 MiB of messages; zstd pages with checksums; statistics on sequence,
-timestamp and subject only (they let a reader skip; headers and payloads have no place in a footer).
-The footer's key `jsbackup.segment` holds `{"subject":"utf8","version":1}`. `subject` is `binary` in a segment with a
-subject that is not UTF-8: the column has no string annotation there.
+Version 1 of the format: the five columns of `BATCH_SCHEMA`, all required except `headers`; rows in rising sequence,
+declared as sorting columns; row groups of about 4 MiB of messages; zstd pages with checksums; statistics on sequence,
+timestamp and subject only (readers can skip by them; headers and payloads do not belong in a footer). The footer's key
+`jsbackup.segment` holds `{"subject":"utf8","version":1}`. `subject` is `binary` in a segment with a subject that is not
+UTF-8: the column has no string annotation there.
 
 The bytes depend on the messages alone, not on the batches in which they were fed, for one version of the Parquet
 library (which is named in the footer).
 
 Reading checks the pages' checksums, the schema, every subject's encoding, and that sequences rise; sizes that the
-footer declares are bounded before anything is allocated for them. It does not make a stranger's file harmless: a page
-may still claim up to 2 GiB once decompressed. The repository compares SHA-256 before it decodes.
+footer declares are bounded before anything is allocated for them. A hostile file can still do harm: a page may claim up
+to 2 GiB when decompressed. The repository compares SHA-256 before it decodes.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ _ENCODING = {"sequence": "DELTA_BINARY_PACKED", "timestamp_ns": "DELTA_BINARY_PA
 _WRITE_BATCH_ROWS = 64
 _STATISTICS = ["sequence", "timestamp_ns", "subject"]
 
-# What a row weighs beside its bytes, so that a million empty messages still make several row groups.
+# The weight of a row besides its bytes, so that a million empty messages still make several row groups.
 _ROW_BYTES = 16
 
-# Bounds on what a footer may declare. Our largest row group is one message of MAX_ENTRY_BYTES.
+# Limits for what a footer may declare. Our largest row group is one message of MAX_ENTRY_BYTES.
 _MAX_ROW_GROUPS = 1 << 16
 _MAX_GROUP_BYTES = 256 << 20
 _MAX_FOOTER_TEXT = 1 << 20
@@ -81,7 +81,7 @@ _MAX_FOOTER_ITEMS = 1 << 20
 
 
 class SegmentEncoder:
-    """Batches in, one Parquet file out. Holds the compressed bytes and up to one row group of messages."""
+    """Encodes batches as one Parquet file. Holds the compressed bytes and up to one row group of messages."""
 
     def __init__(self) -> None:
         self._schema = BATCH_SCHEMA
@@ -91,7 +91,7 @@ class SegmentEncoder:
         self._pending_bytes = 0
 
     def write(self, batch: MessageBatch) -> None:
-        """Append messages. Sequences must go on rising; that is the caller's promise, and checked when read.
+        """Append messages. Sequences must keep rising; this is only checked when the segment is read.
 
         Raises:
             FormatError: not a batch of messages.
@@ -113,17 +113,17 @@ class SegmentEncoder:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds by now."""
+        """The bytes that it holds."""
         return self._sink.tell() + self._pending_bytes
 
     def finish(self) -> pa.Buffer:
-        """The file. The encoder is spent afterwards."""
+        """Return the file. The encoder cannot be used afterwards."""
         self._write_group()
         writer = self._writer or self._open()
         writer.add_key_value_metadata({_METADATA_KEY: _metadata(self._schema)})
         writer.close()
         content = self._sink.content()
-        # So that the caller decides how long the file takes memory.
+        # So that the caller decides when the file's memory is released.
         self._sink, self._writer = PagedFile(0), None
         return pa.py_buffer(content)
 
@@ -148,14 +148,14 @@ class SegmentEncoder:
             return
         self._writer = self._writer or self._open()
         batches = [_with_subject_of(batch, self._schema) for batch in self._pending]
-        # One chunk per column: the library ends pages at the ends of chunks, and these depend on the caller.
+        # One chunk per column: the library ends pages at the ends of chunks, which depend on the caller.
         table = pa.Table.from_batches(batches, schema=self._schema).combine_chunks()
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._pending = []
         self._pending_bytes = 0
 
     def _start_again_as_binary(self) -> None:
-        """The first subject that is not UTF-8: what was written so far is written again. Rare, so slow is fine."""
+        """Handle the first subject that is not UTF-8: write everything again. Rare, so slow is fine."""
         pending, pending_bytes = self._pending, self._pending_bytes
         self._pending = []
         written = self.finish() if self._writer else None
@@ -163,7 +163,7 @@ class SegmentEncoder:
         self._sink = PagedFile()
         self._writer = None
         if written is not None:
-            # Row groups come back as they were cut, so that the file is the same as one that was binary from the start.
+            # With the same row groups, so that the file equals one that was binary from the start.
             for group in _read_groups(pq.ParquetFile(pa.BufferReader(written))):
                 self._pending = group
                 self._write_group()
@@ -171,10 +171,10 @@ class SegmentEncoder:
 
 
 def decode_segment(data: Buffer) -> Iterator[MessageBatch]:
-    """The messages of a segment, in batches of up to about 4 MiB.
+    """Yield the messages of a segment, in batches of up to about 4 MiB.
 
     Raises:
-        FormatError: not a segment, or a damaged one. Batches given before that are right as far as can be told.
+        FormatError: not a segment, or a damaged one. Earlier batches are correct as far as known.
         UnsupportedError: a segment of a later version.
     """
     last = 0
@@ -199,7 +199,7 @@ def decode_segment(data: Buffer) -> Iterator[MessageBatch]:
 
 
 class GroupBounds(NamedTuple):
-    """What the statistics of a row group say; None is nothing. Bounds of subjects are bytes."""
+    """The statistics of a row group; None if there are none. Bounds of subjects are bytes."""
 
     sequence: tuple[int, int] | None
     timestamp_ns: tuple[int, int] | None
@@ -208,7 +208,7 @@ class GroupBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Columns that are read of a row group first, and whether it is `wanted` when these are known."""
+    """Columns of a row group to read first, and the function that decides by them whether it is `wanted`."""
 
     columns: tuple[str, ...]
     wanted: Callable[[pa.RecordBatch], bool]
@@ -217,11 +217,10 @@ class Probe:
 def scan_segment(
     file: BinaryIO, columns: Sequence[str], wanted: Callable[[GroupBounds], bool], probe: Probe | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Some columns (of the five, in any order) of those row groups that are `wanted`; nothing else is read of the file.
+    """Yield some columns (of the five, in any order) of the `wanted` row groups; the rest of the file is not read.
 
-    With a `probe` its columns are read first, and a group goes on being wanted if one of its batches is.
-
-    The pages that are read are checked, but nothing tells that they are those of the whole that was stored.
+    With a `probe` its columns are read first, and a group stays wanted if one of its batches is. The pages that are
+    read are checked, but not that they belong to the stored file.
 
     Raises:
         FormatError: not a segment, or a damaged one.
@@ -256,7 +255,7 @@ def _read_columns(file: pq.ParquetFile, index: int, columns: Sequence[str], sche
 
 def _bounds(file: pq.ParquetFile, index: int) -> GroupBounds:
     group = file.metadata.row_group(index)
-    if group.num_columns != len(BATCH_SCHEMA):  # asked first: a column that is not there ends the process
+    if group.num_columns != len(BATCH_SCHEMA):  # checked first: a missing column would end the process
         raise FormatError("segment: a row group without all columns")
     found = []
     for column in range(3):
@@ -267,7 +266,7 @@ def _bounds(file: pq.ParquetFile, index: int) -> GroupBounds:
 
 
 def split_batch(batch: MessageBatch, max_bytes: int = BATCH_BYTES) -> Iterator[MessageBatch]:
-    """Slices of up to `max_bytes`, or of one message; the buffers are shared."""
+    """Yield slices of up to `max_bytes`, or of one message; the buffers are shared."""
     ends = _Ends(batch)
     row = 0
     while row < ends.count:
@@ -277,13 +276,13 @@ def split_batch(batch: MessageBatch, max_bytes: int = BATCH_BYTES) -> Iterator[M
 
 
 def drop_sequences(batch: MessageBatch, sequences: Iterable[int]) -> MessageBatch:
-    """The batch without the messages of these sequences."""
+    """Return the batch without the messages of these sequences."""
     unwanted = pa.array(sequences, pa.int64())
     return batch.filter(pc.invert(pc.is_in(batch.column("sequence"), value_set=unwanted)))
 
 
 class _Ends:
-    """Where each row's content ends, as if subjects, headers and payloads stood in one row after the other."""
+    """The end of each row's content, as if subjects, headers and payloads were stored row by row."""
 
     def __init__(self, batch: MessageBatch) -> None:
         if batch.schema != BATCH_SCHEMA and batch.schema != BINARY_SUBJECT_SCHEMA:
@@ -294,18 +293,18 @@ class _Ends:
         self.count = columns.count
 
     def before(self, row: int) -> int:
-        """Bytes of all rows before `row`."""
+        """Return the bytes of all rows before `row`."""
         starts = self._subject[0] + self._headers[0] + self._data[0]
         return self._subject[row] + self._headers[row] + self._data[row] - starts + row * _ROW_BYTES
 
     def fit(self, row: int, budget: int) -> int:
-        """The end of the rows from `row` on that come to `budget` bytes at most; `row` itself if not even one does."""
+        """Return the end of the rows from `row` on that fit into `budget` bytes; `row` itself if none fits."""
         limit = self.before(row) + budget
         return bisect_right(range(self.count + 1), limit, lo=row, key=self.before) - 1 if budget >= 0 else row
 
 
 def _with_plainest_subject(batch: MessageBatch) -> MessageBatch:
-    """Which schema a run of messages has must depend on these messages only, not on others they came with."""
+    """Return the batch with string subjects if possible: the schema must only depend on these messages."""
     if batch.schema != BINARY_SUBJECT_SCHEMA:
         return batch
     try:
@@ -329,7 +328,7 @@ def _metadata(schema: pa.Schema) -> bytes:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """The library's errors come as Arrow's own, as built-in ones, and as a failed allocation of a declared size."""
+    """Convert the library's errors: Arrow's own, built-in ones, and failed allocations of a declared size."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
@@ -353,8 +352,8 @@ def _checked_schema(file: pq.ParquetFile) -> pa.Schema:
         raise FormatError("segment: wrong columns")
     if footer.num_row_groups > _MAX_ROW_GROUPS:
         raise FormatError(f"segment: {footer.num_row_groups} row groups declared")
-    # The library reads as many rows as a group declares, fewer than its columns hold if told so. Asking the columns
-    # (`row_group(i).column(j)`) is no option: on a damaged footer that call ends the process (pyarrow 26).
+    # The library reads as many rows as a group declares, even if its columns have more. Checking the columns
+    # (`row_group(i).column(j)`) is not possible: on a damaged footer that call ends the process (pyarrow 26).
     if sum(footer.row_group(i).num_rows for i in range(footer.num_row_groups)) != footer.num_rows:
         raise FormatError("segment: the row groups do not add up")
     return schema
@@ -378,10 +377,10 @@ def _read_group(file: pq.ParquetFile, index: int, columns: Sequence[str] | None)
 
 
 def _check(batch: MessageBatch, schema: pa.Schema, last: int) -> int:
-    """Check what the library does not; give the last sequence."""
+    """Check what the library does not; return the last sequence."""
     if batch.schema.remove_metadata() != schema:
         raise FormatError("segment: wrong columns")
-    batch.column("subject").validate(full=True)  # the library takes the string annotation at its word
+    batch.column("subject").validate(full=True)  # the library trusts the string annotation
     if batch.num_rows == 0:
         return last
     sequences = memoryview(columns_from_batch(batch).sequences).cast("B")

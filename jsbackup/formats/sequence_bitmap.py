@@ -1,4 +1,4 @@
-"""Which sequences a reader has given as messages, kept small: deletions come late in an archive of format v1.
+"""The sequences that a reader has yielded as messages, stored compactly: an archive v1 reports deletions late.
 
 A batch without gaps costs a few numbers, one with gaps a byte or two for each message more.
 """
@@ -18,9 +18,9 @@ from jsbackup.formats.sequences import SequenceSet
 
 __all__ = ["GivenSequences", "sequence_set"]
 
-# Later records speak about sequences close to each other, so that a few unpacked runs serve nearly all questions.
+# Later records concern nearby sequences, so a few unpacked runs answer nearly all lookups.
 _UNPACKED_RUNS = 4
-_FEW = 10_000  # Python objects; more are put in order by Arrow
+_FEW = 10_000  # Python objects; more are sorted by Arrow
 
 
 def _narrowest(value: int) -> Literal["B", "H", "I", "Q"]:
@@ -34,7 +34,7 @@ class _Run(NamedTuple):
 
 
 class GivenSequences:
-    """A growing, sorted set of sequences. `append` takes runs in rising order only."""
+    """A growing, sorted set of sequences. `append` only takes runs in rising order."""
 
     __slots__ = ("_count", "_firsts", "_runs", "_unpacked")
 
@@ -81,7 +81,7 @@ class GivenSequences:
         return found
 
     def intersection(self, sequences: set[int]) -> array[int]:
-        """The members among `sequences`, in no order."""
+        """Return the members among `sequences`, in no order."""
         asked = array("Q", sorted(sequences))
         found = array("Q")
         for at, run in enumerate(self._runs):
@@ -104,7 +104,7 @@ class GivenSequences:
 
 
 def sequence_set(sequences: array[int]) -> SequenceSet:
-    """The set of many sequences in any order, doubled ones included, without a Python object for each."""
+    """Return the set of many sequences in any order, with duplicates, without a Python object for each."""
     if len(sequences) <= _FEW:
         return SequenceSet(sorted(set(sequences)))
     packed = pa.Array.from_buffers(pa.uint64(), len(sequences), [None, pa.py_buffer(sequences)])

@@ -1,5 +1,5 @@
 """Stored messages on Spark; the only code that imports it.
 
-`session/` opens one, `messages/` reads backups as DataFrames, `tables/` are files of others, `tasks/` run on executors,
-`jobs/` are what commands ask for.
+`session/` opens a session, `messages/` reads backups as DataFrames, `tables/` reads and writes foreign files, `tasks/`
+run on executors, `jobs/` implement the commands.
 """

@@ -1,5 +1,5 @@
 """What a restore or a clone will do, decided before anything is sent.
 
-In: a manifest, a picture of the target, the options. Out: a plan, with refusals and warnings, each by its rule. Nothing
-here speaks to a server.
+Input: a manifest, the state of the target, the options. Output: a plan, with refusals and warnings, each with its rule.
+Nothing here talks to a server.
 """

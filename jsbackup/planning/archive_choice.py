@@ -1,4 +1,4 @@
-"""How a stream goes to its target: as archive v1 or v2, as it came, or made by the API; and why that way."""
+"""How a stream is sent to its target: as archive v1 or v2, as a raw snapshot, or created by the API; and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V2_SINCE: Version = (2, 15)
 def choose_wire(
     entry: StreamBackup, name: str, config: JsonObject, source: Source, *, target: Target, options: RestoreOptions
 ) -> tuple[SendAs, str, Finding | None]:
-    """The way to the target, where the stream is called `name`; why that one, and what stands against it."""
+    """Return how stream `name` is sent to the target, the reason, and what blocks it."""
     new = target.version[:2] >= V2_SINCE
     memory = config.get("storage") == "memory"
 
@@ -49,7 +49,7 @@ def choose_wire(
         return SendAs.V2, "the stream is kept in memory", problem
     if new and options.consumers is Consumers.ALL and any(map(is_kept_in_memory, entry.consumers)):
         return SendAs.V2, "restores the state of consumers kept in memory", None
-    # Measured: into a file stream v1 is 3 to 5 times as fast as v2, on 2.15 too.
+    # Measured: into a file stream v1 is 3 to 5 times as fast as v2, also on 2.15.
     return (
         SendAs.V1,
         "faster into a file stream" if new else f"all that {version_text(target.version)} takes",
@@ -58,7 +58,7 @@ def choose_wire(
 
 
 def _against_opaque(name: str, source: Source, target: Target, options: RestoreOptions) -> Finding | None:
-    """What stands against sending a snapshot as it came."""
+    """Return what blocks sending a raw snapshot."""
     if name in target.streams and name not in target.leftovers:
         reason = "is stored undecoded and cannot be verified before it replaces the existing stream"
         return Finding(name, Rule.OPAQUE_REPLACES, reason, "Delete the existing stream first if it is not needed.")
@@ -78,7 +78,7 @@ def _against_opaque(name: str, source: Source, target: Target, options: RestoreO
 
 
 def release_of(source: Source) -> tuple[int, int] | None:
-    """Of the server that a backup comes from: 2 and 15, for example; None if nobody knows."""
+    """Return the release of the backup's server, such as (2, 15); None if unknown."""
     parts = re.match(r"(\d{1,9})\.(\d{1,9})", source.server_version, re.ASCII)
     return None if parts is None else (int(parts[1]), int(parts[2]))
 

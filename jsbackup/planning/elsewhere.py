@@ -1,4 +1,4 @@
-"""What a backup lacks of what was asked for, and which other one has it, as warnings of a plan."""
+"""Requested streams that a backup lacks and another backup has, as warnings of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["with_elsewhere"]
 
 
 def with_elsewhere(plan: RestorePlan, choice: Choice | None) -> RestorePlan:
-    """The plan with what the backup lacks of what was asked for, and which backup has it, among its warnings."""
+    """Return the plan with warnings about requested streams that only another backup has."""
     if choice is None or not choice.elsewhere:
         return plan
     known = {one.stream for one in choice.elsewhere}

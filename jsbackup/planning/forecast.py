@@ -1,6 +1,6 @@
-"""What a restore will bring about, as far as a manifest tells: what expires, what comes again, from when messages are.
+"""The effects of a restore, as far as a manifest shows: what expires, what is redelivered, the times of messages.
 
-A manifest knows the times of segments, not of messages: what it does not tell exactly is a bound, and said to be.
+A manifest has the times of segments, not of messages, so some values are bounds, and are reported as such.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jsbackup.repository.manifest import StreamBackup
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]
 
-# Measured: jsbackup into nats-server 2.12 and 2.15, all on the same two cores, with messages of 200 bytes (bound by
-# their number) and of 60 KB (bound by bytes). The proof reads it all back.
+# Measured: jsbackup into nats-server 2.12 and 2.15, all on the same two cores, with messages of 200 bytes (limited by
+# their number) and of 60 KB (limited by bytes). The proof reads everything back.
 _PACE: dict[SendAs, tuple[float, float]] = {  # bytes and messages per second
     SendAs.V1: (120e6, 400_000),
     SendAs.V2: (150e6, 300_000),
     SendAs.OPAQUE: (200e6, 1_000_000),
 }
 _PROOF_PACE = (250e6, 500_000)
-_STREAM_ROUND_TRIPS = 12  # requests in turn, for one stream
+_STREAM_ROUND_TRIPS = 12  # sequential requests for one stream
 ESTIMATE = (
     "from bytes and messages, at the pace measured on two cores on loopback, and the round trip to the target; "
     "one stream after the other, with the proof"
@@ -32,7 +32,9 @@ ESTIMATE = (
 
 
 def estimate_seconds(action: Action, target: Target) -> float:
-    """How long the stream takes, copy and proof included; as if nothing else were restored at the same time."""
+    """Estimate the seconds for the stream, including copy and proof, as if nothing else were restored at the
+    same time.
+    """
     byte_count, messages = action.entry.captured.bytes, action.entry.captured.messages
     waiting = (_STREAM_ROUND_TRIPS + byte_count / window_for(target.round_trip_seconds)) * target.round_trip_seconds
     once = waiting
@@ -43,7 +45,7 @@ def estimate_seconds(action: Action, target: Target) -> float:
 
 
 def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> Iterator[Finding]:
-    """Warnings: messages that had gone before the backup, and what the target does to those that are restored."""
+    """Yield warnings: messages that were deleted before the backup, and what the target does to restored ones."""
     if entry.emptied:
         hint = "Restore it from that backup if you need these messages."
         yield Finding(entry.name, Rule.EMPTIED, f"in this backup {entry.emptied}", hint)
@@ -66,7 +68,7 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
 
 
 def _expiring(entry: StreamBackup, max_age_ns: int, now_ns: int) -> tuple[Rule, str]:
-    """What a `max_age` does to messages that were stored up to now."""
+    """Return the effect of `max_age` on messages stored until now."""
     general = Rule.MAX_AGE, "has max_age: messages older than that are removed by the target"
     if not now_ns or entry.opaque:
         return general
@@ -83,7 +85,7 @@ def _expiring(entry: StreamBackup, max_age_ns: int, now_ns: int) -> tuple[Rule, 
 
 
 def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
-    """Warnings: what the stream that is replaced has, and the backup does not."""
+    """Yield warnings: what the replaced stream has, and the backup does not."""
     name, last = action.entry.name, max(action.entry.captured.last_seq, action.entry.state.last_seq)
     another = there.created != action.entry.created
     if another:
@@ -109,10 +111,10 @@ def about_destroyed(action: Action, there: StreamInfo) -> Iterator[Finding]:
 
 
 def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
-    """How many messages, at most, the consumer gets that it had before the backup; None if nobody knows.
+    """Return the most messages that the consumer gets again; None if unknown.
 
-    What awaited its acknowledgement then does so again, and counts. A consumer that starts anew gets what its
-    configuration says, which is all unless it says otherwise.
+    Messages that awaited acknowledgement count. A consumer without a state gets what its configuration says, by default
+    everything.
     """
     state = planned.consumer.state
     if planned.fidelity is Fidelity.EXACT:
@@ -127,9 +129,9 @@ def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
 
 
 def time_bounds(entry: StreamBackup) -> tuple[int, int, bool]:
-    """Times of the first and the last message in nanoseconds since the epoch (0 for none), and whether they are exact.
+    """Return the times of the first and last message in Unix nanoseconds (0 for none), and whether they are exact.
 
-    The server told them for the messages that it had when the capture began; else they are bounds.
+    The server reported them for the messages that it had when the capture began; otherwise they are bounds.
     """
     captured, state = entry.captured, entry.state
     first, last = entry.segments[:1], entry.segments[-1:]

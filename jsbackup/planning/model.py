@@ -1,6 +1,6 @@
-"""What a plan of a restore is made of: the options, the picture of the target, and what is to be done with each stream.
+"""The parts of a restore plan: the options, the state of the target, and the action for each stream.
 
-Values only: `plan.py` decides, `limits.py` and `forecast.py` say what comes of it.
+Values only: `plan.py` decides, `limits.py` and `forecast.py` find the consequences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class IfExists(StrEnum):
-    """What to do about a stream that the target has already."""
+    """What to do about a stream that already exists at the target."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -48,13 +48,13 @@ class IfExists(StrEnum):
 
 
 class SendAs(StrEnum):
-    """How a stream goes to the target."""
+    """How a stream is sent to the target."""
 
     AUTO = "auto"
     V1 = "v1"
     V2 = "v2"
     API = "api"  # config only: created by the API, without messages
-    OPAQUE = "opaque"  # the snapshot as it came
+    OPAQUE = "opaque"  # the raw snapshot
 
 
 class Consumers(StrEnum):
@@ -67,7 +67,7 @@ class Consumers(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all."""
+    """The options of the user. `streams` and `exclude` are names or globs; no `streams` means all."""
 
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
@@ -78,32 +78,31 @@ class RestoreOptions:
     storage: str | None = None
     placement_cluster: str | None = None
     placement_tags: tuple[str, ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the configuration, as asked for; None: left out
+    fields: Mapping[str, Any] = field(default_factory=dict)  # requested fields of the configuration; None: left out
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names and marks, which depend on the streams
-    replace_with_part: bool = False  # whether what is selected may replace a stream that has more
-    adapt: bool = False  # settings that the target does not know are left out where no message needs them
-    mask_may_miss: bool = False  # whether a mask may mask nothing
-    pattern_may_miss: bool = False  # whether what excludes, maps or keeps subjects may match nothing
-    allow_empty: bool = False  # whether a selection may keep nothing of a stream that has messages
-    resume_sources: bool = False  # start sequences for sources that would copy again what is gone
+    replace_with_part: bool = False  # whether a selection may replace a stream that has more
+    adapt: bool = False  # leave out settings that the target does not know, if no message needs them
+    mask_may_miss: bool = False  # whether a mask may match nothing
+    pattern_may_miss: bool = False  # whether patterns that exclude, map or select may match nothing
+    allow_empty: bool = False  # whether a selection may keep no message of a stream
+    resume_sources: bool = False  # set start sequences for sources that would copy deleted messages again
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target as it was when looked at. `clustered` is None where that cannot be known, so with `account`.
+    """The state of the target. `clustered` and `account` are None if unknown.
 
-    `known_servers` are those of the cluster that it told of, 0 where it told nothing; there may be more. `now_ns` is
-    the time, 0 where nobody asked for it; `max_payload_bytes` what a message may have, `round_trip_seconds` what a
-    request takes, 0 where that is not known.
+    `known_servers` are those of the cluster that it reported, 0 for none; there may be more. `now_ns` is the time, 0 if
+    not needed; `max_payload_bytes` is the limit of a message, `round_trip_seconds` the time of a request, 0 if unknown.
     """
 
     version: Version
     clustered: bool | None
     streams: Mapping[str, StreamInfo]
-    leftovers: frozenset[str] = frozenset()  # streams of an interrupted restore, never proved
-    silent: frozenset[str] = frozenset()  # streams of which nothing is known: they have no leader, or are offline
-    unborn: frozenset[str] = frozenset()  # names that a restore has taken which runs still, or failed
+    leftovers: frozenset[str] = frozenset()  # incomplete streams of an interrupted restore
+    silent: frozenset[str] = frozenset()  # streams without a leader or offline, about which nothing is known
+    unborn: frozenset[str] = frozenset()  # names occupied by a restore that is still running, or failed
     account: AccountInfo | None = None
     cluster: str = ""  # its name, "" for none
     known_servers: int = 0
@@ -114,7 +113,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One field that the target gets otherwise than the backup has it."""
+    """One field that differs between the backup and the target."""
 
     field: str
     before: Any
@@ -123,21 +122,22 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class PlannedConsumer:
-    """A consumer as it is to be restored. `consumer.state` is None where it starts anew."""
+    """A consumer as it will be restored. `consumer.state` is None if it starts from its beginning."""
 
     consumer: ArchivedConsumer
     fidelity: Fidelity
     note: str = ""
-    pending: ObjectRef | None = None  # where the pending messages are, if there are too many for the manifest
-    above_floor: int | None = None  # of one known by its ack floor: deliveries above it, as far as that is known
+    pending: ObjectRef | None = None  # the object with pending messages, if there are too many for the manifest
+    above_floor: int | None = None  # if only its ack floor is known: deliveries above it, as far as known
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a source goes on at the target: behind `sequence` of its origin, 0 where it begins, None if not known.
+    """Where a source continues at the target: after `sequence` of its origin, 0 for the beginning, None if unknown.
 
-    `key` is that of its marks there. Up to there it has everything: what comes again is copied twice. `identity` is
-    what it takes the origin for ("" for any); `told` says whether the server is told beside the archive.
+    `key` is that of its marks there. It has everything up to `sequence`: earlier messages would be copied twice.
+    `identity` is the origin's expected identity ("" for any); `told` says whether the position is passed to the server
+    with the archive.
     """
 
     key: SourceKey
@@ -148,10 +148,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Messages at the target that a part leaves out of the stream that it replaces; at least so many if not `exact`.
+    """Messages at the target that a partial replacement leaves out; a lower bound if not `exact`.
 
-    `of` all that it has. `subjects` are those without any message that is selected, `of_subjects` all, None if not
-    known. `by` names the options.
+    `of` is the number of all its messages. `subjects` are those without any selected message, `of_subjects` all, None
+    if unknown. `by` names the options.
     """
 
     messages: int
@@ -164,7 +164,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One stream to restore. `entry` is its backup, or what is kept of it (`subset.py`)."""
+    """One stream to restore. `entry` is its backup, or the kept part of it (`subset.py`)."""
 
     entry: StreamBackup
     name: str  # at the target
@@ -172,40 +172,40 @@ class Action:
     config: JsonObject
     replaces: bool
     wire_reason: str = ""
-    leftover: bool = False  # what is there is left over from an interrupted restore
-    forced: bool = False  # a leftover goes whatever it has
+    leftover: bool = False  # the existing stream is a leftover of an interrupted restore
+    forced: bool = False  # remove a leftover whatever it has
     changes: tuple[ConfigChange, ...] = ()
     consumers: tuple[PlannedConsumer, ...] = ()
     warnings: tuple[Finding, ...] = ()
     reshape: Reshape = field(default_factory=Reshape)  # of its messages
-    counted: bool = True  # whether numbers, sequences and times of `entry` are those of messages, else bounds
-    first_dropped: tuple[int, int] | None = None  # sequence and time of the first message behind a cut's end
-    times: tuple[int, int] | None = None  # of the first and the last message, where messages were looked at
-    seconds: float = 0.0  # that it takes, as `forecast.py` estimates
-    starts: tuple[Start, ...] = ()  # where its sources go on, as far as that is known
-    may_miss: bool = False  # whether a mask may mask nothing of it
-    may_be_empty: bool = True  # whether it may go without messages although there are some
-    left_out: LeftOut | None = None  # of the stream that it replaces, by what was selected
-    copies: tuple[StagedCopy, ...] = ()  # what interrupted replaces left beside it
+    counted: bool = True  # whether numbers, sequences and times of `entry` are exact, else bounds
+    first_dropped: tuple[int, int] | None = None  # sequence and time of the first message after a cut's end
+    times: tuple[int, int] | None = None  # of the first and the last message, if messages were read
+    seconds: float = 0.0  # the estimate of `forecast.py`
+    starts: tuple[Start, ...] = ()  # where its sources continue, if known
+    may_miss: bool = False  # whether a mask may match nothing in it
+    may_be_empty: bool = True  # whether a selection may keep none of its messages
+    left_out: LeftOut | None = None  # of the stream that it replaces, because of the selection
+    copies: tuple[StagedCopy, ...] = ()  # copies left by interrupted replacements
 
     @property
     def alters(self) -> bool:
-        """Whether it begins another life: a backup must not take its messages for those that were stored before.
+        """Whether its messages differ: a backup must not take them for those that were stored before.
 
-        Renames change headers that name other streams, which matters where the stream keeps its own name.
+        Renames change headers with names of other streams, which matters if the stream keeps its own name.
         """
         return self.reshape.alters or bool(self.reshape.renames and self.name == self.entry.name)
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Actions in stages: those of a stage may run side by side, origins come before their mirrors."""
+    """Actions in stages: those of a stage may run in parallel; origins come before their mirrors."""
 
     backup: str
     stages: tuple[tuple[Action, ...], ...]
     refusals: tuple[Finding, ...] = ()
     skipped: tuple[Finding, ...] = ()
-    warnings: tuple[Finding, ...] = ()  # about all of it
+    warnings: tuple[Finding, ...] = ()  # about the whole plan
     copies: CopyFacts = NOTHING_KNOWN  # what was known of streams that copy from others
 
     @property
@@ -214,11 +214,11 @@ class RestorePlan:
 
     @property
     def missing(self) -> list[Finding]:
-        """Streams that are asked for and not in the backup, although they should be, or another one has them."""
+        """Requested streams that should be in the backup and are not, or that another backup has."""
         return [one for one in self.warnings if one.rule in (Rule.INCOMPLETE_BACKUP, Rule.IN_ANOTHER_BACKUP)]
 
     @property
     def code(self) -> int:
-        """The exit code of what stands against it, 0 for nothing. A restore fails with the same."""
+        """The exit code of its refusals, 0 without any. A restore fails with the same code."""
         codes = (refusal.code for refusal in self.refusals)
         return first_of(codes, PlanRefused.exit_code, TargetConflict.exit_code)

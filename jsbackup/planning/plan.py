@@ -1,7 +1,7 @@
-"""The plan of a restore: a pure function of a manifest, a picture of the target and the options.
+"""The plan of a restore: a pure function of a manifest, the state of the target and the options.
 
-Nothing is sent and nothing is read here. Every decision carries its reason, what follows from it is a warning, what
-stands against a stream is a refusal, each by its rule (`rules.py`); one refusal refuses the whole plan.
+Nothing is sent and nothing is read here. Every decision has its reason, its consequences are warnings, and anything
+that blocks a stream is a refusal, each with its rule (`rules.py`); one refusal refuses the whole plan.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def plan_restore(
     *,
     copies: CopyFacts = NOTHING_KNOWN,
 ) -> RestorePlan:
-    """Plan a restore of `manifest` into `target`. UsageError if the options name no stream of the backup.
+    """Plan a restore of `manifest` into `target`. Raises UsageError if the options match no stream of the backup.
 
-    `kept` is what is known of the messages that are kept, by stream; else the bounds of segments are what is known.
-    `copies` is what is known of streams that copy from others.
+    `kept` is what is known about the kept messages, by stream; otherwise the bounds of segments are used. `copies` is
+    what is known about streams that copy from others.
     """
     staged = list(staged_copies(manifest, options))
     chosen = choose_streams(manifest, options, staged)
@@ -96,7 +96,7 @@ def plan_restore(
             reshaped = replace(reshaped, messages=replace(reshaped.messages, cut=cut))
         known = kept.get(entry.name) or kept_by_bounds(entry, reshaped.messages)
         action, reasons = _plan_stream(known, reshaped, manifest.source, target, options=options, exists=exists)
-        # A cut that cannot be met keeps nothing as a matter of course.
+        # A cut that cannot be met always keeps nothing.
         refusals += [one for one in reasons if not (unmet and one.rule is Rule.KEEPS_NOTHING)]
         actions.append(action)
     refusals += _unseen(kept, actions, options)
@@ -123,7 +123,7 @@ def plan_restore(
 
 
 def _unseen(kept: Mapping[str, KeptStream], actions: Sequence[Action], options: RestoreOptions) -> Iterable[Finding]:
-    """Masks that no message of the restore was for, when all have been through them."""
+    """Yield findings on masks that matched no message of the whole restore, if all messages were read."""
     counted = [kept[action.entry.name] for action in actions if action.entry.name in kept]
     if options.mask_may_miss or len(counted) < len(actions) or not all(one.counted for one in counted):
         return ()
@@ -137,12 +137,12 @@ def _exists(name: str, target: Target) -> bool:
 
 
 def _is_grown(name: str, target: Target) -> bool:
-    """Whether it is left over from an interrupted restore, and has been at work since."""
+    """Return whether it is a leftover of an interrupted restore that has been used since."""
     return _exists(name, target) and is_marked(target.streams[name].config)
 
 
 def _rule_of(name: str, target: Target) -> Rule:
-    """Of a stream that is skipped."""
+    """Return the rule for a skipped stream."""
     if name in target.silent:
         return Rule.SILENT
     return Rule.LEFTOVER_KEPT if _is_grown(name, target) else Rule.SKIPPED
@@ -161,7 +161,7 @@ def _plan_stream(
 ) -> tuple[Action, list[Finding]]:
     entry, name = kept.entry, reshaped.name
     overrides = overrides_for(entry, reshaped.config, target, options)
-    # Backups of older versions may have the mark of a restore that was interrupted.
+    # Backups of older versions may have the mark of an interrupted restore.
     wanted = {key: value for key, value in {**stored_config(reshaped.config), **overrides}.items() if value is not None}
     config = fit_stream(wanted, target.version)
     wire, why, problem = choose_wire(entry, name, config, source, target=target, options=options)
@@ -209,7 +209,7 @@ def _plan_stream(
 
 
 def _taken(action: Action, target: Target, options: RestoreOptions, *, exists: bool) -> Iterable[Finding]:
-    """The name, by a stream or by a restore."""
+    """Refuse names that are occupied by a stream or a restore."""
     name = action.entry.name
     if action.name in target.silent:
         hint = "Wait until it has a leader, or leave it out with --exclude; --if-exists skip leaves it as it is."
@@ -229,7 +229,7 @@ def _plan_consumer(
 ) -> PlannedConsumer:
     config = fit_consumer(entry.config, target.version)
     replicas, most = config.get("num_replicas", 0), stream.get("num_replicas", 1)
-    # Where consumers decide what a stream keeps, servers insist on as many replicas for them as for the stream.
+    # If consumers decide what a stream keeps, servers require as many replicas for them as for the stream.
     if replicas > most or (replicas != most and stream.get("retention", "limits") != "limits"):
         config.pop("num_replicas", None)  # as many as the stream
     consumer = ArchivedConsumer(entry.name, config, entry.state, entry.created)
@@ -263,7 +263,7 @@ def _about_consumers(action: Action) -> Iterable[Finding]:
 
 
 def _staged_before(action: Action) -> Iterable[Finding]:
-    """Copies that earlier runs made beside the stream to replace it, and did not come to remove."""
+    """Warn about copies that interrupted replacements have left beside the stream."""
     for copy in action.copies:
         when = "when this stream is in place" if copy.needed else "before anything else"
         reason = f"an earlier replace was interrupted and left the copy {copy.name}, which is removed {when}"
@@ -271,9 +271,9 @@ def _staged_before(action: Action) -> Iterable[Finding]:
 
 
 def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
-    """Subjects of other streams, which in a cluster nobody checks at a restore.
+    """Refuse subjects that overlap with those of other streams, which clusters do not check during a restore.
 
-    Also of those that are to be replaced: they are there until their turn comes.
+    That includes streams that will be replaced: they exist until their turn comes.
     """
     names = list(target.streams)
     there, planned = SubjectIndex(), SubjectIndex()
@@ -296,7 +296,7 @@ def _overlaps(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
 
 
 def _too_large(actions: Sequence[Action], target: Target) -> Iterable[Finding]:
-    """Configurations that do not go into one message to the target."""
+    """Refuse configurations that do not fit into one message to the target."""
     for action in actions:
         request = {"config": action.config, "state": state_to_json(action.entry.state)}
         size = len(write_json(request, f"the configuration of stream {action.entry.name}"))

@@ -1,6 +1,6 @@
-"""Before a restore sends anything: nothing stands against its plan, and what it needs of the repository is sound.
+"""Checks before a restore sends anything: its plan is not refused, and the objects that it needs are sound.
 
-All of it, or what is left: where objects are lost, a restore is refused, or planned again without them.
+If objects are lost, a restore is refused, or planned again without them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from jsbackup.transforms.cut import Cut
 
 __all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
 
-_TOLD = 4  # reasons in one message
+_MOST_REASONS = 4  # reasons in one message
 _NAMED = 5  # streams of a reason
 
 
 def refuse_if_refused(plan: RestorePlan, done: str = "restored", preview: str = "jsbackup plan") -> None:
-    """Raise what the plan was refused for: TargetConflict if nothing but conflicts stand against it.
+    """Raise the plan's refusals: TargetConflict if there are only conflicts, else PlanRefused.
 
-    `done` is what was not done, `preview` the command that tells all of it.
+    `done` is what was not done, `preview` the command that shows all refusals.
     """
     if not plan.refusals:
         return
     groups: dict[str, list[Finding]] = {}
     for found in plan.refusals:
         groups.setdefault(found.reason, []).append(found)
-    told = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _TOLD)]
-    more = len(groups) - _TOLD
-    told += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
-    message = f"nothing was {done}: {'; '.join(told)}"
+    reasons = [f"{_streams(group)}{reason}" for reason, group in islice(groups.items(), _MOST_REASONS)]
+    more = len(groups) - _MOST_REASONS
+    reasons += [f"and {more} more reason{'' if more == 1 else 's'}"] if more > 0 else []
+    message = f"nothing was {done}: {'; '.join(reasons)}"
     kind = TargetConflict if all(r.code == TargetConflict.exit_code for r in plan.refusals) else PlanRefused
-    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _TOLD) if group[0].hint)
+    hints = dict.fromkeys(group[0].hint for group in islice(groups.values(), _MOST_REASONS) if group[0].hint)
     raise kind(message, hint=" ".join((*hints, f"See '{preview}' for all of it.")))
 
 
 def _streams(group: Sequence[Finding]) -> str:
-    """Who something is so of, as the beginning of a sentence; "" for all of it."""
+    """Return the streams of a finding as the beginning of a sentence; "" for all."""
     names = [name for name in dict.fromkeys(found.stream for found in group) if name]
     if len(names) < 2:
         return f"stream {names[0]} " if names else ""
@@ -55,9 +55,9 @@ def _streams(group: Sequence[Finding]) -> str:
 
 
 def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, checker: Checker | None = None) -> None:
-    """Raises IntegrityError if anything that the plan needs is missing, damaged or unreadable; and StoreError.
+    """Raise IntegrityError if any object that the plan needs is missing, damaged or unreadable; also StoreError.
 
-    With a `checker` objects are read elsewhere.
+    A `checker` reads objects elsewhere.
     """
     for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker):
         raise IntegrityError(
@@ -68,7 +68,7 @@ def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, check
 
 
 def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> list[Problem]:
-    """What is missing or has another size, without reading anything. Raises StoreError."""
+    """Return objects that are missing or have another size, without reading any. Raises StoreError."""
     return list(verify_backup(objects, _chosen(manifest, plan), Level.MANIFEST))
 
 
@@ -76,7 +76,7 @@ def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> 
 class PartialPlan:
     """`plan` does without what is `lost`, by stream; `failures` are streams of which nothing can be restored.
 
-    `manifest` is what it is made for: the backup without what is lost.
+    `manifest` is the backup without the lost objects.
     """
 
     plan: RestorePlan
@@ -93,7 +93,7 @@ def plan_what_is_left(
     *,
     checker: Checker | None = None,
 ) -> PartialPlan:
-    """The plan for what is left of the streams that `plan` restores; `replan` makes one for another manifest.
+    """Return the plan for the rest of the streams that `plan` restores; `replan` makes one for another manifest.
 
     Raises as `find_lost`.
     """
@@ -105,7 +105,7 @@ def plan_what_is_left(
 
 
 def without(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
-    """The plan without these streams."""
+    """Return the plan without these streams."""
     stages = (tuple(action for action in stage if action.entry.name not in names) for stage in plan.stages)
     return replace(plan, stages=tuple(filter(None, stages)))
 
@@ -117,14 +117,14 @@ def _beyond(problem: Problem) -> IntegrityError:
 
 
 def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
-    """The part of a backup that the plan needs."""
+    """Return the part of a backup that the plan needs."""
     cuts = {action.entry.name: action.reshape.cut for action in plan.actions}
     streams = (_within(stream, cuts[stream.name]) for stream in manifest.streams if stream.name in cuts)
     return replace(manifest, streams=tuple(streams))
 
 
 def _within(stream: StreamBackup, cut: Cut) -> StreamBackup:
-    """The stream, had only those segments been captured that a cut may keep something of."""
+    """Return the stream with only the segments that a cut may keep something of."""
     segments = segments_within(stream, cut)
     if segments == stream.segments:
         return stream

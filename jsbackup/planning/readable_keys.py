@@ -1,4 +1,4 @@
-"""Whether the keys at hand open what a plan needs: asked once, before anything is sent, and not stream by stream."""
+"""Check once, before anything is sent, whether the given keys open what a plan needs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REASON = "the messages of this backup are encrypted, and no key that reads them
 
 
 def locked_away(objects: Objects, plan: RestorePlan) -> list[Finding]:
-    """A refusal if what the plan needs is encrypted for a key that is not there. Raises StoreError.
+    """Return a refusal if the plan needs objects that are encrypted for another key. Raises StoreError.
 
-    One object stands for all: a repository has one recipient, and a key opens everything or nothing. Only the head of
-    it is read; what is missing or damaged is found where objects are checked.
+    One object is enough: a repository has one recipient, so a key opens everything or nothing. Only its head is read;
+    missing and damaged objects are found when objects are checked.
     """
     for key in _needed(plan):
         try:
@@ -31,13 +31,13 @@ def locked_away(objects: Objects, plan: RestorePlan) -> list[Finding]:
 
 
 def refuse_if_locked(objects: Objects, plan: RestorePlan) -> None:
-    """Raise KeyUnavailable in the same case; and StoreError."""
+    """Raise KeyUnavailable in that case; also StoreError."""
     for found in locked_away(objects, plan):
         raise KeyUnavailable(f"nothing was restored: {found.reason}", hint=found.hint)
 
 
 def _needed(plan: RestorePlan) -> Iterator[str]:
-    """The keys of objects that would be read."""
+    """Yield the keys of objects that would be read."""
     for action in plan.actions:
         entry = action.entry
         yield from (ref.key for ref in entry.segments)

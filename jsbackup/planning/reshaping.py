@@ -1,7 +1,7 @@
-"""What becomes of each stream of a plan: its name, its configuration, its messages; and what of that cannot be.
+"""How each stream of a plan is reshaped: its name, its configuration, its messages; with refusals.
 
-Names come first, because what a stream copies from is renamed with it if both are restored. A stream that cannot have
-its new name is not planned any further: something stands against it.
+Names come first, because a stream's origins are renamed with it if both are restored. A stream that cannot have its new
+name is refused, and not planned further.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Reshaped", "Restored", "about_kept", "rename_streams", "reshape_stre
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The streams of a plan, those that can have their names, and what all of them have in common."""
+    """The streams of a plan whose names are valid, and their common reshaping."""
 
     streams: Sequence[StreamBackup]
     reshape: Reshape
@@ -41,9 +41,9 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """One stream: its name and configuration at the target, its consumers' by their names, what goes for its messages.
+    """One stream: its name and configuration at the target, the configurations of its consumers by name, its messages.
 
-    What stands against it is in `refusals`; where there are any, configurations may be as they were.
+    If there are `refusals`, configurations may be unchanged.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Reshaped:
 def rename_streams(
     entries: Sequence[StreamBackup], options: RestoreOptions, backup: str
 ) -> tuple[Restored, list[Finding]]:
-    """Give streams their names. UsageError for a name of none of them."""
+    """Rename streams. Raises UsageError for a name that matches none of them."""
     if unknown := options.renames.unknown(entry.name for entry in entries):
         raise UsageError(
             f"--rename: {unknown[0]} is not among the streams to restore from backup {backup}",
@@ -83,7 +83,7 @@ def rename_streams(
     if reshape.masks or reshape.maps or reshape.subjects:
         patterns = [pattern for entry in sound for pattern in may_hold(entry.config, names_there)]
     refusals += _against_masks(patterns, options)
-    # Done by the names already: once more, and a bucket that takes the old name of another would lose its keys to it.
+    # Already done by the names: applied twice, a bucket that takes the old name of another would lose its keys to it.
     maps = SubjectMaps(tuple(one for one in options.reshape.maps.maps if not renames.does(one)))
     refusals += _against_bucket_maps(sound, maps)
     if not options.pattern_may_miss:
@@ -92,7 +92,7 @@ def rename_streams(
 
 
 def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOptions) -> Reshaped:
-    """What becomes of one of the streams that are restored. Raises FormatError if its configuration is damaged."""
+    """Reshape one of the restored streams. Raises FormatError if its configuration is damaged."""
     names, whole = restored.names, restored.reshape
     old, new = entry.name, whole.renames.name(entry.name)
     consumers = {consumer.name: consumer.config for consumer in entry.consumers}
@@ -121,7 +121,7 @@ def reshape_stream(entry: StreamBackup, restored: Restored, options: RestoreOpti
 
 
 def _of_messages(reshape: Reshape, config: JsonObject) -> Reshape:
-    """Without names, where no message can have one in it: then nothing has to be read to know what is sent."""
+    """Remove names if no message can contain one: then nothing has to be read to know what is sent."""
     moved = reshape.maps or reshape.renames.subjects or reshape.marks or config.get("allow_msg_counter")
     return reshape if moved else replace(reshape, renames=Renames())
 
@@ -133,7 +133,7 @@ def _against_opaque(name: str, reshape: Reshape, *, renamed: bool) -> Iterator[F
 
 
 def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator[Finding]:
-    """Masks for subjects that no stream has, whose subjects match `patterns`."""
+    """Refuse masks for subjects that no stream has; `patterns` match the subjects of all streams."""
     for mask in options.reshape.masks.aimless(patterns) if patterns else ():
         yield Finding(
             "",
@@ -144,7 +144,7 @@ def _against_masks(patterns: Sequence[str], options: RestoreOptions) -> Iterator
 
 
 def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, subjects: SubjectFilter | None) -> Iterator[Finding]:
-    """The same of maps and of what keeps subjects. A map of `>` and the like is meant for whatever there is."""
+    """Refuse maps and subject filters that match nothing. A map of `>` and similar always applies."""
     if not patterns:
         return
     for one in maps.maps:
@@ -160,7 +160,7 @@ def _against_aimless(patterns: Sequence[str], maps: SubjectMaps, subjects: Subje
 
 
 def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> Iterator[Finding]:
-    """Maps that name the subjects of a bucket: clients come to these by its name, and would find no keys."""
+    """Refuse maps of a bucket's subjects: clients derive these from its name, and would find no keys."""
     for entry in entries:
         if not subjects_of_bucket(entry.name):
             continue
@@ -178,7 +178,7 @@ def _against_bucket_maps(entries: Sequence[StreamBackup], maps: SubjectMaps) -> 
 
 
 def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]) -> Iterator[Finding]:
-    """What comes of mapping subjects; a refusal where messages would be lost by it."""
+    """Yield warnings about mapped subjects; a refusal if messages would be lost by it."""
     if not reshape.maps:
         return
     name, config = entry.name, entry.config
@@ -196,7 +196,7 @@ def _about_maps(entry: StreamBackup, reshape: Reshape, restored: Collection[str]
 
 
 def _about_part(action: Action) -> Iterator[Finding]:
-    """What a stream of which messages are left out is not, although all that is kept arrives."""
+    """Yield warnings about streams of which messages are left out."""
     name, until = action.entry.name, action.reshape.cut.until
     kept_of_each = action.entry.config.get("max_msgs_per_subject") or 0
     if until is not None and kept_of_each > 0:
@@ -209,9 +209,9 @@ def _about_part(action: Action) -> Iterator[Finding]:
 
 
 def about_kept(kept: KeptStream, action: Action, target: Target) -> Iterator[Finding]:
-    """What comes of it: nothing kept, what was masked, and what the old and the new stream both do.
+    """Yield findings on the result: nothing kept, what was masked, consumers that deliver twice.
 
-    Refusals too, which their rules tell.
+    Some are refusals, depending on their rules.
     """
     name, reshape = action.entry.name, action.reshape
     if kept.had and not action.entry.captured.messages:

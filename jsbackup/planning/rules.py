@@ -1,7 +1,7 @@
-"""What a plan checks, by name: rules that refuse a restore, and rules that warn of what comes of it.
+"""The rules of plans, by name: those that refuse a restore, and those that warn.
 
-A rule's name is what scripts and runbooks rely on, as its exit code: it never changes its meaning. A finding says what
-a rule has found: of which stream, why, and what to do about it.
+Scripts and runbooks rely on the name and exit code of a rule: their meaning never changes. A finding is the result of a
+rule: for which stream, why, and what to do about it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFUSED, _CONFLICT = PlanRefused.exit_code, TargetConflict.exit_code
 
 
 class Rule(StrEnum):
-    """One rule. `code` is the exit code of a refusal, 0 for a warning; `lasting`: told after the restore, too."""
+    """One rule. `code` is the exit code of a refusal, 0 for a warning; `lasting`: also reported after the restore."""
 
     code: int
     lasting: bool
@@ -30,7 +30,7 @@ class Rule(StrEnum):
         rule.lasting = lasting
         return rule
 
-    # What is at the target.
+    # The target.
     EXISTS = "exists", _CONFLICT
     NAME_TAKEN = "name-taken", _CONFLICT
     SILENT = "silent", _CONFLICT
@@ -38,7 +38,7 @@ class Rule(StrEnum):
     SAME_STREAM = "same-stream", _CONFLICT
     SUBJECT_OVERLAP = "subject-overlap", _CONFLICT
     SUBJECT_OVERLAP_IN_PLAN = "subject-overlap-in-plan", _CONFLICT
-    # Limits of its account.
+    # Limits of the target's account.
     NO_TIER = "no-tier", _CONFLICT
     MAX_BYTES_REQUIRED = "max-bytes-required", _CONFLICT
     MAX_STREAM_BYTES = "max-stream-bytes", _CONFLICT
@@ -50,7 +50,7 @@ class Rule(StrEnum):
     RESERVED_STORAGE = "reserved-storage", _CONFLICT
     RESERVED_MEMORY = "reserved-memory", _CONFLICT
     REQUEST_TOO_LARGE = "request-too-large", _CONFLICT
-    # What its servers can do.
+    # Features of the target's servers.
     STREAM_FEATURE = "stream-feature", _REFUSED
     CONSUMER_FEATURE = "consumer-feature", _REFUSED
     SINGLE_SERVER = "single-server", _REFUSED
@@ -58,11 +58,11 @@ class Rule(StrEnum):
     MEMORY_STREAM = "memory-stream", _REFUSED
     WIRE_V2 = "wire-v2", _REFUSED
     WIRE_V1_MEMORY = "wire-v1-memory", _REFUSED
-    # What was asked for by --set.
+    # Requested by --set.
     DUPLICATE_WINDOW = "duplicate-window", _REFUSED
     LIMIT_TRIMS = "limit-trims", _REFUSED
     SUBJECTS_AIMLESS = "subjects-aimless", _REFUSED
-    # What was asked for by renaming, mapping, cutting and masking.
+    # Requested by renaming, mapping, cutting and masking.
     RENAME = "rename", _REFUSED
     RENAME_COLLISION = "rename-collision", _REFUSED
     MAP_STREAM = "map-stream", _REFUSED
@@ -78,7 +78,7 @@ class Rule(StrEnum):
     MASK_MISSED = "mask-missed", _REFUSED
     MASK_UNREADABLE = "mask-unreadable", _REFUSED
     KEEPS_NOTHING = "keeps-nothing", _REFUSED
-    # What a backup has.
+    # The backup.
     CONFIG_ONLY_REPLACES = "config-only-replaces", _REFUSED
     OPAQUE_REPLACES = "opaque-replaces", _REFUSED
     OPAQUE_WIRE = "opaque-wire", _REFUSED
@@ -145,7 +145,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule has found. `stream` is "" for all of them; `hint` is a sentence, or ""."""
+    """The result of a rule. `stream` is "" for all of them; `hint` is a sentence, or ""."""
 
     stream: str
     rule: Rule

@@ -1,7 +1,7 @@
-"""Several restores that are to be carried out one after another: what stands against each beside those before it.
+"""Conflicts between several restores that will be executed one after another.
 
-Pure, as `plan.py` is. What each of them meets at its target is in its own plan; here is what they would do to each
-other in one account: the same stream twice, subjects that overlap, limits that hold for all of them.
+Pure, like `plan.py`. Conflicts with the target are in each plan; this finds conflicts between the plans in one account:
+the same stream twice, overlapping subjects, common limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Part", "against_each_other"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the restores: what it is to do, the target as it was before any of them, and where that is."""
+    """One of the restores: its plan, and the target as it was before all of them, with its place."""
 
     plan: RestorePlan
     target: Target
@@ -30,7 +30,7 @@ class Part:
 
 
 def against_each_other(parts: Sequence[Part]) -> list[tuple[Finding, ...]]:
-    """For each of the restores what its own plan cannot know. They are counted from 1 in what is told."""
+    """Return for each restore the conflicts with those before it. Messages count them from 1."""
     found: list[tuple[Finding, ...]] = []
     for at, part in enumerate(parts):
         before = {number: one.plan for number, one in enumerate(parts[:at], start=1) if one.place.same(part.place)}
@@ -66,7 +66,7 @@ def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
                 yield Finding(name, Rule.SUBJECT_OVERLAP_IN_PLAN, reason, hint)
     names = {action.name for action in part.plan.actions}
     earlier = [other for _, other in others if other.name not in names]
-    # What one of them meets alone is among its own refusals.
+    # What a restore meets alone is among its own refusals.
     known = {(one.stream, one.rule) for group in (part.plan.actions, earlier) for one in _of_all(group, part.target)}
     for one in _of_all([*earlier, *part.plan.actions], part.target):
         if (one.stream, one.rule) not in known:
@@ -74,5 +74,5 @@ def _against(part: Part, before: dict[int, RestorePlan]) -> Iterator[Finding]:
 
 
 def _of_all(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
-    """Refusals for what actions come to together."""
+    """Yield refusals for the actions together."""
     return chain(against_limits(actions, target), against_origins(actions, target))

@@ -9,7 +9,7 @@ __all__ = ["JetStreamPlace"]
 
 @dataclass(frozen=True, slots=True)
 class JetStreamPlace:
-    """What a server tells of itself and of the user. `account` is None where the user may not learn it."""
+    """What a server reports about itself and the user. `account` is None if the user may not request it."""
 
     account: str | None
     api_prefix: str
@@ -19,10 +19,10 @@ class JetStreamPlace:
     addresses: frozenset[str]
 
     def same(self, other: JetStreamPlace) -> bool:
-        """As far as can be told.
+        """Return whether they are the same, as far as known.
 
-        One server has one id. Servers of a cluster have a name in common, which another cluster may have too; so where
-        both tell the addresses of their servers, these have to overlap.
+        A server has a unique id. Servers of a cluster share its name, but another cluster may have the same name; so if
+        both report the addresses of their servers, these have to overlap.
         """
         if (self.account, self.api_prefix) != (other.account, other.api_prefix):
             return False

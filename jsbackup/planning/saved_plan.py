@@ -1,16 +1,16 @@
-"""A saved plan: what `plan -o` writes, and what has to be the same when `restore --plan` carries it out.
+"""A saved plan: written by `plan -o`, and compared when `restore --plan` executes it.
 
-A file is one JSON document of `repository/document.py` (canonical, sealed by its SHA-256): `kind`, `format` 1 and
+A file is one JSON document of `repository/document.py` (canonical, with its SHA-256): `kind`, `format` 1 and
 `required_features`; `tool` and `created`; `backup` and `manifest_sha256`, over the canonical manifest as a plain
-repository stores it; `options` as they were given; and what was decided:
+repository stores it; `options` as given; and the decisions:
 
 - `target`: the version, the cluster, and `created` and `last_seq` of each stream that is to be removed;
 - `stages`: the order of streams, by name; `skipped`: those left out, because they are there;
 - `streams`: for each its name at the target, wire, configuration, whether something is replaced, and consumers.
 
-Carrying it out means to plan again, with the saved options, and to compare that. Nothing in a file is sent anywhere, so
-one that was made by others can make a restore refuse, and nothing else. What only passes with time (how much expires)
-is not in it, nor is any secret.
+To execute it, the restore is planned again with the saved options, and compared. Nothing in the file is sent anywhere,
+so a forged one can only make a restore refuse. Effects that only depend on time (how much expires) are not in it, and
+neither are secrets.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = ["SavedPlan", "decode_plan", "encode_plan", "read_plan", "refuse_if_ch
 
 _KIND = "jsbackup restore plan"
 _FORMAT = 1
-_SHOWN = 5  # differences that are told
+_SHOWN = 5  # how many differences are listed
 _AGAIN = "Make a new plan with 'jsbackup plan -o', and look at it."
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """What a file says. `decided` is compared and never used."""
+    """The content of a file. `decided` is only compared."""
 
     backup: str
     manifest_sha256: str
@@ -54,7 +54,7 @@ class SavedPlan:
     decided: JsonObject
 
     def refuse_other(self, manifest: Manifest) -> None:
-        """Raise PlanRefused if this is not the backup that was planned with."""
+        """Raise PlanRefused if this is not the backup of the plan."""
         if manifest.id != self.backup or _sha256_of(manifest) != self.manifest_sha256:
             raise PlanRefused(f"backup {self.backup} is not the one that was planned with", hint=_AGAIN)
 
@@ -62,7 +62,7 @@ class SavedPlan:
 def encode_plan(
     plan: RestorePlan, target: Target, manifest: Manifest, options: RestoreOptions, *, tool: str, created: str
 ) -> bytes:
-    """The file of a plan that nothing stands against. Raises FormatError if a config cannot be written as JSON."""
+    """Encode a plan without refusals as a file. Raises FormatError if a config cannot be written as JSON."""
     document = {
         "kind": _KIND,
         "format": _FORMAT,
@@ -78,12 +78,12 @@ def encode_plan(
 
 
 def decode_plan(data: bytes, what: str) -> SavedPlan:
-    """What the file `what` holds.
+    """Decode the file `what`.
 
     Raises:
         FormatError: damaged, or not a plan.
-        UnsupportedError: of a later tool.
-        UsageError: its streams are none.
+        UnsupportedError: written by a later tool.
+        UsageError: a stream name in it is invalid.
     """
     try:
         fields = decode_document(data, what)
@@ -101,7 +101,7 @@ def decode_plan(data: bytes, what: str) -> SavedPlan:
 
 
 def write_plan(path: Path, data: bytes) -> None:
-    """Write the file whole or not at all, in place of one that is there. Raises JsBackupError if that fails."""
+    """Write the file atomically, replacing an existing one. Raises JsBackupError if that fails."""
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
@@ -119,7 +119,7 @@ def write_plan(path: Path, data: bytes) -> None:
 
 
 def read_plan(path: Path) -> SavedPlan:
-    """The plan in a file. Raises UsageError if it cannot be read, and as `decode_plan`."""
+    """Read a plan from a file. Raises UsageError if it cannot be read, and as `decode_plan`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_DOCUMENT_BYTES + 1)
@@ -130,13 +130,13 @@ def read_plan(path: Path) -> SavedPlan:
 
 
 def refuse_if_changed(saved: SavedPlan, plan: RestorePlan, target: Target) -> None:
-    """Raise PlanRefused, with the first differences, if `plan` is not what was saved."""
+    """Raise PlanRefused, with the first differences, if `plan` differs from the saved one."""
     now = decode_document(encode_document(_decided(plan, target), "plan"), "plan").value
     differences = _differences(saved.decided, now)
-    told = list(islice(differences, _SHOWN))
-    if told:
+    shown = list(islice(differences, _SHOWN))
+    if shown:
         more = sum(1 for _ in differences)
-        message = f"nothing was restored, the target has changed since the plan was made: {'; '.join(told)}"
+        message = f"nothing was restored, the target has changed since the plan was made: {'; '.join(shown)}"
         raise PlanRefused(message + (f"; and {more} more" if more else ""), hint=_AGAIN)
 
 
@@ -242,7 +242,7 @@ def _action(action: Action) -> JsonObject:
 
 
 def _differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """What differs, told by the path to it. No deeper than `now` goes, which is ours."""
+    """Yield the differences, each with its path. Not deeper than `now`, which is our own."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(key), now.get(key), f"{path} {key}".lstrip())
@@ -260,6 +260,6 @@ def _shown(value: Any) -> str:
         return "true" if value else "false"
     try:
         text = str(value)
-    except RecursionError:  # the file may be anybody's
+    except RecursionError:  # the file may be forged
         return "something else"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Plans of what a repository holds: the pure plan, with what only messages and other backups tell."""
+"""Plans for a repository: the pure plan, with facts from messages and other backups."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _NAMING = (Rule.UNTIL_AFTER_BACKUP, Rule.UNTIL_BEFORE_FIRST)
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What the plans of one restore have in common. The methods read the store: they are meant for a worker thread."""
+    """What the plans of one restore share. The methods read the store: call them in a worker thread."""
 
     repository: Repository
     target: Target
     options: RestoreOptions
 
     def plan(self, manifest: Manifest) -> RestorePlan:
-        """The plan, cuts of it exact where their segments can be read. Raises as `plan_restore`, and StoreError."""
+        """Return the plan; its cuts are exact if their segments can be read. Raises as `plan_restore`, and
+        StoreError.
+        """
         plan = plan_restore(manifest, self.target, self.options)
         facts = look_at_copies(self.repository.objects, manifest, plan)
         if facts.sources:
@@ -42,7 +44,7 @@ class Planning:
         return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
 
     def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
-        """The plan when every message that is kept has been through its transforms; `plan` if there are none.
+        """Return the plan after all kept messages were transformed; `plan` itself if there is nothing to transform.
 
         Raises as `survey`: nothing has been sent yet.
         """
@@ -53,7 +55,7 @@ class Planning:
         return self._knowing(manifest, plan, surveyed) if any(action.reshape for action in plan.actions) else plan
 
     def _against_unwanted(self, manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
-        """Messages with headers that the target would have to know: all messages of such streams are read."""
+        """Refuse messages with headers that the target does not support: all messages of such streams are read."""
         entries = {entry.name: entry for entry in manifest.streams}
         for action in plan.actions:
             asked = action.reshape
@@ -71,7 +73,7 @@ class Planning:
     def _knowing(
         self, manifest: Manifest, plan: RestorePlan, look: Callable[[StreamBackup, Action], KeptStream | None]
     ) -> RestorePlan:
-        """The plan that comes of what `look` finds of each stream's backup."""
+        """Plan again with what `look` finds out about each stream's backup."""
         entries = {entry.name: entry for entry in manifest.streams}
         found = {
             action.entry.name: look(entries[action.entry.name], action) for action in plan.actions if action.reshape
@@ -83,7 +85,7 @@ class Planning:
         try:
             return estimate(self.repository.objects, entry, action.reshape)
         except (IntegrityError, KeyUnavailable):
-            return None  # what is lost, or needs another key, is told where objects are looked at
+            return None  # lost objects and missing keys are reported when objects are checked
 
     def _named(self, manifest: Manifest, finding: Finding) -> Finding:
         if finding.rule not in _NAMING:

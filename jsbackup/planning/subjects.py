@@ -1,4 +1,4 @@
-"""Subjects of many streams: which of them can mean the same message, found without comparing each with each."""
+"""Find the streams whose subjects overlap, without comparing each with each."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["SubjectIndex", "first_overlap"]
 
 
 def first_overlap(ours: Iterable[str], theirs: Iterable[str]) -> tuple[str, str] | None:
-    """The first pair, one of each, that can mean the same message."""
+    """Return the first pair of subjects, one of each, that overlaps."""
     others = list(theirs)
     return next(((one, other) for one in ours for other in others if overlaps(one, other)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What begins with the same tokens; `owners` have just these as a subject."""
+    """A node of the tree of tokens; `owners` have exactly its path as a subject."""
 
     owners: set[int] = field(default_factory=set)
     following: dict[str, _Node] = field(default_factory=dict)
 
 
 class SubjectIndex:
-    """Streams, numbered from 0 as they are added, and what they take: a tree of tokens.
+    """The subjects of streams, numbered from 0 as they are added, in a tree of tokens.
 
     10,000 streams of a plan are 50 million pairs.
     """
@@ -44,7 +44,7 @@ class SubjectIndex:
             node.owners.add(owner)
 
     def overlaps(self, ours: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
-        """The streams that can take the same message, in order, each with the first pair of subjects that says so."""
+        """Yield the streams with overlapping subjects, in order, each with the first such pair."""
         for owner in sorted(self._overlapping(ours)):
             if pair := first_overlap(ours, self._subjects[owner]):
                 yield owner, pair

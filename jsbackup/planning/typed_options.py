@@ -1,4 +1,4 @@
-"""What was typed, by the names of parameters, as the options of a plan: the same for commands and for programs."""
+"""Convert typed parameters to the options of a plan, for commands and for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["rename_options", "reshape_options", "restore_options"]
 
 
 def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
-    """What a restore is to do. Raises UsageError."""
+    """Return the options of a restore. Raises UsageError."""
     return RestoreOptions(
         streams=tuple(map(parse_glob, typed["streams"])),
         exclude=tuple(map(parse_glob, typed["exclude"])),
@@ -45,12 +45,12 @@ def restore_options(typed: Mapping[str, Any]) -> RestoreOptions:
 
 
 def rename_options(typed: Mapping[str, Any]) -> RenameOptions:
-    """Other names for streams. Raises UsageError."""
+    """Return the new names of streams. Raises UsageError."""
     return RenameOptions.parse(typed["rename"], typed["rename_prefix"])
 
 
 def reshape_options(typed: Mapping[str, Any]) -> Reshape:
-    """What becomes of messages. Raises UsageError."""
+    """Return how messages are reshaped. Raises UsageError."""
     return Reshape(
         cut=Cut.parse(typed["since"], typed["until"], time.time_ns()),
         subjects=SubjectFilter.parse(typed["subject"]) if typed["subject"] else None,

@@ -1,1 +1,1 @@
-"""The JetStream API without I/O: requests, answers, snapshot and restore as state machines."""
+"""The JetStream API without I/O: requests, answers, and snapshot and restore as state machines."""

@@ -1,8 +1,8 @@
-"""What servers publish about snapshots and restores, told in one line each. Hints for `-v`, never proof of anything.
+"""The servers' advisories about snapshots and restores, as one line each. Information for `-v`, never proof.
 
 Up to 2.14 a snapshot is announced as complete after an abort too, and only 2.15 says with which error; a restore is
 announced as complete when it failed, and not at all when it stalled. So these lines say "ended", not "done".
-Anything that is no such advisory is None: advisories come from whoever may publish on their subjects.
+Anything else is None: everybody who may publish on their subjects can send advisories.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdvisoryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """One advisory. What a kind does not carry is None; `start_ns` and `end_ns` are by the server's clock."""
+    """One advisory. Fields that its kind does not have are None; `start_ns` and `end_ns` are by the server's clock."""
 
     kind: AdvisoryKind
     stream: str
@@ -57,12 +57,12 @@ class Advisory:
 
 
 def advisory_subjects() -> tuple[str, ...]:
-    """The four subjects to subscribe to, of all streams. They do not move with a JetStream domain."""
+    """Return the four subjects to subscribe to, for all streams. A JetStream domain does not change them."""
     return tuple(f"{_SUBJECTS}.{kind.name}.*" for kind in AdvisoryKind)
 
 
 def decode_advisory(payload: bytes) -> Advisory | None:
-    """The advisory, or None if `payload` is not one of the four kinds in a shape that makes sense."""
+    """Return the advisory, or None if `payload` is not a valid one of the four kinds."""
     try:
         value = Fields(read_object(payload, "advisory", max_bytes=_MAX_BYTES), "advisory")
         kind = AdvisoryKind(value.text("type").removeprefix(_TYPES))

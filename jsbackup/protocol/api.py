@@ -1,7 +1,7 @@
-"""Everything jsbackup asks of JetStream: subjects and JSON bodies.
+"""All requests to JetStream: subjects and JSON bodies.
 
-Each function gives a `Request`: where to send it, its body, and the `type` that a right answer has. Servers from 2.12
-on refuse fields they do not know (strict JSON): bodies carry known fields only and nothing that has its default value.
+Each function returns a `Request`: its subject, its body, and the `type` of a valid answer. Servers from 2.12
+on refuse fields they do not know (strict JSON): bodies only have known fields whose values are not the default.
 Behind a domain or an API prefix only these subjects change; snapshot acks and restore chunks keep `$JS.SNAPSHOT.…`.
 Sources: `jetstream_api.go` of nats-server 2.10.26 to 2.15; ADR-2 and ADR-8 of the NATS architecture notes for prefixes.
 """
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ApiPrefix:
-    """What API subjects start with: `$JS.API`, `$JS.<domain>.API`, or the prefix under which an account imports it."""
+    """The prefix of API subjects: `$JS.API`, `$JS.<domain>.API`, or the prefix under which an account imports it."""
 
     text: str = "$JS.API"
 
@@ -77,12 +77,14 @@ def account_info(prefix: ApiPrefix) -> Request:
 
 
 def stream_names(prefix: ApiPrefix, offset: int = 0, subject: str | None = None) -> Request:
-    """A page of up to 1024 names from `offset`, of streams that listen to `subject` if given."""
+    """Request a page of up to 1024 names from `offset`, of streams that listen to `subject` if given."""
     return _request(prefix, "stream_names_response", ("STREAM", "NAMES"), _page(offset, subject))
 
 
 def stream_list(prefix: ApiPrefix, offset: int = 0) -> Request:
-    """A page of up to 256 infos from `offset`. In a cluster the answer may take four seconds (missing streams)."""
+    """Request a page of up to 256 infos from `offset`. In a cluster the answer may take four seconds (missing
+    streams).
+    """
     return _request(prefix, "stream_list_response", ("STREAM", "LIST"), _page(offset))
 
 
@@ -94,7 +96,9 @@ def stream_info(
     subjects_filter: str | None = None,
     offset: int = 0,
 ) -> Request:
-    """`deleted_details` asks for all deleted sequences, `subjects_filter` for counts of 100,000 subjects a page."""
+    """Request a stream's info; `deleted_details` adds all deleted sequences, `subjects_filter` counts of 100,000
+    subjects a page.
+    """
     body = _page(offset)
     if deleted_details:
         body["deleted_details"] = True
@@ -125,9 +129,9 @@ def stream_snapshot(
     include_consumers: bool,
     check: bool,
 ) -> Request:
-    """Ask for a snapshot. `window_size` None leaves the field out: servers before 2.12.5 do not know it.
+    """Request a snapshot. `window_size` None leaves the field out: servers before 2.12.5 do not know it.
 
-    2.12.0 to 2.12.4 refuse the whole request for it (10025, see `responses.is_unknown_field`).
+    2.12.0 to 2.12.4 refuse the whole request because of it (10025, see `responses.is_unknown_field`).
     """
     body: JsonObject = {
         "deliver_subject": check_subject("deliver subject", deliver_subject),
@@ -148,23 +152,23 @@ def stream_restore(prefix: ApiPrefix, config: JsonObject, state: StreamState) ->
 
 
 def leader_step_down(prefix: ApiPrefix, stream: str) -> Request:
-    """Let the leader of a stream step down; 10010 where there is no cluster."""
+    """Make the leader of a stream step down; error 10010 without a cluster."""
     tokens = ("STREAM", "LEADER", "STEPDOWN", check_name("stream", stream))
     return _request(prefix, "stream_leader_stepdown_response", tokens)
 
 
 def message_get(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
-    """The message of that sequence; 10037 if there is none. Streams that are offline do not answer at all."""
+    """Request the message with this sequence; error 10037 if there is none. Offline streams do not answer at all."""
     return _message_get(prefix, stream, {"seq": sequence})
 
 
 def message_get_next(prefix: ApiPrefix, stream: str, sequence: int, subject: str = ">") -> Request:
-    """The first message at or after `sequence` whose subject matches."""
+    """Request the first message at or after `sequence` whose subject matches."""
     return _message_get(prefix, stream, {"seq": sequence, "next_by_subj": subject})
 
 
 def message_delete(prefix: ApiPrefix, stream: str, sequence: int) -> Request:
-    """Delete the message of that sequence, without overwriting its bytes; 10043 or 10057 if there is none."""
+    """Delete the message with this sequence, without overwriting its bytes; error 10043 or 10057 if there is none."""
     tokens = ("STREAM", "MSG", "DELETE", check_name("stream", stream))
     return _request(prefix, "stream_msg_delete_response", tokens, {"seq": sequence, "no_erase": True})
 
@@ -175,7 +179,7 @@ def _message_get(prefix: ApiPrefix, stream: str, body: JsonObject) -> Request:
 
 
 def consumer_list(prefix: ApiPrefix, stream: str, offset: int = 0) -> Request:
-    """A page of up to 256 infos. Measured: where there is no such stream a cluster lists nothing, without an error."""
+    """Request a page of up to 256 infos. Measured: for a missing stream a cluster lists nothing, without an error."""
     tokens = ("CONSUMER", "LIST", check_name("stream", stream))
     return _request(prefix, "consumer_list_response", tokens, _page(offset))
 

@@ -1,11 +1,12 @@
-"""What the snapshot and the restore dialogue share: a state that only their table moves, messages to send, an end.
+"""The common part of the snapshot and restore dialogues: a state that only their table changes, messages to send, an
+end.
 
-House rules of the dialogues:
-- No I/O, no clock, no await. The driver sends what `to_send` gives, hands in what arrives, and owns all timers: when it
-  has waited long enough it says `timed_out`, and when its connection was replaced it says `reconnected`.
-- A table `(state, event type) → state` is the only thing that changes the state; a pair that is not in it is a breach.
-- A fault of the peer, of the network or of the time fails the dialogue for good: every further call that hands
-  something in raises that same error, `to_send` gives nothing, and the driver starts a new dialogue.
+Rules of the dialogues:
+- No I/O, no clock, no await. The driver sends what `to_send` returns, passes in what arrives, and owns all timers:
+  after a timeout it calls `timed_out`, and after its connection was replaced `reconnected`.
+- Only a table `(state, event type) → state` changes the state; a pair that is not in it violates the protocol.
+- A fault of the peer or the network, or a timeout, fails the dialogue permanently: every further call that passes
+  something in raises the same error, `to_send` returns nothing, and the driver starts a new dialogue.
 - A mistake of the caller (a chunk too large, a release twice) is a UsageError and changes nothing.
 """
 
@@ -24,7 +25,7 @@ S = TypeVar("S", bound=Enum)
 
 
 class Dialogue(Generic[S]):
-    """State, outgoing messages and failure of one transfer. `what` opens the messages of its errors."""
+    """State, outgoing messages and failure of one transfer. `what` begins its error messages."""
 
     def __init__(self, what: str, transitions: Mapping[tuple[S, type[Event]], S], first: S, done: S) -> None:
         self.what = what
@@ -40,26 +41,28 @@ class Dialogue(Generic[S]):
 
     @property
     def done(self) -> bool:
-        """The dialogue came to its good end."""
+        """Whether the dialogue has ended successfully."""
         return self._state is self._done
 
     def to_send(self) -> list[Publish]:
-        """The messages to send now, in this order; each is given once."""
+        """Return the messages to send now, in this order; each is returned once."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def reconnected(self) -> None:
-        """The connection was replaced under a running transfer: what was on its way may be lost without a trace.
+        """Note that the connection was replaced during the transfer, so that messages may be lost without a trace.
 
-        (measured: a snapshot whose client reconnects can end with status 204 and a hole.) Raises TransferError, unless
-        the dialogue is at its good end.
+        (Measured: a snapshot whose client reconnects can end with status 204 and a gap.) Raises TransferError, unless
+        the dialogue has ended successfully.
         """
         self._check_failure()
         if not self.done:
             self._fail(TransferError(f"{self.what}: the connection was lost on the way"))
 
     def timed_out(self, awaited: str) -> None:
-        """The driver waited for `awaited` in vain. Raises NatsTimeout, unless the dialogue is at its good end."""
+        """Note that `awaited` did not arrive in time. Raises NatsTimeout, unless the dialogue has ended
+        successfully.
+        """
         self._check_failure()
         if not self.done:
             self._fail(NatsTimeout(f"{self.what}: {awaited} did not come in time"))

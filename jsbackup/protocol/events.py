@@ -1,4 +1,4 @@
-"""What goes into and comes out of the dialogues: messages, and events that say what a message meant."""
+"""Input and output of the dialogues: messages, and events that say what a message meant."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SnapshotStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChunkReceived(Event):
-    """A chunk of the snapshot, number `index` from 1. `release` it when it is dealt with: that earns its ack."""
+    """A chunk of the snapshot, number `index` from 1. `release` it when it is processed, to acknowledge it."""
 
     index: int
     data: bytes
@@ -69,17 +69,17 @@ class ChunkReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class LastChunkReceived(ChunkReceived):
-    """The short chunk at the end, which asks for no acknowledgement."""
+    """The short chunk at the end, which needs no acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEnded(Event):
-    """All of it arrived, as far as the dialogue can tell; the archive inside has an end of its own to check."""
+    """Everything has arrived, as far as the dialogue knows; the archive inside has its own end to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreAccepted(Event):
-    """The server waits for chunks, for five seconds at a time."""
+    """The server waits for chunks, five seconds for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ChunkSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChunkAcknowledged(Event):
-    """The server took a chunk: as much of the window is free again."""
+    """The server accepted a chunk, which frees that part of the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +99,16 @@ class EndSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RestoreAnswered(Event):
-    """The final answer overtook acknowledgements that are still to come."""
+    """The final answer arrived before outstanding acknowledgements."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreDone(Event):
-    """The stream exists. In a cluster its consumers and replicas may still be on their way."""
+    """The stream exists. In a cluster its consumers and replicas may still be missing."""
 
     info: StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed(Event):
-    """The dialogue broke; `failure` of the machine says why."""
+    """The dialogue failed; its `failure` says why."""

@@ -1,4 +1,4 @@
-"""Typed reading of JSON that a server wrote: every surprise is a FormatError that names the field.
+"""Read typed values from a server's JSON: everything unexpected is a FormatError that names the field.
 
 `null` counts as absent, because Go writes empty lists and missing parts as `null`.
 """
@@ -20,7 +20,7 @@ INT64 = (1 << 63) - 1
 
 
 class Fields:
-    """Typed reading of one JSON object; `where` names it in errors."""
+    """Typed access to one JSON object; `where` names it in errors."""
 
     __slots__ = ("value", "where")
 
@@ -43,7 +43,9 @@ class Fields:
         return value
 
     def name(self, key: str) -> str:
-        """The name of a stream or consumer: it goes into subjects and file names, so it has to be one."""
+        """Return the name of a stream or consumer, which must be valid, because it is used in subjects and file
+        names.
+        """
         value = self.text(key)
         if not is_name(value):
             self._wrong(key, "a name")
@@ -101,7 +103,7 @@ class Fields:
         return tuple(values)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """Unsigned 64 bit integers in rising order (sorted here if they are not)."""
+        """Return unsigned 64-bit integers in rising order (sorted here if necessary)."""
         values = self.array(key)
         if not all(type(value) is int and 0 <= value <= UINT64 for value in values):
             self._wrong(key, "a list of sequences")

@@ -1,8 +1,8 @@
-"""The status line of a NATS header block, and text from a server made fit for one line of output.
+"""Parse the status line of a NATS header block, and make a server's text fit for one line of output.
 
 A block is `NATS/1.0[ <three digits>[ <description>]]\\r\\n`, then `Name: value` lines, then an empty line. Servers put
 a status there instead of a payload: 204 at the end of a snapshot, 408 and 500 when it failed, 503 when nobody listens.
-Only the first line is read here; the rest of the block is the business of whoever stores it.
+Only the first line is parsed here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ NO_RESPONDERS = 503
 
 _MAGIC = b"NATS/1.0"
 _END = b"\r\n"
-_MAX_STATUS_LINE_BYTES = 4096  # a server error in full is a few hundred; beyond this it is not a status line
+_MAX_STATUS_LINE_BYTES = 4096  # a complete server error has a few hundred; beyond this it is not a status line
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderStatus:
-    """A status and its text, "" where the server gave none."""
+    """A status and its text, "" if the server sent none."""
 
     code: int
     description: str
@@ -32,7 +32,7 @@ class HeaderStatus:
 
 
 def parse_status(headers: bytes) -> HeaderStatus | None:
-    """The status of a header block; None if the block is empty or carries none. FormatError if it is no block."""
+    """Return the status of a header block; None if it is empty or has none. Raises FormatError for anything else."""
     if not headers:
         return None
     end = headers.find(_END, 0, _MAX_STATUS_LINE_BYTES)
@@ -48,7 +48,9 @@ def parse_status(headers: bytes) -> HeaderStatus | None:
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """`text` without control characters and line breaks, trimmed, at most `limit` characters: safe to print and log."""
+    """Return `text` without control characters and line breaks, trimmed to `limit` characters: safe to print
+    and log.
+    """
     clean = "".join(char if char.isprintable() else " " for char in text[: 4 * limit])
     clean = " ".join(clean.split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"

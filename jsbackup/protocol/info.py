@@ -1,6 +1,6 @@
-"""What JetStream reports of accounts, streams and consumers, as frozen values. Shapes: nats-server 2.10 to 2.15.
+"""JetStream's reports on accounts, streams and consumers, as frozen values. Shapes: nats-server 2.10 to 2.15.
 
-Configs stay JSON objects as they came. Times are nanoseconds since the epoch, 0 where there is none; `created` is kept
+Configs are unchanged JSON objects. Times are nanoseconds since the epoch, 0 if there is none; `created` is kept
 as text too, since it identifies a stream's incarnation. Subjects that are not UTF-8 arrive with U+FFFD in place of the
 bad bytes: Go's JSON encoder cannot do better.
 """
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A follower as the leader sees it; `lag` in operations."""
+    """A follower as the leader reports it; `lag` in operations."""
 
     name: str
     current: bool
@@ -50,13 +50,13 @@ class Replica:
 
     @property
     def is_current(self) -> bool:
-        """Whether it lives and has all that the leader has."""
+        """Whether it is online and has everything that the leader has."""
         return self.current and not self.offline and self.lag == 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """Where a stream or consumer lives. `leader` is "" while there is none; a single server leads itself."""
+    """The servers of a stream or consumer. `leader` is "" without one; a single server leads itself."""
 
     name: str
     leader: str
@@ -64,15 +64,15 @@ class ClusterInfo:
 
     @property
     def ready(self) -> bool:
-        """A leader, and every replica current with it."""
+        """Whether there is a leader, and every replica is current."""
         return bool(self.leader) and all(replica.is_current for replica in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """How a mirror or source is doing. `active_ns` is the time since it last heard of its origin, -1 for never.
+    """The state of a mirror or source. `active_ns` is the time since it last heard from its origin, -1 for never.
 
-    `seq` is the origin's sequence up to which it has copied, 0 where the server does not say (before 2.15, mirrors).
+    `seq` is the origin's sequence up to which it has copied, 0 if the server does not report it (before 2.15, mirrors).
     """
 
     name: str
@@ -89,9 +89,9 @@ class SourceInfo:
 class StreamInfo:
     """A stream. `lost` counts damaged messages, `now_ns` is the server's clock when it answered.
 
-    `deleted` holds the deleted sequences in rising order, None where there are some and they were not asked for.
-    `subjects` counts the messages by subject, None unless a filter asked for them and found some; `subject_count` are
-    all that it has.
+    `deleted` are the deleted sequences in rising order, None if there are some and they were not requested. `subjects`
+    counts the messages by subject, None unless a filter requested them and found some; `subject_count` is the number of
+    all subjects.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class AccountInfo:
-    """An account. Where it has `tiers`, `usage` is their sum and its limits mean nothing. 2.10 has API level 0."""
+    """An account. If it has `tiers`, `usage` is their sum and its limits mean nothing. 2.10 has API level 0."""
 
     usage: Tier
     tiers: Mapping[str, Tier]
@@ -177,7 +177,7 @@ class StoredMessage:
 
 
 def state_from_json(value: Fields) -> StreamState:
-    """A stream's state as STREAM.INFO, snapshots and restores carry it. Raises FormatError."""
+    """Decode a stream's state from STREAM.INFO, snapshots and restores. Raises FormatError."""
     return StreamState(
         messages=value.number("messages"),
         bytes=value.number("bytes"),
@@ -191,7 +191,7 @@ def state_from_json(value: Fields) -> StreamState:
 
 
 def state_to_json(state: StreamState) -> JsonObject:
-    """The state as a restore request carries it: fields that every server from 2.10 on knows, for strict JSON."""
+    """Encode a state for a restore request: only fields that every server from 2.10 on knows, for strict JSON."""
     return {
         "messages": state.messages,
         "bytes": state.bytes,
@@ -203,16 +203,16 @@ def state_to_json(state: StreamState) -> JsonObject:
     }
 
 
-# What servers from 2.11 on add to answers and do not store (`jetstream_versioning.go`).
+# Servers from 2.11 on add these to answers and do not store them (`jetstream_versioning.go`).
 _ANSWER_METADATA = ("_nats.ver", "_nats.level")
-# Metadata key of a stream that is being restored, or was when the restore was interrupted.
+# Metadata key of a stream that is being restored, or whose restore was interrupted.
 MARKER = "jsbackup.restoring"
 
 
 def stored_config(config: JsonObject) -> JsonObject:
-    """A stream's or consumer's configuration from an answer of the API, as servers store it and archives have it.
+    """Return a stream's or consumer's configuration from the API as servers store it and archives have it.
 
-    Without the mark of a restore, which is of one place and never of a backup.
+    Without the mark of a restore, which never belongs in a backup.
     """
     metadata = config.get("metadata")
     if not isinstance(metadata, dict):
@@ -223,7 +223,7 @@ def stored_config(config: JsonObject) -> JsonObject:
 
 
 def stream_info(document: JsonObject, where: str = "stream info") -> StreamInfo:
-    """From STREAM.INFO, CREATE, UPDATE, the end of a restore, or an entry of a list. Raises FormatError."""
+    """Decode STREAM.INFO, CREATE, UPDATE, the end of a restore, or an entry of a list. Raises FormatError."""
     value = Fields(document, where)
     config = value.fields("config")
     state = value.fields("state")
@@ -290,9 +290,9 @@ def _source(value: Fields) -> SourceInfo:
 
 
 def consumer_info(document: JsonObject, where: str = "consumer info", stream: str = "") -> ConsumerInfo:
-    """From an answer of CONSUMER.INFO, CREATE, or one entry of the list of `stream`'s consumers. Raises FormatError.
+    """Decode CONSUMER.INFO, CREATE, or an entry of the list of `stream`'s consumers. Raises FormatError.
 
-    A cluster lists a consumer whose servers are all offline by its config alone, without the names outside of it.
+    If all servers of a consumer are offline, a cluster lists it with its config only, without the names outside of it.
     """
     value = Fields(document, where)
     config = value.fields("config")
@@ -322,7 +322,7 @@ def _pair(value: Fields) -> SequencePair:
 
 
 def account_info(document: JsonObject) -> AccountInfo:
-    """From an answer of INFO. Raises FormatError."""
+    """Decode an answer of INFO. Raises FormatError."""
     value = Fields(document, "account info")
     tiers = value.optional("tiers")
     api = value.optional("api")
@@ -357,13 +357,15 @@ def _tier(value: Fields) -> Tier:
 
 
 def _reserved(value: Fields, key: str) -> int:
-    # Measured: 2.10.26 counts a stream without max_bytes as minus one byte once it has been restored, and wraps around.
+    # Measured: 2.10.26 counts a restored stream without max_bytes as minus one byte, and wraps around.
     reserved = value.number(key, 0)
     return 0 if reserved > INT64 else reserved
 
 
 def stored_message(document: JsonObject) -> StoredMessage:
-    """From an answer of STREAM.MSG.GET. Raises FormatError, also for one without a time: all messages have it."""
+    """Decode an answer of STREAM.MSG.GET. Raises FormatError, also for a message without a time: all messages
+    have one.
+    """
     value = Fields(document, "stored message").fields("message")
     if value.text("time") in ("", ZERO_TIME):
         raise FormatError(f"stored message: message {value.number('seq')} has no time")

@@ -1,12 +1,12 @@
-"""Lists that come in pages: asked for until the total that the server reports is reached, or the list is an error.
+"""Lists in pages: requested until the total that the server reports is reached, or the list is an error.
 
     offset ──request──▶ page ──receive──▶ offset … ──▶ None: complete, `result` holds all of it
 
-What a page accounts for is more than what it lists: streams and consumers that did not answer, or are offline, take
-up places in the order too (`missing`, `offline`; an entry may be both listed and missing). The next page starts after
-all of them. A list that changes while it is read shows in a new total, an offset moved, an entry seen twice, or an
-empty page before the total: it is then read once more from the start, and a second change is an error. (A deletion and
-a creation that cancel out between two pages do not show.)
+A page accounts for more than it lists: streams and consumers that did not answer, or are offline, count for offsets too
+(`missing`, `offline`; an entry may be both listed and missing). The next page starts after all of them. A list that
+changes while it is read is noticed by a new total, a moved offset, a repeated entry, or an empty page before the total:
+it is then read again from the start, and a second change is an error. (A deletion and a creation that cancel out
+between two pages are not noticed.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "stream_names_page",
 ]
 
-# More streams or consumers than any account has; a list that claims more does not end.
+# More streams or consumers than any account has; a longer list is not believed.
 MAX_ENTRIES = 1_000_000
 _CALM = "Try again when fewer streams and consumers come and go."
 
@@ -55,7 +55,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The whole list. Names in `missing` or `offline` may stand in `entries` too, then with an empty state."""
+    """The whole list. Names in `missing` or `offline` may be in `entries` too, then with an empty state."""
 
     entries: Mapping[str, T]
     missing: tuple[str, ...]
@@ -63,7 +63,7 @@ class Listing(Generic[T]):
 
 
 class Pager(Generic[T]):
-    """Collects pages. Ask for `offset` until it is None, give each answer to `receive`, then take `result`."""
+    """Collects pages. Request `offset` until it is None, pass each answer to `receive`, then take `result`."""
 
     def __init__(self, what: str, max_entries: int = MAX_ENTRIES) -> None:
         self._what = what
@@ -81,18 +81,18 @@ class Pager(Generic[T]):
 
     @property
     def offset(self) -> int | None:
-        """Where the next page starts; None when the list is complete or broken."""
+        """The start of the next page; None when the list is complete or broken."""
         return self._offset
 
     @property
     def result(self) -> Listing[T]:
-        """All of it. NatsError if it is not complete."""
+        """The whole list. Raises NatsError if it is not complete."""
         if self._offset is not None or self._total is None:
             raise NatsError(f"{self._what}: the list is not complete")
         return Listing(dict(self._entries), tuple(sorted(set(self._missing))), dict(self._offline))
 
     def receive(self, page: Page[T]) -> None:
-        """Take the answer to a request for `offset`. NatsError if the list does not hold together."""
+        """Take the answer to a request for `offset`. Raises NatsError if the list is inconsistent."""
         if self._offset is None:
             self._fail("a page after the last one", None)
         if page.total > self._max_entries:
@@ -112,7 +112,7 @@ class Pager(Generic[T]):
         self._offset = None if len(self._seen) == page.total else len(self._seen)
 
     def _change(self, page: Page[T]) -> str | None:
-        """What shows that this page and the ones before it are not of one list."""
+        """Return what shows that this page belongs to another state of the list than the earlier ones."""
         if self._total is not None and page.total != self._total:
             return f"its total went from {self._total} to {page.total}"
         if page.offset != self._offset:
@@ -146,7 +146,7 @@ def _page(document: JsonObject, where: str, entries: Callable[[Fields], Iterable
 
 
 def stream_names_page(document: JsonObject) -> Page[None]:
-    """From an answer of STREAM.NAMES. Raises FormatError, as all of these do."""
+    """Decode an answer of STREAM.NAMES. Raises FormatError, as the others do."""
     return _page(document, "stream names", lambda value: ((name, None) for name in value.names("streams")))
 
 

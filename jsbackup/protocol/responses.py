@@ -1,7 +1,7 @@
-"""Answers of the JetStream API: one check of type and error for all of them, and what an error means for the user.
+"""Answers of the JetStream API: a common check of type and error, and hints for errors.
 
 Every answer is a JSON object with a `type`; a failure carries `error: {code, err_code, description}`, and then the type
-may be that of another request (`system_response`, or `stream_create_response` for a restore that broke). Codes and
+may be that of another request (`system_response`, or `stream_create_response` for a failed restore). Codes and
 texts: `server/errors.json` of nats-server, 2.10 to 2.15, where no code ever changed its meaning.
 """
 
@@ -94,10 +94,10 @@ _HINTS: dict[int, str] = {
     ErrCode.API_LEVEL_REQUIRED: "This server is too old for what was asked.",
 }
 
-# The same request may succeed a moment later, without anybody doing anything.
+# The same request may succeed a moment later without any intervention.
 _TEMPORARY = frozenset({ErrCode.CLUSTER_INCOMPLETE, ErrCode.CLUSTER_NOT_AVAILABLE, ErrCode.CLUSTER_NOT_LEADER})
 
-# What stands at the target refuses the stream: names, subjects, limits.
+# The target's names, subjects or limits conflict with the stream.
 _CONFLICTS = frozenset(
     {
         ErrCode.RESOURCES_EXCEEDED,
@@ -119,20 +119,21 @@ _CONFLICTS = frozenset(
 )
 
 
-# 2.15 wraps what made a restore fail: "restore failed: error adding stream: subjects overlap … (10065)", code 10062.
+# 2.15 wraps the cause of a failed restore: "restore failed: error adding stream: subjects overlap … (10065)", code
+# 10062.
 _WRAPPED = re.compile(r"\(([0-9]{5})\)(?: \(10062\))?$")
 
 
 def _cause(err_code: int, text: str) -> int:
-    """The code that says what happened: the error's own, or the one that it wraps."""
+    """Return the code of the cause: the error's own, or the wrapped one."""
     wrapped = _WRAPPED.search(text) if err_code == ErrCode.RESTORE_FAILED else None
     return err_code if wrapped is None else int(wrapped[1])
 
 
 def decode_response(payload: bytes, expected_type: str, what: str = "answer of JetStream") -> JsonObject:
-    """The answer's JSON object, proved to be of `expected_type` and no error. `what` opens the messages of errors.
+    """Return the answer's JSON object, checked to be of `expected_type` and not an error. `what` begins error messages.
 
-    Raises ApiError for the server's own error and FormatError for anything that is no such answer.
+    Raises ApiError for the server's own error and FormatError for an invalid answer.
     """
     answer = Fields(read_object(payload, what), what)
     error = answer.optional("error")
@@ -150,25 +151,25 @@ def decode_response(payload: bytes, expected_type: str, what: str = "answer of J
 
 
 def is_temporary(error: ApiError) -> bool:
-    """Whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed a moment later."""
     return error.err_code in _TEMPORARY
 
 
 def lacks_peers(error: ApiError) -> bool:
-    """Whether a cluster places nothing as it has not heard of some of its servers, which it may yet.
+    """Return whether a cluster refuses because it does not know some of its servers yet.
 
-    Text: `selectPeerError` in nats-server's jetstream_cluster.go, which says so of servers without statistics only.
+    Text: `selectPeerError` in nats-server's jetstream_cluster.go, only used for servers without statistics.
     """
     return _cause(error.err_code, error.message) == ErrCode.NO_PEERS and "peer offline" in error.message
 
 
 def is_unknown_field(error: ApiError, field: str) -> bool:
-    """Whether a server with strict JSON refused the request for a field that it does not know (yet)."""
+    """Return whether a server with strict JSON refused the request because of a field that it does not know."""
     return error.err_code == ErrCode.INVALID_JSON and f'unknown field "{field}"' in error.message
 
 
 def as_target_error(error: ApiError) -> JsBackupError:
-    """The error in terms of a restore: a TargetConflict where something at the target is in the way, else `error`."""
+    """Return the error for a restore: a TargetConflict if the target conflicts, else `error`."""
     if _cause(error.err_code, error.message) not in _CONFLICTS:
         return error
     return TargetConflict(error.message, hint=error.hint).caused_by(error)

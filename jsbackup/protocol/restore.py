@@ -5,18 +5,19 @@ Theory of operation (server source: read in `processStreamRestore` of nats-serve
 
 - The answer to the request (`stream_restore_response`) names the subject for chunks:
   `$JS.SNAPSHOT.RESTORE.<stream>.<id>`.
-- Each chunk needs a reply subject of its own. An empty reply acknowledges it. Chunks may be on their way together: they
-  are taken in order, from one connection.
+- Each chunk needs its own reply subject. An empty reply acknowledges it. Several chunks may be in flight: they are
+  processed in order, from one connection.
 - An empty chunk is the end. Its reply is a `stream_create_response`, on every version, with the stream that now exists
-  or with the error. It cannot keep a slow restore alive: the server gives up after five seconds without a chunk, tells
-  nobody, and from then on nobody listens to the subject (status 503).
-- A failure shows in the reply to a chunk or to the end, as the server's version has it: up to 2.12.5 all is staged, so
-  it comes at the end, but for a full disk (a plain `-ERR …` text) and limits; from 2.12.6 to 2.14 the next chunk has
-  it, and chunks after that meet nobody; 2.15 goes on acknowledging and says so at the end.
+  or with the error. It cannot keep a slow restore alive: the server silently gives up after five seconds without a
+  chunk, and from then on there is no listener on the subject (status 503).
+- A failure shows in the reply to a chunk or to the end, depending on the server's version: up to 2.12.5 everything is
+  staged, so it comes at the end, except for a full disk (a plain `-ERR …` text) and limits; from 2.12.6 to 2.14 the
+  reply to the next chunk has it, and later chunks have no listener; 2.15 continues to acknowledge and reports it at the
+  end.
 - Measured: names, limits of the account and the config as such are checked before the answer; subjects that overlap
   with another stream, and replicas where there is no cluster, only at the end, after all has been sent. 2.15 wraps
   those errors ("restore failed: … (10065)", code 10062).
-- Measured: in a cluster the restore is begun by the server that is meant to lead the stream. If another one is elected
+- Measured: in a cluster the restore is begun by the server that should lead the stream. If another one is elected
   (a busy cluster, up to 2.15), that one makes an empty stream and answers the request with a `stream_create_response`.
 - Measured: 2.12.6 to 2.14 read a v1 archive up to the end of its tar and no further. A frame behind that, in the same
   chunk or a later one, makes the restore an error ("read/write on closed pipe") although the stream is there and
@@ -55,7 +56,7 @@ from jsbackup.strict_json import read_object
 
 __all__ = ["RestoreSender", "RestoreState", "chunk_limit"]
 
-# Measured: half of that takes 5-10 % more of both processors, twice as much gains nothing.
+# Measured: half of that takes 5-10 % more CPU on both sides, twice as much gains nothing.
 DEFAULT_CHUNK_BYTES = 256 * 1024
 
 _ACCEPTED_TOKENS = ["$JS", "SNAPSHOT", "RESTORE"]
@@ -63,7 +64,7 @@ _STORAGE_FAILURE = b"-ERR"
 
 
 class RestoreState(Enum):
-    """Where the dialogue is."""
+    """The state of the dialogue."""
 
     REQUESTED = "the answer is missing"
     OPEN = "chunks may be sent"
@@ -92,14 +93,14 @@ TRANSITIONS: Mapping[tuple[RestoreState, type[Event]], RestoreState] = {
 
 
 def chunk_limit(max_payload_bytes: int) -> int:
-    """The largest chunk to send to a server with that `max_payload`, from its INFO: no more than the default."""
+    """Return the largest chunk for a server with this `max_payload`, from its INFO: at most the default."""
     return max(1, min(DEFAULT_CHUNK_BYTES, max_payload_bytes))
 
 
 class RestoreSender(Dialogue[RestoreState]):
-    """Sends one archive to be restored as the stream that `config` names. `state` is what the archive holds.
+    """Sends one archive to be restored as the stream that `config` names. `state` is that of the archive.
 
-    `room` bytes may be sent now; a chunk may always be sent while none is on its way.
+    `room` bytes may be sent now; a chunk may always be sent while none is in flight.
     """
 
     def __init__(
@@ -140,11 +141,13 @@ class RestoreSender(Dialogue[RestoreState]):
         return max(0, min(free, self.max_chunk))
 
     def request(self, prefix: api.ApiPrefix) -> api.Request:
-        """The request that starts it. After its answer the first chunk has to come within five seconds."""
+        """Return the request that starts it. After its answer the first chunk has to arrive within five seconds."""
         return api.stream_restore(prefix, self.config, self.stream_state)
 
     def refusal(self, payload: bytes) -> ApiError | None:
-        """What an answer to the request says if it is an error. Until it is taken the request may be made again."""
+        """Return the error in an answer to the request, if it is one. Until the answer is received the request may be
+        repeated.
+        """
         try:
             decode_response(payload, f"{TYPE_PREFIX}stream_restore_response", self.what)
         except ApiError as error:
@@ -154,7 +157,9 @@ class RestoreSender(Dialogue[RestoreState]):
         return None
 
     def receive_response(self, payload: bytes) -> list[Event]:
-        """Take the answer to the request. TargetConflict if the target is in the way, ApiError for other refusals."""
+        """Receive the answer to the request. Raises TargetConflict if the target conflicts, ApiError for other
+        refusals.
+        """
         self._check_failure()
         if self._only_created(payload):
             self._breach("the cluster made an empty stream instead of beginning the restore")
@@ -172,7 +177,7 @@ class RestoreSender(Dialogue[RestoreState]):
         return [accepted]
 
     def send(self, chunk: bytes, reply_subject: str) -> None:
-        """Queue a chunk; `reply_subject` is for it alone. UsageError if it is empty or larger than `room`."""
+        """Queue a chunk; `reply_subject` is only for it. Raises UsageError if it is empty or larger than `room`."""
         subject = self._open_subject(reply_subject)
         size = len(chunk)
         if not 0 < size <= self.room:
@@ -184,7 +189,7 @@ class RestoreSender(Dialogue[RestoreState]):
         self._outgoing.append(Publish(subject, reply_subject, chunk))
 
     def finish(self, reply_subject: str) -> None:
-        """Queue the end, behind all chunks. The answer takes as long as the server needs to store what is staged."""
+        """Queue the end, after all chunks. The answer takes as long as the server needs to store what is staged."""
         subject = self._open_subject(reply_subject)
         if not self.chunks_sent:
             raise UsageError(f"{self.what}: an archive without a byte")
@@ -193,7 +198,7 @@ class RestoreSender(Dialogue[RestoreState]):
         self._outgoing.append(Publish(subject, reply_subject))
 
     def receive(self, message: Message) -> list[Event]:
-        """Take a reply to a chunk or to the end. Raises what made the restore fail."""
+        """Receive a reply to a chunk or to the end. Raises the error that made the restore fail."""
         self._check_failure()
         try:
             status = parse_status(message.headers)

@@ -1,8 +1,8 @@
-"""The snapshot dialogue, seen by the client: a request, its answer, chunks that earn acknowledgements, a proved end.
+"""The snapshot dialogue, seen by the client: a request, its answer, chunks with acknowledgements, a proved end.
 
 Theory of operation (server source: read in `streamSnapshot` of nats-server's `jetstream_api.go`, 2.10.26 to 2.15):
 
-- The answer and the chunks travel on two subjects, so chunks, and even the end, may overtake the answer.
+- The answer and the chunks use two subjects, so chunks, and even the end, may arrive before the answer.
 - A chunk with a reply subject `$JS.SNAPSHOT.ACK.<stream>.<id>.<length>.<index>` is full: `index` counts from 1 without
   a hole, `length` is that of its data, `id` is the same throughout. Servers up to 2.12.4 call any read a full chunk, so
   those may be shorter than the chunk size, even empty. Names have no dots, so the subject always has seven tokens.
@@ -11,13 +11,13 @@ Theory of operation (server source: read in `streamSnapshot` of nats-server's `j
   that the server saw no interest or no acknowledgement in time; 500 that it failed, with the reason, or on a good
   snapshot with none (a rare race of 2.12.5 to 2.14.5). Up to 2.10 and from 2.12.5 to 2.14.5 a failure can end with 204
   as well: the archive inside has to be checked to its own end.
-- An acknowledgement is flow control, no promise: `release` earns it when the chunk has left memory. Never twice: the
-  servers up to 2.12.4 add up the lengths that they read from the subject.
+- An acknowledgement is only flow control: `release` sends it when the chunk has left memory. Never twice: servers up to
+  2.12.4 add up the lengths in the subjects.
 - The server waits five seconds for acknowledgements (two up to 2.12.4), and two for interest in the deliver subject.
-  Subscribe first, and to the very subject: a subscription with a wildcard delivers, but is not seen as interest, so
+  Subscribe first, and to the exact subject: a subscription with a wildcard delivers, but does not count as interest, so
   that each snapshot begins with those two seconds (measured: 2.00 s against 4 ms, all versions).
-- Its window is what was asked for from 2.12.5 on; before, 8 MiB and as much again once the receiver was prompt for a
-  while (it saves up permissions to send).
+- From 2.12.5 on its window is the requested one; before, 8 MiB, and up to twice that if the receiver was fast for a
+  while (it accumulates credit).
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from jsbackup.protocol.responses import TYPE_PREFIX, ErrCode, decode_response
 
 __all__ = ["DEFAULT_CHUNK_BYTES", "DEFAULT_WINDOW_BYTES", "SnapshotReceiver", "SnapshotState"]
 
-# The server's own defaults and clamps. Servers up to 2.12.4 do not clamp, so it is done here for all.
+# The server's own defaults and limits. Servers up to 2.12.4 do not apply them, so it is done here for all.
 DEFAULT_CHUNK_BYTES = 128 * 1024
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 MIN_BYTES = 1024
 MAX_CHUNK_BYTES = 1024 * 1024
 MAX_WINDOW_BYTES = 32 * 1024 * 1024
-# What servers up to 2.12.4 may have on the way whatever was asked for: their window, and permissions for another one.
+# The most that servers up to 2.12.4 may have in flight, whatever was requested: their window, and credit for another.
 OLD_WINDOW_BYTES = 2 * DEFAULT_WINDOW_BYTES
 
 _SUCCESS = 204
@@ -71,7 +71,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class SnapshotState(Enum):
-    """Where the dialogue is. `EARLY…` states wait for the answer that was overtaken."""
+    """The state of the dialogue. `EARLY…` states wait for the answer."""
 
     REQUESTED = "nothing has arrived"
     EARLY = "full chunks arrive, the answer is missing"
@@ -109,11 +109,11 @@ TRANSITIONS: Mapping[tuple[SnapshotState, type[Event]], SnapshotState] = {
 
 
 class SnapshotReceiver(Dialogue[SnapshotState]):
-    """Receives one snapshot of `stream` on `deliver_subject`, an inbox of this snapshot alone.
+    """Receives one snapshot of `stream` on `deliver_subject`, an inbox for this snapshot only.
 
-    Sizes are clamped as the server would. `window_size` None leaves the choice to the server, and is the only value
-    that servers before 2.12.5 can be asked with (see `api.stream_snapshot`). Memory held by the driver is bounded:
-    `flow_limit_bytes` unreleased bytes and the dialogue fails, since no server sends more.
+    Sizes are limited as by the server. `window_size` None leaves the choice to the server, and is the only value that
+    servers before 2.12.5 accept (see `api.stream_snapshot`). The driver's memory is limited: beyond `flow_limit_bytes`
+    unreleased bytes the dialogue fails, since no server sends more.
     """
 
     def __init__(
@@ -137,11 +137,11 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         self.chunks_received = 0
         self.bytes_received = 0
         self.unacked_bytes = 0
-        self._unreleased: dict[int, int] = {}  # index → size; the data itself is the driver's
+        self._unreleased: dict[int, int] = {}  # index → size; the driver has the data
         self._transfer_id: str | None = None
 
     def request(self, prefix: api.ApiPrefix) -> api.Request:
-        """The request that starts it. Subscribe to `deliver_subject` before sending it."""
+        """Return the request that starts it. Subscribe to `deliver_subject` before sending it."""
         return api.stream_snapshot(
             prefix,
             self.stream,
@@ -153,10 +153,10 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         )
 
     def receive_response(self, payload: bytes) -> list[Event]:
-        """Take the answer to the request: SnapshotStarted, and SnapshotEnded if all else was there before.
+        """Receive the answer to the request: SnapshotStarted, and SnapshotEnded if everything else has arrived.
 
-        Raises SnapshotBusy while another snapshot of the stream runs, UnsupportedError where the server
-        cannot snapshot this stream, IntegrityError if its check found damage, ApiError for any other refusal.
+        Raises SnapshotBusy while another snapshot of the stream is running, UnsupportedError if the server cannot
+        snapshot this stream, IntegrityError if its check found damage, ApiError for any other refusal.
         """
         self._check_failure()
         try:
@@ -169,7 +169,9 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         return [started, SnapshotEnded()] if self.done else [started]
 
     def receive(self, message: Message) -> list[Event]:
-        """Take a message of the deliver subject. Raises TransferError if it breaks the transfer off, or its rules."""
+        """Receive a message on the deliver subject. Raises TransferError if it ends the transfer or violates the
+        protocol.
+        """
         self._check_failure()
         try:
             status = parse_status(message.headers)
@@ -188,7 +190,9 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         return [ended] if self.done else []
 
     def release(self, chunk: ChunkReceived) -> None:
-        """Say that `chunk` has left memory: its acknowledgement is queued. UsageError if it was released before."""
+        """Note that `chunk` has left memory, and queue its acknowledgement. Raises UsageError if it was already
+        released.
+        """
         self._check_failure()
         size = self._unreleased.pop(chunk.index, None)
         if size is None:
@@ -244,7 +248,7 @@ class SnapshotReceiver(Dialogue[SnapshotState]):
         return SnapshotStarted(config.value, state_from_json(answer.fields("state")))
 
     def _refused(self, error: ApiError) -> NoReturn:
-        # The server has one code for all of these, and the texts of its store, unchanged from 2.10 to 2.14.
+        # The server has one code for all of these, and the error texts of its store, unchanged from 2.10 to 2.14.
         failure = _refusal(self.what, error)
         self._fail(failure if failure is error else failure.caused_by(error))
 

@@ -1,4 +1,4 @@
-"""Work in other threads: many small tasks that mostly wait for a store, and tasks that follow their giver."""
+"""Work in other threads: many small tasks that mostly wait for a store, and tasks that run one after another."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, None, None]:
-    """Run the tasks in so many threads, a few ahead of what has been asked for, and give their results in order.
+    """Run the tasks in this many threads, a few ahead of what was asked for, and yield their results in order.
 
-    What a task raises is raised in its place; those that have not begun are not begun any more, those that have are
-    waited for. Not so on Ctrl-C: a store that hangs would have the last word.
+    An exception of a task is raised in its place. Tasks that have not begun are then dropped; those that are running
+    are waited for, except on Ctrl-C, where a store that hangs would keep the process alive.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tasks")
     ahead: deque[Future[T]] = deque()
@@ -37,10 +37,10 @@ def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Generator[T, Non
 
 
 class Aftermath:
-    """Tasks done one after the other in one thread, while their giver goes on to the next.
+    """Tasks that run one after another in one thread, while the caller goes on.
 
-    What tasks hold in memory is given with them, and at most `limit_bytes` of it waits (or one task). After a task that
-    raised nothing more is done, and every call raises what it did.
+    Each task comes with the number of bytes that it holds. At most `limit_bytes` of them wait (or one task). After a
+    task has raised, no other runs, and every call raises the same exception.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -52,40 +52,42 @@ class Aftermath:
 
     @property
     def held_bytes(self) -> int:
-        """What the tasks hold that are not known to be done."""
+        """Bytes held by the tasks that are not known to be done."""
         return self._ahead_bytes
 
     def give(self, task: Callable[[], None], size: int = 0) -> None:
-        """Have `task` done, which holds `size` bytes. Waits while there is enough to do."""
+        """Run `task`, which holds `size` bytes. Waits while the queue is full."""
         while self._ahead and (self._ahead[0][0].done() or self._ahead_bytes + size > self._limit_bytes):
             self._finish_one()
         self._raise()
         done = self._pool.submit(self._do, task)
-        # In its thread, before the next one.
+        # Called in the worker's thread, before the next task.
         done.add_done_callback(self._note_error)
         self._ahead.append((done, size))
         self._ahead_bytes += size
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Wait until all tasks are done."""
         while self._ahead:
             self._finish_one()
         self._raise()
 
     def close(self) -> None:
-        """Drop what has not begun. Does not wait for the task that has: a store that hangs would have the last word."""
+        """Drop the tasks that have not begun. Does not wait for the running one: a store that hangs would keep the
+        process alive.
+        """
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._ahead.clear()
         self._ahead_bytes = 0
 
     def settle(self) -> None:
-        """Close, and wait for the task that has begun after all."""
+        """Close, and wait for the running task."""
         self.close()
         self._pool.shutdown()
 
     def _finish_one(self) -> None:
         done, size = self._ahead.popleft()
-        with suppress(CancelledError):  # by `close`, of which `wait` of the library would not hear
+        with suppress(CancelledError):  # cancelled by `close`; `wait` of the library would not return for it
             done.exception()
         self._ahead_bytes -= size
 

@@ -1,18 +1,18 @@
-"""A catalog: which backups there are, so that nobody has to read ten thousand manifests to list them.
+"""A catalog: which backups there are, so that listing them does not take reading every manifest.
 
-What there is, is what the listing of `backups/` shows. A catalog spares reading: for each manifest it has the key, the
-size and the SHA-256 of what is stored, a summary, and which backup came before it. An entry stands for its manifest as
-long as one of that size is listed; manifests that it does not cover are read (`inventory.py`).
+The listing of `backups/` decides which backups exist. A catalog saves reading: for each manifest it has the key, the
+size and SHA-256 of the stored object, a summary, and the backup that came before it. An entry is used in place of its
+manifest while the listing shows a manifest of that size; manifests that it does not cover are read (`inventory.py`).
 
-Catalogs are immutable, create-only, and make one line: a catalog of generation n + 1 is made from that of generation n
-and put under a key that is nothing but its generation. Of two that write the same one, the later one finds the key
-taken; it leaves it at that, or begins again from the new one. So no catalog ever undoes what another one did: what
-`forget` took out stays out, and what anybody else took away is still named. That makes signed catalogs evidence
-(`manifest_chain.py`). `head` is the newest backup that was ever covered.
+Catalogs are immutable and create-only, and form one sequence: the catalog of generation n + 1 is made from generation
+n, and its key is its generation. If two processes write the same generation, the second finds the key taken; it stops,
+or begins again from the new catalog. So no catalog undoes another: what `forget` took out stays out, and a manifest
+removed by anything else is still named. That makes signed catalogs evidence (`manifest_chain.py`). `head` is the newest
+backup that was ever covered.
 
-In JSON an entry takes some 500 bytes, and one object holds them all: 5 MB for ten thousand backups, and
-`MAX_CATALOG_BYTES` is reached at about 380,000, seven years of one every ten minutes, none ever forgotten. Beyond
-it no catalog is written any more and everything works as it does without one, slowly.
+An entry takes about 500 bytes of JSON, and one object holds all of them: 5 MB for ten thousand backups.
+`MAX_CATALOG_BYTES` is reached at about 380,000 backups: one every ten minutes for seven years, none forgotten. Beyond
+that no catalog is written, and everything works without one, only slower.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ MAX_CATALOG_BYTES = 192 << 20
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A backup. `size` and `sha256` are of the manifest as it is stored, so it can be compared without a key.
+    """A backup. `size` and `sha256` are those of the stored manifest, so it can be compared without a key.
 
-    `previous` is the backup before it, `previous_sha256` that one's `sha256`, as the manifest names them.
+    `previous` is the backup before it and `previous_sha256` the `sha256` of that one, as the manifest names them.
     """
 
     summary: BackupSummary
@@ -62,7 +62,7 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`entries` are in rising order of ids. `head` is None only if there never was a backup."""
+    """`entries` are in rising order of ids. `head` is the newest backup ever covered, None if there never was one."""
 
     generation: int
     head: str | None
@@ -76,7 +76,7 @@ def entry_of(manifest: Manifest, stored: Document) -> CatalogEntry:
 
 
 def encode_catalog(catalog: Catalog) -> bytes:
-    """Canonical JSON, sealed."""
+    """Encode as canonical JSON with a checksum."""
     document: JsonObject = {
         **catalog.extra,
         "format": FORMAT_VERSION,
@@ -92,8 +92,8 @@ def decode_catalog(data: Data, key: str) -> Catalog:
     """The catalog stored under `key`.
 
     Raises:
-        FormatError: damaged, hostile, or of another generation.
-        UnsupportedError: of a later format.
+        FormatError: damaged, hostile, or its generation is not that of its key.
+        UnsupportedError: it has a later format.
     """
     fields = decode_document(data, f"catalog {key}")
     fields.version(FORMAT_VERSION, FEATURES)

@@ -1,13 +1,13 @@
 """The descriptor `jsbackup.json`: what makes a location a repository, and what it takes to read it.
 
-`required_features` names what a tool must know before it touches anything: a tool that does not know one of them stops.
+`required_features` names the features that a tool must know: a tool that does not know one of them stops.
 
     signatures    documents are signed; `"signatures": {"scheme": "ed25519", "authority": <64 hex digits>}` says by
                   whose leave (`writers.py`)
     encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
                   says for whom. Goes with signatures.
 
-The descriptor lies where everything else does, so nobody who holds a key believes it: see `access.py`.
+The descriptor is in the same store as everything else, so with a key it is checked first: see `access.py`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ SIGNATURES = "signatures"
 ENCRYPTION = "encryption"
 KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION})
 
-# Another document of this repository, put in place of the descriptor by mistake, says an id of another kind, or none.
+# Another document, put in place of the descriptor by mistake, has an id of another form, or none.
 _ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
 _RECIPIENT = re.compile(r"age1[0-9a-z]{58}")
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """`id` is a random name of the repository, in hex, `created` RFC 3339, `tool` name and version of who made it.
+    """`id` is a random name of the repository, in hex; `created` is RFC 3339; `tool` is the name and version of the
+    maker.
 
-    `authority` is the public key behind all signatures, None where nothing is signed; `recipient` what is encrypted is
-    encrypted for, None where nothing is.
+    `authority` is the public key behind all signatures, None if nothing is signed. `recipient` is the public key that
+    content is encrypted for, None if nothing is.
     """
 
     id: str
@@ -51,7 +52,7 @@ class Descriptor:
 
     @property
     def replaces_objects(self) -> bool:
-        """Whether `init` found that of two puts under one key at the same moment the later one stays."""
+        """Whether `init` found that of two simultaneous puts under one key the later one wins."""
         store = self.extra.get("store")
         return isinstance(store, Mapping) and store.get("conditional_writes") is False
 
@@ -75,7 +76,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 
 def decode_descriptor(data: Data) -> Descriptor:
-    """Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
+    """Decode a descriptor. Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
     fields = decode_document(data, "repository descriptor jsbackup.json")
     fields.version(FORMAT_VERSION, KNOWN_FEATURES)
     features = set(fields.texts("required_features"))
@@ -99,7 +100,7 @@ def decode_descriptor(data: Data) -> Descriptor:
 
 
 def _feature(fields: DocumentFields, name: str, scheme: str, required: Collection[str]) -> DocumentFields | None:
-    """What the descriptor says of a feature, None if it is not there."""
+    """Return the descriptor's fields for a feature, None if it does not have it."""
     found = fields.optional_fields(name)
     if (found is not None) != (name in required):
         fields.wrong(name, "what required_features says")

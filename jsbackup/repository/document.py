@@ -3,11 +3,12 @@
 Canonical JSON: UTF-8, keys sorted by code point, no blanks, characters not escaped where JSON allows, one newline at
 the end. Equal documents are equal bytes, so they can be hashed and signed.
 
-Every document is sealed: `sha256` is the SHA-256, in hex, of the canonical JSON of the document without that field. A
-config has no checksum of its own, and a single flipped bit could turn it into another one that is as well-formed.
+Every document has a checksum: `sha256` is the SHA-256, in hex, of the canonical JSON of the document without that
+field. Otherwise a single flipped bit could turn a configuration into another valid one.
 
-Reading bounds the size, and every surprise is a `FormatError` that names the document and the field. Fields that this
-version does not know are handed to the caller, who keeps them: a document survives being rewritten by an older tool.
+Reading limits the size, and everything unexpected is a `FormatError` that names the document and the field. Fields that
+this version does not know are passed to the caller, who keeps them: a document survives being rewritten by an older
+tool.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from jsbackup.times import parse_time
 
 __all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "DocumentFields", "decode_document", "encode_document"]
 
-# A manifest grows by about 450 bytes a segment: this is one of 25 TiB of messages.
+# A manifest grows by about 450 bytes a segment: this one would be of 25 TiB of messages.
 MAX_DOCUMENT_BYTES = 192 << 20
 INT64_MAX = (1 << 63) - 1
 UINT64_MAX = (1 << 64) - 1
 
-# Deeper than any configuration of a server, of which a document keeps some.
+# Deeper than any configuration of a server, which documents contain.
 _MAX_DEPTH = 128
 _SEAL = "sha256"
 
@@ -40,7 +41,10 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 def encode_document(value: JsonObject, what: str) -> bytes:
-    """Canonical JSON, sealed. `FormatError` if it cannot be written: half a surrogate pair, infinity, too deep."""
+    """Encode canonical JSON with its checksum.
+
+    Raises `FormatError` if it cannot be written: half a surrogate pair, infinity, too deep.
+    """
     return _canonical({**value, _SEAL: _seal_of(value, what)}, what, max_depth=_MAX_DEPTH)
 
 
@@ -53,7 +57,7 @@ def _seal_of(value: JsonObject, what: str) -> str:
 
 
 def decode_document(data: Data, what: str) -> DocumentFields:
-    """The object in `data`, without its seal. `FormatError` if there is none, or one that has changed."""
+    """Return the object in `data`, without its checksum. Raises `FormatError` if it is not JSON, or was changed."""
     value = read_object(data, what, max_bytes=MAX_DOCUMENT_BYTES, max_depth=_MAX_DEPTH)
     fields = DocumentFields(value, what)
     if fields.hex256(_SEAL) != _seal_of(value, what):
@@ -63,7 +67,7 @@ def decode_document(data: Data, what: str) -> DocumentFields:
 
 
 class DocumentFields:
-    """Typed reading of one JSON object. `where` names it in errors; `rest` is what nobody asked for."""
+    """Typed access to one JSON object. `where` names it in errors; `rest` returns the fields that nothing has read."""
 
     __slots__ = ("_asked", "value", "where")
 
@@ -146,7 +150,7 @@ class DocumentFields:
         return [DocumentFields(value, f"{self.where}: {key}[{number}]") for number, value in enumerate(self.array(key))]
 
     def rows(self, key: str, width: int, low: int = 0, high: int = UINT64_MAX) -> list[list[int]]:
-        """A list of lists of `width` integers."""
+        """Return a list of lists of `width` integers."""
         rows = self.array(key)
         for row in rows:
             if not isinstance(row, list) or len(row) != width:
@@ -156,7 +160,7 @@ class DocumentFields:
         return rows
 
     def version(self, known: int, features: frozenset[str]) -> None:
-        """Check `format` and `required_features`. `UnsupportedError` for those of a later tool."""
+        """Check `format` and `required_features`. Raises `UnsupportedError` for those of a later tool."""
         if (version := self.number("format", 1)) > known:
             raise UnsupportedError(f"{self.where} has format {version}, known up to {known}", hint=_NEWER)
         if unknown := sorted(set(self.texts("required_features")) - features):
@@ -165,7 +169,7 @@ class DocumentFields:
             )
 
     def rest(self) -> JsonObject:
-        """The fields that were not asked for."""
+        """Return the fields that nothing has read."""
         return {key: value for key, value in self.value.items() if key not in self._asked}
 
 

@@ -1,11 +1,11 @@
-"""The one way the JSON documents of a repository are stored and read: manifests, catalogs, holds, what was verified.
+"""How the JSON documents of a repository are stored and read: manifests, catalogs, holds, records of checks.
 
-Callers name a document by the key of its plain form, such as `backups/<id>.json`, and hand over its bytes; what it is
-wrapped in, and how the key of the stored object ends because of that, is known here only. In a repository that neither
-signs nor encrypts, the stored bytes are the document's own.
+Callers name a document by the key of its plain form, such as `backups/<id>.json`, and pass its bytes. Only this module
+knows its envelope, and the suffix that the envelope adds to the stored key. In a repository that neither signs nor
+encrypts, the stored bytes are the document's own.
 
-Documents are create-only, like everything else. Leases are not among them: they carry no secrets, and whoever comes
-across one has to be able to read it.
+Documents are create-only, like everything else. Leases are not documents: they contain no secrets, and everybody has to
+be able to read them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jsbackup.stores.base import Data, ObjectInfo, Store
 
 __all__ = ["BARE", "BareEnvelope", "Document", "Documents", "Envelope"]
 
-# What an envelope adds, at most: a signature, and an encryption's header and 16 bytes for every 64 KiB.
+# The most that an envelope adds: a signature, the header of the encryption, and 16 bytes for every 64 KiB.
 _ENVELOPE_BYTES = 64 << 10
 
 
@@ -36,28 +36,28 @@ class Document:
 
 
 class Envelope(Protocol):
-    """What documents are wrapped in. `suffix` ends the keys of the stored objects."""
+    """How documents are wrapped. `suffix` ends the keys of the stored objects."""
 
     @property
     def suffix(self) -> str: ...
 
     def ensure_writable(self) -> None:
-        """Raises `KeyUnavailable` without the key that it takes to sign documents."""
+        """Raise `KeyUnavailable` without the key that is needed to sign documents."""
 
     def wrap(self, key: str, data: Data) -> Data:
-        """The bytes to store. Raises the same."""
+        """Return the bytes to store. Raises as `ensure_writable`."""
 
     def unwrap(self, key: str, data: bytes) -> bytes:
-        """The opposite.
+        """Return the document in the stored bytes.
 
         Raises:
             KeyUnavailable: no key that opens it was given.
-            IntegrityError: it is damaged, or nobody who may has signed it.
+            IntegrityError: it is damaged, or not signed by a writer.
         """
 
 
 class BareEnvelope:
-    """None at all."""
+    """No envelope: stores documents as they are."""
 
     suffix = ""
 
@@ -75,20 +75,20 @@ BARE = BareEnvelope()
 
 
 class Documents:
-    """A store seen through an envelope. May be used from several threads."""
+    """The documents of a store, in an envelope. May be used from several threads."""
 
     def __init__(self, store: Store, envelope: Envelope = BARE) -> None:
         self._store = store
         self._envelope = envelope
 
     def stored_key(self, key: str) -> str:
-        """The key of the object that holds the document `key`."""
+        """Return the key of the object that holds the document `key`."""
         return key + self._envelope.suffix
 
     def ensure_writable(self) -> None:
-        """Raise `KeyUnavailable` if documents are signed here, and the key that signs was not given.
+        """Raise `KeyUnavailable` if documents are signed, and the key that signs was not given.
 
-        For those who have much to do before they put one.
+        For callers that have much to do before they store one.
         """
         self._envelope.ensure_writable()
 
@@ -96,8 +96,8 @@ class Documents:
         """Store a document.
 
         Raises:
-            ObjectExists: there is one under the key; it was left alone.
-            KeyUnavailable: documents are signed here, and the key that signs was not given.
+            ObjectExists: the key is taken; nothing was changed.
+            KeyUnavailable: documents are signed, and the key that signs was not given.
             StoreError: it cannot be stored.
         """
         wrapped = self._envelope.wrap(key, data)
@@ -106,17 +106,17 @@ class Documents:
         return StoredObject(stored_key, memoryview(wrapped).nbytes, sha256_of(wrapped), added=True)
 
     def get(self, key: str, limit: int) -> bytes:
-        """The bytes of a document of at most `limit` bytes. Errors as `fetch`."""
+        """Return the bytes of a document of at most `limit` bytes. Errors as `fetch`."""
         return self.fetch(key, limit).data
 
     def fetch(self, key: str, limit: int) -> Document:
-        """A document of at most `limit` bytes, with its size and SHA-256 as stored.
+        """Return a document of at most `limit` bytes, with its size and SHA-256 as stored.
 
         Raises:
             ObjectNotFound: there is none.
             FormatError: it is larger.
             KeyUnavailable: it is encrypted, and no key that opens it was given.
-            IntegrityError: it is damaged, or nobody who may has signed it.
+            IntegrityError: it is damaged, or not signed by a writer.
             StoreError: it cannot be read.
         """
         stored_key = self.stored_key(key)
@@ -128,9 +128,10 @@ class Documents:
         return Document(data, stored_key, len(wrapped), sha256_of(wrapped))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Documents whose key starts with `prefix`, in order, named as `get` wants them; `size` is as stored.
+        """Yield the documents whose key starts with `prefix`, in order, with the keys that `get` takes; `size` is as
+        stored.
 
-        What is stored otherwise (plain among encrypted ones) is no document here, and passed over.
+        Objects stored in another form (plain ones among encrypted ones) are skipped.
         """
         ending = f".json{self._envelope.suffix}"
         for info in self._store.list(prefix):
@@ -138,23 +139,23 @@ class Documents:
                 yield self._named(info)
 
     def list_beside(self, prefix: str) -> tuple[Sequence[ObjectInfo], Sequence[ObjectInfo]]:
-        """With one look: documents as `list` has them, and what is stored there without an envelope."""
+        """List once: documents as `list` yields them, and the objects that are stored without an envelope."""
         stored = tuple(self._store.list(prefix))
         ending = f".json{self._envelope.suffix}"
         documents = [self._named(info) for info in stored if info.key.endswith(ending)]
         return documents, [info for info in stored if not info.key.endswith(ending)]
 
     def put_beside(self, key: str) -> None:
-        """Store an object that has no content, since its key says it all. Raises StoreError."""
+        """Store an empty object, whose key says everything. Raises StoreError."""
         with suppress(ObjectExists):
             self._store.put(key, b"")
 
     def delete_beside(self, key: str) -> None:
-        """Remove such an object. Removing what is absent succeeds."""
+        """Remove such an object. Succeeds if it is absent."""
         self._store.delete(key)
 
     def delete(self, key: str) -> None:
-        """Remove a document. Removing what is absent succeeds."""
+        """Remove a document. Succeeds if it is absent."""
         self._store.delete(self.stored_key(key))
 
     def _named(self, info: ObjectInfo) -> ObjectInfo:

@@ -1,13 +1,13 @@
 """Which backups there are: the listing of the manifests, the newest catalog, and the manifests it does not cover.
 
-Readers never depend on a catalog. One that is damaged, or of a later format, is passed over with a warning, and what it
-would have told is read from an older one and from the manifests.
+Readers never depend on a catalog. One that is damaged, or of a later format, is skipped with a warning; an older one
+and the manifests are read instead.
 
-Backups tend the catalog (`tend_catalog`), `forget` writes one before it deletes (`write_catalog`) and looks again when
-it has (`settle_catalog`). Only what is written here ever leaves entries out, and only those that it is told to.
+Backups maintain the catalog (`tend_catalog`); `forget` writes one before it deletes (`write_catalog`) and checks again
+afterwards (`settle_catalog`). Only this module leaves entries out, and only those that its caller names.
 
-No catalog covers a backup that follows one which was taken away (`manifest_chain.py`): what is covered is not asked any
-more.
+No catalog covers a backup whose predecessor was removed (`manifest_chain.py`), because covered backups are not checked
+again.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# A new catalog is due when more than so many manifests, or so many bytes of them, are not covered. A manifest of 50
-# streams and 500 segments has 300 KB and takes 16 ms to decode; over a link that answers in 50 ms the eight threads
-# read a hundred of them in some two seconds, which is what a listing may cost. With a backup every ten minutes that is
-# a catalog (5 MB for ten thousand backups) every 17 hours. A manifest of 16,000 segments has 9 MB and takes a second:
-# the bytes decide then.
+# A new catalog is due when more than this many manifests, or this many bytes of them, are not covered. A manifest of 50
+# streams and 500 segments has 300 KB and takes 16 ms to decode; over a link with 50 ms latency the eight threads read a
+# hundred of them in about two seconds, which is acceptable for a listing. With a backup every ten minutes that means a
+# catalog (5 MB for ten thousand backups) every 17 hours. A manifest of 16,000 segments has 9 MB and takes a second:
+# then the limit on bytes decides.
 _MOST_UNCOVERED = 100
 _MOST_UNCOVERED_BYTES = 32 << 20
 
-# Waiting for the store is most of what it does. Each thread holds one manifest.
+# Mostly waits for the store. Each thread holds one manifest.
 _THREADS = 8
 
-# Writers that take the next generation away from `write_catalog`: a backup does once in a hundred times.
+# How often another writer may take the next generation from `write_catalog`: a backup writes one every hundred times.
 _MOST_RIVALS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBackup:
-    """A backup whose manifest is there, and is damaged, of a later format, or locked away."""
+    """A backup whose manifest exists, but is damaged, of a later format, or locked."""
 
     id: str
     error: JsBackupError
@@ -84,12 +84,12 @@ class UnreadableBackup:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What there is, oldest first. `warnings` say which catalogs were of no use."""
+    """All backups, oldest first. `warnings` say which catalogs could not be used."""
 
     entries: tuple[CatalogEntry, ...]
     unreadable: tuple[UnreadableBackup, ...] = ()
     warnings: tuple[str, ...] = ()
-    gaps: tuple[Gap, ...] = ()  # backups that seem to have been taken away or exchanged; `evidence.py` makes sure
+    gaps: tuple[Gap, ...] = ()  # backups that seem to be removed or replaced; `evidence.py` makes sure
 
     @property
     def summaries(self) -> tuple[BackupSummary, ...]:
@@ -97,13 +97,13 @@ class Inventory:
 
 
 def take_inventory(documents: Documents, wanted: Collection[str] | None = None) -> Inventory:
-    """All backups, or those of `wanted` that there are. Reads the newest catalog, and manifests that it lacks.
+    """Return all backups, or those of `wanted` that exist. Reads the newest catalog, and the manifests that it lacks.
 
     Raises:
         KeyUnavailable: nothing can be read without a key that was not given.
         StoreError: the store does not answer.
     """
-    # In this order: what is forgotten meanwhile is gone when its manifest is read, and no catalog brings it back.
+    # In this order: a backup forgotten meanwhile is gone when its manifest is read, and no catalog brings it back.
     listed = _listed(documents)
     catalog, warnings, witnessed = read_catalogs(documents)
     asked = {backup: info for backup, info in listed.items() if wanted is None or backup in wanted}
@@ -120,9 +120,9 @@ def take_inventory(documents: Documents, wanted: Collection[str] | None = None) 
 
 
 def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, ...]:
-    """The same, those of accounts that nobody could learn (`origin.py`) with their login.
+    """Add the login to backups of an unknown account (`origin.py`) that lack it.
 
-    Older tools did not note it. Where all that is known is one login, theirs was that.
+    Older tools did not record the login. If only one login is known for the same source, it was theirs too.
     """
     logins: dict[tuple[str, str | None, str | None], set[str]] = {}
     for one in summaries:
@@ -139,22 +139,22 @@ def _knowing_logins(summaries: Sequence[BackupSummary]) -> tuple[BackupSummary, 
 
 
 def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...]]:
-    """The newest catalog that can be read, if there is one, and what is wrong with those that are newer."""
+    """Return the newest catalog that can be read, or None, and what is wrong with the newer ones."""
     catalog, warnings, _ = read_catalogs(documents)
     return catalog, warnings
 
 
 def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...], frozenset[str]]:
-    """As `newest_catalog`, and the backups for which there are witnesses."""
+    """Return the same as `newest_catalog`, and the backups that have a witness."""
     found = _catalogs(documents)
     passed_over = (IntegrityError, KeyUnavailable, UnsupportedError)
     return (*_newest(documents, found.generations, passed_over), found.witnessed)
 
 
 def note_backup(documents: Documents, backup: str, previous: str | None) -> None:
-    """Put a witness of a backup that was committed. `previous`, which it follows, needs none any more.
+    """Put a witness of a committed backup. `previous`, which it follows, no longer needs one.
 
-    Without one everything works, but nobody would miss the manifest.
+    Everything works without a witness, but the removal of the manifest would not be noticed.
     """
     try:
         documents.put_beside(layout.witness_key(backup))
@@ -166,12 +166,10 @@ def note_backup(documents: Documents, backup: str, previous: str | None) -> None
 
 
 def tend_catalog(documents: Documents) -> bool:
-    """Write a new catalog if many manifests are not covered by the newest one; tells whether it did.
+    """Write a new catalog if the newest one does not cover many manifests. Returns whether it did.
 
-    What is not covered is guessed first, by when things were stored, as the store says: two listings are all that a
-    backup usually pays. If somebody else writes a catalog meanwhile, that one will do.
-
-    Raises the same as `write_catalog`.
+    The number of uncovered manifests is first estimated from the store's times: usually a backup pays for two listings
+    only. If another process writes a catalog meanwhile, that one is used. Raises as `write_catalog`.
     """
     with suppress(ObjectExists):
         return _tend(documents)
@@ -195,16 +193,16 @@ def _tend(documents: Documents) -> bool:
 
 
 def write_catalog(documents: Documents, *, without: Collection[str] = (), loose: Collection[str] = ()) -> int:
-    """Write a catalog of all backups but those of `without`, which are going to be deleted; gives its generation.
+    """Write a catalog of all backups except those of `without`, which are going to be deleted. Returns its generation.
 
-    Of those that follow a backup which is not there, it covers none but those of `loose`. A backup of `without` need
-    not be there: it is given up.
+    Backups whose predecessor is missing are not covered, except those of `loose`. The manifests of `without` may
+    already be lost.
 
     Raises:
-        IntegrityError: a backup was taken away or exchanged.
-        UnsupportedError: the newest catalog takes a newer tool; it is left as the newest.
-        KeyUnavailable: a key that it takes to read or to sign documents was not given.
-        StoreError: it cannot be stored, or others have been quicker again and again.
+        IntegrityError: a backup was removed or replaced.
+        UnsupportedError: the newest catalog needs a newer tool; it stays the newest.
+        KeyUnavailable: a key that is needed to read or sign documents was not given.
+        StoreError: it cannot be stored, or other processes were faster again and again.
     """
     seen: set[str] = set()
     for _ in range(_MOST_RIVALS):
@@ -215,7 +213,7 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
         except ObjectExists:
             continue
         except _GapsFoundError as error:
-            # Manifests come and go between one look and the next, but not the same one twice.
+            # Manifests are added and removed between two listings, but the same one does not vanish twice.
             if again := [gap for gap in error.gaps if gap.backup in seen]:
                 raise refuse_gaps(again) from None
             seen.update(gap.backup for gap in error.gaps)
@@ -223,15 +221,17 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
 
 
 def settle_catalog(documents: Documents, generation: int, gone: Collection[str]) -> None:
-    """After backups were deleted that the catalog of `generation` left out: a writer that met us may have seen one of
-    them before it went, and named it again. Raises the same as `write_catalog`."""
+    """Write another catalog if one names deleted backups again: a writer may have seen them before they were deleted.
+
+    `generation` is that of the catalog without them. Raises as `write_catalog`.
+    """
     catalogs = _catalogs(documents).generations
     if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
         write_catalog(documents, without=gone)
 
 
 def retract(documents: Documents, backup: str) -> None:
-    """Delete a manifest that must not stay, of a backup that somebody may follow by now. Raises StoreError."""
+    """Delete a manifest that must not stay, although another backup may already follow it. Raises StoreError."""
     documents.delete_beside(layout.witness_key(backup))
     documents.delete(layout.manifest_key(backup))
     try:
@@ -255,15 +255,18 @@ def _write_next(
     without: Collection[str] = (),
     loose: Collection[str] = (),
 ) -> int:
-    """One try. `base` is the newest of `catalogs`; raises `ObjectExists` if there is a newer one by now, and
-    `_GapsFoundError` if one would cover up that a backup was taken away."""
+    """Try once to write the next catalog. `base` is the newest of `catalogs`.
+
+    Raises `ObjectExists` if there is a newer one by now, and `_GapsFoundError` if the new one would hide that a backup
+    was removed.
+    """
     generation = max(catalogs.generations, default=0) + 1
     named = _by_id(base)
     uncovered = {backup: info for backup, info in listed.items() if backup not in named}
     found, unreadable = _look_up(documents, base, uncovered)
     if gaps := _gaps(base, found, unreadable, without, loose=loose, witnessed=catalogs.witnessed):
         raise _GapsFoundError(gaps)
-    # An entry never changes: manifests do not, and one that was exchanged or taken away is to be noticed.
+    # Entries never change: manifests do not, and a replaced or removed one must be noticed.
     entries = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in without}
     new = replace(
         base,
@@ -277,7 +280,7 @@ def _write_next(
         return generation
     documents.put(layout.catalog_key(generation), data)
     _delete(documents, [old for old in catalogs.generations if old < generation - 1])
-    # What this catalog names, or has left out, needs no other witness. One that cannot be read is in neither.
+    # Backups that this catalog names or leaves out need no witness. Unreadable ones are neither.
     _delete_witnesses(documents, catalogs.witnessed - {one.id for one in unreadable})
     added = {entry.id for entry in found} - set(without)
     if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
@@ -294,27 +297,28 @@ def _gaps(
     loose: Collection[str],
     witnessed: frozenset[str],
 ) -> list[Gap]:
-    """What the backups `found`, which `base` does not cover, witness against, and the witnesses there are."""
+    """Return the gaps that the uncovered backups `found`, and the witnesses, reveal."""
     present = {entry.id: entry for entry in (*base.entries, *found) if entry.id not in loose}
     there = frozenset({*(one.id for one in unreadable), *loose, *without})
     return check_links(Evidence(present, there, base, witnessed=witnessed))
 
 
 def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
-    """What the next catalog is made from.
+    """Return the catalog that the next one is made from.
 
-    From a damaged one nothing is taken over, not even what it left out: better named once more than lost unseen.
+    Nothing is taken over from a damaged one, not even its omissions: a backup named once too often is better than one
+    lost unseen.
     """
     base, _ = _newest(documents, catalogs, (IntegrityError,))
     return base or Catalog(0, None)
 
 
 def _delete(documents: Documents, generations: Sequence[int]) -> None:
-    """Remove catalogs that nobody needs. The newest two stay: whoever lists them needs a moment to read one."""
+    """Remove catalogs that are not needed. The newest two stay, because readers list them before they read one."""
     for generation in generations:
         try:
             documents.delete(layout.catalog_key(generation))
-        except StoreError as error:  # not allowed, or locked for some time yet: the next writer tries again
+        except StoreError as error:  # not allowed, or locked for a while: the next writer tries again
             _log.info("old catalog %d was not removed: %s", generation, error.message)
             return
 
@@ -326,7 +330,7 @@ def _listed(documents: Documents) -> dict[str, ObjectInfo]:
 
 @dataclass(frozen=True, slots=True)
 class _Catalogs:
-    """What is stored below `catalog/`: catalogs by their generation, and the backups that have a witness."""
+    """The objects below `catalog/`: catalogs by their generation, and the backups that have a witness."""
 
     generations: Mapping[int, ObjectInfo]
     witnessed: frozenset[str]
@@ -343,7 +347,7 @@ def _catalogs(documents: Documents) -> _Catalogs:
 
 
 def _delete_witnesses(documents: Documents, backups: Collection[str]) -> None:
-    """Remove witnesses that nobody needs. They do no harm where that is not allowed."""
+    """Remove witnesses that are not needed. They do no harm if that is not allowed."""
     for backup in sorted(backups):
         try:
             documents.delete_beside(layout.witness_key(backup))
@@ -355,13 +359,13 @@ def _delete_witnesses(documents: Documents, backups: Collection[str]) -> None:
 def _newest(
     documents: Documents, generations: Iterable[int], passed_over: tuple[type[JsBackupError], ...]
 ) -> tuple[Catalog | None, tuple[str, ...]]:
-    """The newest catalog that does not raise one of these errors, and what those said."""
+    """Return the newest catalog that does not raise one of these errors, and their messages."""
     warnings: list[str] = []
     for generation in sorted(generations, reverse=True):
         key = layout.catalog_key(generation)
         try:
             return decode_catalog(documents.get(key, MAX_CATALOG_BYTES), key), tuple(warnings)
-        except ObjectNotFound:  # two newer ones were written since we looked
+        except ObjectNotFound:  # two newer ones were written since the listing
             continue
         except passed_over as error:
             warnings.append(error.message)
@@ -383,7 +387,7 @@ def _is_due(uncovered: Sequence[ObjectInfo]) -> bool:
 def _look_up(
     documents: Documents, catalog: Catalog | None, listed: Mapping[str, ObjectInfo]
 ) -> tuple[list[CatalogEntry], list[UnreadableBackup]]:
-    """The backups of a listing, from the catalog or from their manifests, and those that cannot be read."""
+    """Return the backups of a listing, from the catalog or from their manifests, and those that cannot be read."""
     named = _by_id(catalog)
     found = {backup: named[backup] for backup, info in listed.items() if _covers(named, backup, info)}
     unreadable: list[UnreadableBackup] = []
@@ -396,7 +400,7 @@ def _look_up(
 
 
 def _read(documents: Documents, backup: str) -> CatalogEntry | UnreadableBackup | None:
-    """What a manifest tells; None if it has been forgotten since it was listed."""
+    """Return a manifest as a catalog entry; None if it was forgotten since it was listed."""
     key = layout.manifest_key(backup)
     try:
         stored = documents.fetch(key, MAX_DOCUMENT_BYTES)

@@ -1,4 +1,4 @@
-"""Every key of a repository is built and parsed here, and nowhere else.
+"""The keys of a repository's objects. Only this module builds and parses them.
 
     jsbackup.json               the descriptor
     segments/<name>-<incarnation>/
@@ -22,17 +22,17 @@
     probe/<id>                  left by an interrupted `init`; means nothing
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
-In an encrypted repository something else stands for both, and for a stream's name and incarnation (`secret.py`), and
-the keys of the three and of all documents but leases and lists of unused objects end in `.age`. Where
-documents are signed, they have one more line (`signing.py`).
-`<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids sort by time.
+In an encrypted repository both, and a stream's name and incarnation, are replaced by HMACs (`secret.py`), and the keys
+of these three kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
+one more line (`signing.py`). `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids
+sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
 name and creation time (decimal nanoseconds since the epoch), joined by NUL.
 
 `<name>`: the stream's name, encoded (`names.py`).
 
-Long because a key that is built in one module and parsed in another is how the two drift apart.
+The module is long so that each key is built and parsed in one place.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ __all__ = [
     "writer_key",
 ]
 
-LATEST = "latest"  # for a backup's id, wherever one is asked for
+LATEST = "latest"  # accepted in place of a backup's id
 DESCRIPTOR = "jsbackup.json"
 SEGMENTS = "segments/"
 BACKUPS = "backups/"
@@ -143,7 +143,7 @@ _IDENTITY = re.compile(r"keys/[0-9a-z-]{1,80}-[0-9a-f]{8}\.age")
 
 
 class ObjectKind(Enum):
-    """What an object is, by its key."""
+    """The kind of an object, by its key."""
 
     DESCRIPTOR = "descriptor"
     SEGMENT = "segment"
@@ -166,7 +166,7 @@ class ObjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamFolder:
-    """A stream's folder taken apart. `name` is None where it was too long to be spelled out."""
+    """The parts of a stream's folder. `name` is None if it was too long to be spelled out."""
 
     name: str | None
     incarnation: str
@@ -174,7 +174,7 @@ class StreamFolder:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """A segment's key taken apart; `replacement` tells a second copy from a damaged first one."""
+    """The parts of a segment's key; `replacement` distinguishes a second copy from a damaged first one."""
 
     folder: str
     first_seq: int
@@ -185,7 +185,7 @@ class SegmentKey:
 
 @dataclass(frozen=True, slots=True)
 class LeaseKey:
-    """A lease's key taken apart: which lease, its how-manieth object this is, and how long it holds from its put on."""
+    """The parts of a lease's key: its id, the generation of this object, and for how long it is valid after its put."""
 
     id: str
     generation: int
@@ -195,7 +195,7 @@ class LeaseKey:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptKey:
-    """A receipt's key taken apart: the run, by the id of its lease, and its how-manieth object this is."""
+    """The parts of a receipt's key: the run, by the id of its lease, and the generation of this object."""
 
     run: str
     generation: int
@@ -205,13 +205,16 @@ class ReceiptKey:
 
 
 def incarnation(cluster: str, account: str, name: str, created: str) -> str:
-    """Eight hex digits for one life of a stream. `created` is RFC 3339 as the server writes it (else `FormatError`)."""
+    """Return eight hex digits for one incarnation of a stream.
+
+    `created` is RFC 3339 as the server writes it; raises `FormatError` for anything else.
+    """
     parts = (cluster, account, name, str(parse_time(created, f"creation time of stream {name}")))
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def stream_folder(name: str, incarnation: str) -> str:
-    """Where a stream's objects are, without a slash at the end. `FormatError` if this is no name or incarnation."""
+    """Return the folder of a stream's objects, without a slash at the end. Raises `FormatError` for invalid parts."""
     if not name or not re.fullmatch(r"[0-9a-f]{8}", incarnation):
         raise FormatError(f"not a stream's name and incarnation: {name[:80]!r}, {incarnation[:80]!r}")
     return f"{SEGMENTS}{encode_name(name)}-{incarnation}"
@@ -223,7 +226,7 @@ def is_hidden_folder(folder: str) -> bool:
 
 
 def parse_stream_folder(folder: str) -> StreamFolder:
-    """The opposite of `stream_folder`. `FormatError` for anything that it would not have made."""
+    """Parse what `stream_folder` returns. Raises `FormatError` for anything else."""
     match = re.fullmatch(_FOLDER, folder)
     if match is None:
         raise FormatError(f"not a stream's folder: {folder[:300]!r}")
@@ -234,16 +237,16 @@ def parse_stream_folder(folder: str) -> StreamFolder:
 
 
 def segment_key(folder: str, first_seq: int, last_seq: int, name: str, *, suffix: str = "") -> str:
-    """`name` is the digest, or what stands for it. Raises `FormatError` unless these are the parts of a key."""
+    """Build a segment's key. `name` is the digest, or its HMAC. Raises `FormatError` for invalid parts."""
     key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}.parquet{suffix}"
     parse_segment_key(key)
     return key
 
 
 def replacement_keys(key: str, sha256: str) -> list[str]:
-    """Other keys for the content that the object under `key` should have; `sha256` is of the new object as stored.
+    """Return other keys for the content that belongs under `key`; `sha256` is that of the new stored object.
 
-    The second is for where the object under the first is damaged, too, and so on.
+    The second one is used if the object under the first is damaged too, and so on.
     """
     folder, _, name = key.rpartition("/")
     stem, _, suffix = name.partition(".")
@@ -251,12 +254,12 @@ def replacement_keys(key: str, sha256: str) -> list[str]:
 
 
 def replaced_key(key: str) -> str:
-    """The key that a replacement stands in for; any other key itself."""
+    """Return the key that a replacement stands for; any other key unchanged."""
     return _REPLACEMENT.sub("", key)
 
 
 def parse_segment_key(key: str) -> SegmentKey:
-    """Raises `FormatError` for anything that is not a segment's key."""
+    """Parse a segment's key. Raises `FormatError` for anything else."""
     match = _SEGMENT.fullmatch(key)
     if match is None:
         raise FormatError(f"not a segment's key: {key[:300]!r}")
@@ -275,13 +278,13 @@ def opaque_key(folder: str, name: str, suffix: str = "") -> str:
     return f"{folder}/opaque-{name}.zst{suffix}"
 
 
-# --- backups and the rest ---
+# --- backups and other objects ---
 
 
 def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
-    """The id of a backup that began then (Unix time); `random` is three bytes.
+    """Return the id of a backup that began at this Unix time; `random` is three bytes.
 
-    `newest` is the repository's newest so far: of two that began in the same second the later one has the higher id.
+    `newest` is the repository's newest so far: if two began in the same second, the later one gets the higher id.
     """
     seconds, number = created_ns // 1_000_000_000, int.from_bytes(random[:3], "big")
     if newest is not None and newest.startswith(_moment(seconds)):
@@ -299,14 +302,14 @@ def is_backup_id(text: str) -> bool:
 
 
 def manifest_key(backup: str) -> str:
-    """Raises `FormatError` for what is no backup id."""
+    """Return a manifest's key. Raises `FormatError` for an invalid backup id."""
     if not is_backup_id(backup):
         raise FormatError(f"not a backup id: {backup[:80]!r}")
     return f"{BACKUPS}{backup}.json"
 
 
 def backup_id_of(key: str) -> str | None:
-    """The backup whose manifest this is the key of; None for a foreign key among the manifests."""
+    """Return the backup whose manifest has this key; None for a foreign key."""
     backup = key.removeprefix(BACKUPS).removesuffix(".json")
     return backup if is_backup_id(backup) and key == f"{BACKUPS}{backup}.json" else None
 
@@ -316,26 +319,26 @@ def catalog_key(generation: int) -> str:
 
 
 def catalog_generation_of(key: str) -> int | None:
-    """The generation of the catalog under this key; None for a foreign key among the catalogs."""
+    """Return the generation of the catalog with this key; None for a foreign key."""
     match = _CATALOG.fullmatch(key)
     return None if match is None else int(match[1])
 
 
 def witness_key(backup: str) -> str:
-    """Raises `FormatError` for what is no backup id."""
+    """Return a witness's key. Raises `FormatError` for an invalid backup id."""
     if not is_backup_id(backup):
         raise FormatError(f"not a backup id: {backup[:80]!r}")
     return f"{CATALOGS}{backup}{_COMMITTED}"
 
 
 def witnessed_backup_of(key: str) -> str | None:
-    """The backup that an object under this key is the witness of; None for a foreign key."""
+    """Return the backup whose witness has this key; None for a foreign key."""
     backup = key.removeprefix(CATALOGS).removesuffix(_COMMITTED)
     return backup if is_backup_id(backup) and key == witness_key(backup) else None
 
 
 def lease_key(lease: LeaseKey) -> str:
-    """Generations of a lease follow each other in a listing. `FormatError` unless these are the parts of a key."""
+    """Build a lease's key; generations are in order in a listing. Raises `FormatError` for invalid parts."""
     mode = "exclusive" if lease.exclusive else "shared"
     key = f"{lease_prefix(lease.id)}{lease.generation:08}-{mode}-{lease.duration_seconds}.json"
     if parse_lease_key(key) != lease:
@@ -344,25 +347,25 @@ def lease_key(lease: LeaseKey) -> str:
 
 
 def lease_prefix(lease_id: str) -> str:
-    """What the keys of all generations of a lease begin with."""
+    """Return the prefix of the keys of all generations of a lease."""
     return f"{LOCKS}{lease_id}-"
 
 
 def parse_lease_key(key: str) -> LeaseKey | None:
-    """The opposite of `lease_key`; None for a foreign key among the leases."""
+    """Parse a lease's key; None for a foreign key."""
     match = _LEASE.fullmatch(key)
     return None if match is None else LeaseKey(match[1], int(match[2]), match[3] == "exclusive", int(match[4]))
 
 
 def hold_key(backup: str) -> str:
-    """Raises `FormatError` for what is no backup id."""
+    """Return a hold's key. Raises `FormatError` for an invalid backup id."""
     if not is_backup_id(backup):
         raise FormatError(f"not a backup id: {backup[:80]!r}")
     return f"{HOLDS}{backup}.json"
 
 
 def held_backup_of(key: str) -> str | None:
-    """The backup that is held by an object under this key, encrypted or not; None for a foreign key."""
+    """Return the backup that the object with this key holds, encrypted or not; None for a foreign key."""
     backup = key.removeprefix(HOLDS).removesuffix(".age").removesuffix(".json")
     return backup if is_backup_id(backup) and key in (hold_key(backup), f"{hold_key(backup)}.age") else None
 
@@ -372,7 +375,7 @@ def mark_key(mark_id: str) -> str:
 
 
 def receipt_key(receipt: ReceiptKey) -> str:
-    """Generations of a receipt follow each other in a listing. `FormatError` unless these are the parts of a key."""
+    """Build a receipt's key; generations are in order in a listing. Raises `FormatError` for invalid parts."""
     key = f"{RECEIPTS}{receipt.run}-{receipt.generation:08}.json"
     if parse_receipt_key(key) != receipt:
         raise FormatError(f"not a receipt's key: {key[:300]!r}")
@@ -380,18 +383,21 @@ def receipt_key(receipt: ReceiptKey) -> str:
 
 
 def parse_receipt_key(key: str) -> ReceiptKey | None:
-    """The opposite of `receipt_key`; None for a foreign key among the receipts."""
+    """Parse a receipt's key; None for a foreign key."""
     match = _RECEIPT.fullmatch(key)
     return None if match is None else ReceiptKey(match[1], int(match[2]))
 
 
 def check_prefix(kind: str) -> str:
-    """What the keys of outcomes of this kind begin with: `drill`, `verify`."""
+    """Return the prefix of the keys of outcomes of this kind: `drill`, `verify`."""
     return f"{RECEIPTS}{kind}-"
 
 
 def check_key(kind: str, begun_ns: int, random: bytes) -> str:
-    """Those of a kind sort by when it began; `random` is three bytes. `FormatError` for another kind."""
+    """Build an outcome's key; within a kind they sort by start. `random` is three bytes.
+
+    Raises `FormatError` for another kind.
+    """
     key = f"{check_prefix(kind)}{backup_id(begun_ns, random)}.json"
     if _CHECK.fullmatch(key) is None:
         raise FormatError(f"not the key of an outcome: {key[:300]!r}")
@@ -407,7 +413,9 @@ def is_damage_record(key: str) -> bool:
 
 
 def identity_key(whom: str, repository_id: str) -> str:
-    """The 8 digits come from the repository's id: what an interrupted `init` left is not taken for ours."""
+    """Build an identity's key. Its 8 digits come from the repository's id, so leftovers of an interrupted `init` are
+    not taken for ours.
+    """
     return f"{KEYS}{whom}-{hashlib.sha256(repository_id.encode()).hexdigest()[:8]}.age"
 
 
@@ -420,7 +428,7 @@ def probe_key(probe_id: str) -> str:
 
 
 def kind_of(key: str) -> ObjectKind:
-    """What an object is. A foreign one is never read, never counted and never deleted."""
+    """Return the kind of an object. Foreign ones are never read, counted or deleted."""
     if key == DESCRIPTOR:
         return ObjectKind.DESCRIPTOR
     if backup_id_of(key.removesuffix(".age")) is not None:
@@ -458,10 +466,10 @@ def kind_of(key: str) -> ObjectKind:
 
 
 def resolve_backup(text: str, backups: Iterable[str]) -> str:
-    """The backup that `text` means, the start of exactly one id. (What `latest` means, `latest.py` says.)
+    """Return the only id that starts with `text`. (`latest.py` decides what `latest` means.)
 
     Raises:
-        UsageError: none or several are meant.
+        UsageError: no id or several start with it.
     """
     ids = sorted(backups)
     if not ids:

@@ -1,7 +1,6 @@
 """A location without a descriptor: empty, something else, a repository that lost it, or the folder above repositories.
 
-It may be any folder or bucket, so that only a part of it is looked at (`glance_of`), and what cannot be read there is
-passed over.
+It may be any folder or bucket, so only a part of it is listed (`glance_of`), and anything unreadable is skipped.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from jsbackup.stores.base import Store, glance_of
 
 __all__ = ["holds_anything", "in_a_folder", "is_vacant", "no_repository"]
 
-# What an interrupted `init` leaves.
+# Left by an interrupted `init`.
 _TRACES = {layout.ObjectKind.PROBE, layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER}
 
-# How many repositories are named.
+# How many repositories are listed.
 _NAMED = 5
 
 
 @contextmanager
 def in_a_folder() -> Iterator[None]:
-    """Where something else is in the place of its folder, there is no repository to read: RepositoryNotFound."""
+    """Raise RepositoryNotFound if something else is in the place of the repository's folder."""
     try:
         yield
     except NoFolder as error:
@@ -32,20 +31,22 @@ def in_a_folder() -> Iterator[None]:
 
 
 def holds_anything(store: Store) -> bool:
-    """Whether something is there, or may be. Raises StoreError if the location cannot be read."""
+    """Return whether the location holds anything, or may. Raises StoreError if it cannot be read."""
     seen = glance_of(store)
     return bool(seen.keys) or not seen.complete
 
 
 def is_vacant(store: Store) -> bool:
-    """Whether nothing is there but what the probe of a store leaves, which somebody may be making at this moment."""
+    """Return whether it is empty, except for probes: somebody may be making a repository at this moment."""
     seen = glance_of(store)
     return seen.complete and all(layout.kind_of(key) is layout.ObjectKind.PROBE for key in seen.keys)
 
 
 def no_repository(store: Store) -> RepositoryNotFound | IntegrityError | None:
-    """What is wrong with a location that has no descriptor; None if it is empty, but for what an interrupted `init`
-    left. Raises StoreError if it cannot be read."""
+    """Return what is wrong with a location without a descriptor.
+
+    None if it is empty, apart from leftovers of an interrupted `init`. Raises StoreError if it cannot be read.
+    """
     kinds = {
         layout.kind_of(key) for prefix in (layout.BACKUPS, layout.SEGMENTS) for key in glance_of(store, prefix).keys
     }

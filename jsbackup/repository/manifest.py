@@ -1,8 +1,9 @@
 """A manifest: what one backup holds. Writing it commits the backup; it is never overwritten.
 
 The types here are the document, field by field; `manifest.schema.json` beside this module is the same as a JSON Schema.
-In JSON, times are RFC 3339 in UTC; sizes are bytes; sequences are integers (of up to 64 bits: mind it in JavaScript).
-`extra` (and `state_extra`, for the state inside) holds fields of a later version, which survive a rewrite by this one.
+In JSON, times are RFC 3339 in UTC; sizes are bytes; sequences are integers of up to 64 bits (more than JavaScript's
+numbers hold). `extra` (and `state_extra`, for the state inside) holds fields of a later version, which survive a
+rewrite by this one.
 
 Words: *raw bytes* (`bytes`) are bytes of the canonical encoding (`formats/digest.py`), `size` is that of a stored
 object, `sha256` is over the stored object, `digest` over messages.
@@ -44,7 +45,7 @@ __all__ = [
 
 Extra = Mapping[str, Any]
 
-EMPTIED = "it has no messages any more, and had "  # so begins the warning of a stream that was purged
+EMPTIED = "it has no messages any more, and had "  # beginning of the warning about a stream that was purged
 
 
 class Result(StrEnum):
@@ -57,9 +58,9 @@ class ArchiveFormat(StrEnum):
 
     V1 = "v1"
     V2 = "v2"
-    MESSAGES = "messages"  # message by message: what is new in it, or all where the server cannot snapshot it
+    MESSAGES = "messages"  # message by message: the new ones, or all if the server cannot take a snapshot
     CONFIG = "config"  # no messages were asked for
-    OPAQUE = "opaque"  # a format newer than this tool, kept verbatim
+    OPAQUE = "opaque"  # a format that this tool does not know, kept verbatim
 
 
 class ReadAs(StrEnum):
@@ -67,12 +68,12 @@ class ReadAs(StrEnum):
 
     SNAPSHOT = "snapshot"  # all of it, from the server's archive
     MESSAGES = "messages"  # all of it, message by message
-    INCREMENT = "increment"  # what has changed since an earlier backup, whose segments hold the rest
+    INCREMENT = "increment"  # the changes since an earlier backup, whose segments hold the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a stream was read, and why so and not otherwise."""
+    """How a stream was read, and why in that way."""
 
     how: ReadAs
     why: str
@@ -91,7 +92,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRef:
-    """A piece of a verbatim snapshot, zstd-compressed; `bytes` are those before compression."""
+    """A piece of a verbatim snapshot, zstd-compressed; `bytes` is its size before compression."""
 
     key: str
     size: int
@@ -102,10 +103,10 @@ class OpaqueRef:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps (clocks step: they need not rise).
+    """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps, which need not rise, since clocks step.
 
-    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` tells which sequences
-    are missing in between (`formats/gaps.py`); "" where none is, or where an older jsbackup did not say.
+    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` a digest of the missing
+    sequences in between (`formats/gaps.py`); "" if there are none, or an older jsbackup did not record them.
     """
 
     key: str
@@ -124,7 +125,7 @@ class SegmentRef:
 
     @property
     def dense(self) -> bool:
-        """No sequence is missing in between."""
+        """Whether no sequence is missing in between."""
         return self.messages == self.last_seq - self.first_seq + 1
 
 
@@ -135,10 +136,10 @@ AnyRef = SegmentRef | ObjectRef | OpaqueRef
 class ConsumerBackup:
     """A consumer. `state` is None if only the config is known; `reason` says what is not exact ("" if nothing).
 
-    Of one known by its ack floor, `above_floor` is how many deliveries there were above it, None where nobody knows.
+    If only its ack floor is known, `above_floor` is the number of deliveries above it, None if unknown.
 
-    Where the pending set is large, `pending` is the object that holds it and `state` has none
-    (`repository/write/pending_acks.py` puts them together).
+    A large pending set is in the object `pending`, and `state` has none (`repository/write/pending_acks.py` puts them
+    together).
     """
 
     name: str
@@ -155,7 +156,7 @@ class ConsumerBackup:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was captured, and from when to when (RFC 3339). Sequences are 0 if there is no message."""
+    """What was captured, and when (RFC 3339). Sequences are 0 if there is no message."""
 
     messages: int
     bytes: int
@@ -168,9 +169,9 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class CopiedFrom:
-    """Up to which `sequence` of an origin the stream had copied when its capture began, whatever of that it still has.
+    """The `sequence` of an origin up to which the stream had copied messages when its capture began.
 
-    The source is named as in marks (`transforms/copy_positions.py`).
+    It may have deleted some of them since. The source is named as in marks (`transforms/copy_positions.py`).
     """
 
     origin: str
@@ -187,9 +188,9 @@ class CopiedFrom:
 class StreamBackup:
     """One stream. `state` is as the server reported it when the capture began; `captured` is what is stored.
 
-    `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts need not equal
-    the reported state: messages arrive and expire meanwhile. An opaque stream has pieces instead of segments. `read`
-    is None where no server was read. `copied` has the sources of which the server said how far they had come.
+    `created` is RFC 3339 as the server wrote it. `digest` is the stream digest over all segments. Counts may differ
+    from the reported state, because messages arrive and expire meanwhile. An opaque stream has pieces instead of
+    segments. `read` is None if no server was read. `copied` has the sources whose position the server reported.
     """
 
     name: str
@@ -217,7 +218,7 @@ class StreamBackup:
 
     @property
     def emptied(self) -> str:
-        """The warning that its messages are gone, and which backup had them; "" if there is none."""
+        """The warning that its messages are gone, with the backup that had them; "" if there is none."""
         return next((warning for warning in self.warnings if warning.startswith(EMPTIED)), "")
 
 
@@ -230,9 +231,9 @@ class SkippedStream:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a backup comes from. Empty or None where the server did not say; never a URL or credentials.
+    """Where a backup comes from. Empty or None if the server did not say; never a URL or credentials.
 
-    `account` and the three below it are as in `origin.py`; `profile` is the one that the command ran with.
+    `account` and the last fields are as in `origin.py`; `profile` is the one that the command ran with.
     """
 
     server_version: str = ""
@@ -249,10 +250,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was asked for, whatever streams there were then: names and globs (none: all streams), and what of them.
+    """What was requested: names and globs of streams (none: all), and which parts of them.
 
-    Backups of equal selections succeed each other (`retention.py`). `allow_empty`: that nothing is left of what there
-    was before is as it should be.
+    Backups with equal selections succeed each other (`retention.py`). `allow_empty`: a backup without the streams of
+    earlier ones is complete.
     """
 
     streams: tuple[str, ...] = ()
@@ -263,19 +264,17 @@ class Selection:
     allow_empty: bool = False
 
     def selects(self, name: str) -> bool:
-        """Whether a stream of that name would be in such a backup."""
+        """Return whether a stream of that name would be in such a backup."""
         return is_chosen(name, [Glob(text) for text in self.streams], [Glob(text) for text in self.exclude])
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. `tool` is name and version of the writer; `previous` the backup before it in the repository.
+    """One backup. `tool` is name and version of the writer; `previous` is the backup before it in the repository.
+    `previous_sha256` is the SHA-256 of its stored manifest where manifests are signed (`manifest_chain.py`), else None.
 
-    `previous_sha256` is over that one's manifest as it is stored, where manifests are signed (`manifest_chain.py`),
-    else None.
-
-    `selection` is None where nothing was selected: an import takes in what there is. `ended` is RFC 3339, and
-    `stored_bytes` what was added to the repository by making it; None where that was not noted.
+    `selection` is None for an import, which takes everything. `ended` is RFC 3339, `stored_bytes` the bytes that it
+    added to the repository; None if not recorded.
     """
 
     id: str
@@ -296,7 +295,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a run of segments comes to. Sequences are 0 if there is no message."""
+    """The sums over some segments. Sequences are 0 if there is no message."""
 
     messages: int = 0
     bytes: int = 0
@@ -305,7 +304,7 @@ class Totals:
     digest: StreamDigest = field(default_factory=StreamDigest)
 
     def captured(self, begun: str, ended: str) -> Captured:
-        """As what was captured of a stream, between two times (RFC 3339)."""
+        """Return them as `Captured`, between two times (RFC 3339)."""
         return Captured(self.messages, self.bytes, self.first_seq, self.last_seq, begun, ended)
 
 
@@ -325,5 +324,5 @@ def total_of(segments: Iterable[SegmentRef]) -> Totals:
 
 
 def objects_named(manifest: Manifest) -> Iterator[str]:
-    """The keys of everything that a backup needs beside its manifest."""
+    """Yield the keys of all objects that a backup needs besides its manifest."""
     return (ref.key for stream in manifest.streams for ref in stream.refs)

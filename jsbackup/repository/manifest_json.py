@@ -1,8 +1,8 @@
-"""Manifest ⇄ canonical JSON. What is wrong with a manifest is said with the path of the field.
+"""Manifest ⇄ canonical JSON. Errors name the path of the field.
 
-Keys of objects are checked here, so that nobody reads or deletes what a forged manifest names: each must be one that
-`layout.py` would have made, in the folder of its stream. In an encrypted repository something else stands for the
-stream's name there, which only writers can tell: the folder has to have that form, and be the same for all of a stream.
+Keys of objects are checked here, so that a forged manifest cannot name other objects to read or delete: each must be
+one that `layout.py` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
+only writers can compute: it must have that form, and be the same for all objects of a stream.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _STATE_FIELDS = set(state_to_json(StreamState(deleted=1)))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Canonical JSON. `FormatError` if a config or name in it is no JSON."""
+    """Encode as canonical JSON. Raises `FormatError` if a config or name in it cannot be JSON."""
     document: JsonObject = {
         **manifest.extra,
         "format": FORMAT_VERSION,
@@ -89,8 +89,8 @@ def decode_manifest(data: Data, key: str) -> Manifest:
     """The manifest stored under `key`.
 
     Raises:
-        FormatError: damaged, hostile, or another backup's.
-        UnsupportedError: of a later format.
+        FormatError: damaged, hostile, or that of another backup.
+        UnsupportedError: it has a later format.
     """
     fields = decode_document(data, f"manifest {key}")
     fields.version(FORMAT_VERSION, FEATURES)
@@ -137,7 +137,7 @@ class _Sourced(Protocol):
 
 
 def later_source(source: _Sourced) -> JsonObject:
-    """What a source, and a catalog's entry, say where it is known."""
+    """Return the fields that sources and catalog entries have only if they are known."""
     return {
         "account_name": source.account_name,
         "api_prefix": source.api_prefix,
@@ -147,7 +147,7 @@ def later_source(source: _Sourced) -> JsonObject:
 
 
 def noted(values: Mapping[str, object]) -> JsonObject:
-    """Fields that came later than the format: there only where there is something to note."""
+    """Return the values without those that are None. For fields that are newer than the format."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -201,14 +201,14 @@ def selection_from_json(fields: DocumentFields) -> Selection:
 
 
 def _time(fields: DocumentFields, key: str) -> str:
-    """A time that stays the text it is, once it is known to be one."""
+    """Return a time as its text, after checking it."""
     text = fields.text(key)
     parse_time(text, f"{fields.where}: {key}")
     return text
 
 
 def _name(fields: DocumentFields) -> str:
-    """A stream's or consumer's name. It will be part of subjects, so it has to be one."""
+    """Return a stream's or consumer's name. It will be part of subjects, so it must be valid."""
     name = fields.text("name")
     if not asset_name_is_sound(name):
         fields.wrong("name", "a name that NATS allows")
@@ -291,7 +291,7 @@ def _stream(fields: DocumentFields) -> StreamBackup:
 
 
 def _is_home(found: str, folder: str) -> bool:
-    """Whether an object in `found` can be one of the stream's whose folder `folder` is, in a plain repository."""
+    """Return whether an object in `found` can belong to the stream whose folder in a plain repository is `folder`."""
     return found == folder or layout.is_hidden_folder(found)
 
 
@@ -330,7 +330,7 @@ def segment_to_json(ref: SegmentRef) -> JsonObject:
 
 
 def segment_from_json(fields: DocumentFields, folder: str) -> SegmentRef:
-    """A segment of the stream whose folder `folder` is. `FormatError` for anything else."""
+    """Decode a segment of the stream with this folder. Raises `FormatError` for anything else."""
     key = fields.text("key")
     first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
     parts = _parsed_segment_key(fields, key)
@@ -432,7 +432,7 @@ def _pending(fields: DocumentFields, folder: str) -> ObjectRef:
 
 
 def _state_to_json(state: ConsumerState) -> JsonObject:
-    """`pending` rows are stream sequence, consumer sequence, time in ns; `redelivered` rows sequence and times."""
+    """Rows of `pending` are stream sequence, consumer sequence, time in ns; of `redelivered`, sequence and count."""
     return {
         "delivered": _pair_to_json(state.delivered),
         "ack_floor": _pair_to_json(state.ack_floor),

@@ -1,15 +1,15 @@
 """Memory for messages on their way to and from segments, shared by all streams of a run.
 
-A segment is whole in memory before it is stored and when it is read, up to 32 MiB of it where nothing compresses. So
-many streams at once would take many times that. They share a `Room` instead: each says what it is about to hold, and
-waits while the others hold too much.
+A segment is completely in memory before it is stored and when it is read: up to 32 MiB if it cannot be compressed. Many
+streams at once would take many times that. So they share a `Room`: each reserves what it is about to hold, and waits
+while the others hold too much.
 
-Nobody can let go of half a segment, so waiting alone would end with everybody waiting. Therefore one of those who wait
-is the first: it may hold whatever it needs, until it lets go of something, which is when its segment is stored; then
-the next one is. The rest share `SHARED_BYTES` among them. In all that is `SHARED_BYTES` and one segment.
+Half a segment cannot be released, so waiting alone would be a deadlock. Therefore one of the waiting shares is the
+first: it may hold whatever it needs until its segment is stored and released; then another is first. The rest share
+`SHARED_BYTES`. In all that is `SHARED_BYTES` and one segment.
 
-Whoever waits holds the most that it can: the one that holds most becomes the first, so that most is let go of soonest.
-A thread must not wait on one share while it holds another.
+The waiting share that holds most becomes the first, so that most is released soonest. A thread must not wait for one
+share while it holds another.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jsbackup.memory import give_back
 
 __all__ = ["SHARED_BYTES", "BudgetShare", "Room"]
 
-SHARED_BYTES = 12 << 20  # Measured: 24 MiB are no faster with any streams, and make 20 MiB more at the peak
+SHARED_BYTES = 12 << 20  # Measured: 24 MiB are no faster with any number of streams, and add 20 MiB to the peak
 
 
 class Room:
-    """What all shares hold together. For several threads."""
+    """The memory of all shares. May be used from several threads."""
 
     def __init__(self, shared_bytes: int = SHARED_BYTES) -> None:
         self._shared_bytes = shared_bytes
@@ -36,12 +36,12 @@ class Room:
         self._first: BudgetShare | None = None
 
     def share(self) -> BudgetShare:
-        """A share for one stream; it holds nothing yet."""
+        """Return a share for one stream, which holds nothing yet."""
         return BudgetShare(self)
 
     @property
     def held_bytes(self) -> int:
-        """What is held in all."""
+        """The bytes held by all shares."""
         with self._changed:
             return sum(self._held.values())
 
@@ -70,7 +70,7 @@ class Room:
         self._held[share] = size
         if not size:
             del self._held[share]
-        if self._first is share and 2 * size <= before:  # less is no segment stored, but messages compressed
+        if self._first is share and 2 * size <= before:  # less is compression, not a stored segment
             self._first = None
         self._changed.notify_all()
 
@@ -88,13 +88,13 @@ class Room:
 
 
 class BudgetShare:
-    """What one stream holds. Closed, it holds nothing."""
+    """The memory that one stream holds; none after `close`."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
 
     def hold(self, size: int) -> None:
-        """From now on `size` bytes are held in all. Waits, if that is more than before, until there is room."""
+        """Hold `size` bytes in all from now on. If that is more than before, waits until there is room."""
         self._room.hold(self, size)
 
     def close(self) -> None:

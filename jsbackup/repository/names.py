@@ -24,9 +24,9 @@ _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
 
 
 def decode_name(part: str) -> str | None:
-    """The opposite of `encode_name`: None for a name that was too long to be spelled out.
+    """Decode a part made by `encode_name`; None if the name was too long to be spelled out.
 
-    Raises `FormatError` for anything that it would not have made.
+    Raises `FormatError` for anything else.
     """
     if _CUT_NAME.fullmatch(part) and len(part) <= _MAX_CUT + 17:
         return None
@@ -42,7 +42,7 @@ def decode_name(part: str) -> str | None:
 
 
 def encode_name(name: str) -> str:
-    """A name as a part of a key: safe in any file system, and never `.` or `..`."""
+    """Encode a name as a part of a key: safe in any file system, and never `.` or `..`."""
     encoded = [_encode_character(character) for character in name]
     if sum(map(len, encoded)) <= _MAX_ENCODED:
         return "".join(encoded)

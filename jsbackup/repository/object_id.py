@@ -1,4 +1,4 @@
-"""A short name for what a manifest says of an object: where it is, what bytes it has, and what they come to."""
+"""A short id for all that a manifest says about an object: its key, its bytes and its content."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from jsbackup.repository.manifest import AnyRef, OpaqueRef, SegmentRef
 
 __all__ = ["ID_BYTES", "id_of"]
 
-# Of SHA-256: of a million objects no two are likely to share them.
+# Bytes of SHA-256: collisions among a million objects are unlikely.
 ID_BYTES = 12
 
 
 def id_of(ref: AnyRef) -> bytes:
-    """`ID_BYTES` bytes that stand for key, size, SHA-256 and what is said of the content."""
+    """Return `ID_BYTES` bytes that identify key, size, SHA-256 and the stated content."""
     said: tuple[object, ...] = (ref.key, ref.size, ref.sha256)
     if isinstance(ref, SegmentRef):
         said += (ref.first_seq, ref.last_seq, ref.messages, ref.bytes, ref.digest, ref.fingerprint.hex)

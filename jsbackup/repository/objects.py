@@ -1,7 +1,7 @@
-"""The objects of a repository: content-addressed, stored once, checked before use, sealed where the repository is.
+"""The objects of a repository: content-addressed, stored once, checked before use, encrypted if the repository is.
 
-An object that a manifest names is absent (`IntegrityError`), unreadable (`StoreError`), locked away (`KeyUnavailable`)
-or not what it should be (`DigestMismatch`): different errors, because different things have to be done.
+An object that a manifest names can be missing (`IntegrityError`), unreadable (`StoreError`), encrypted for another key
+(`KeyUnavailable`) or changed (`DigestMismatch`): different errors, because the remedies differ.
 
 Sizes and SHA-256 are always those of the stored bytes, so that they can be checked without a key.
 """
@@ -22,7 +22,7 @@ from jsbackup.stores.base import Data, LateStore, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
 
-# Nothing we store comes near: 32 MiB of raw messages, or one message of at most 96 MiB, that do not compress.
+# More than any object that we store: 32 MiB of raw messages, or one message of at most 96 MiB, uncompressible.
 MAX_OBJECT_BYTES = 256 << 20
 
 
@@ -32,7 +32,7 @@ def sha256_of(data: Data) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as it lies in the store; `added` tells whether this put brought it there."""
+    """An object in the store; `added` says whether this put stored it."""
 
     key: str
     size: int
@@ -41,14 +41,14 @@ class StoredObject:
 
 
 class Objects:
-    """A store seen through a sealing, and the memory for what is in them. May be used from several threads.
+    """A store with a sealing, and a memory budget for objects. May be used from several threads.
 
-    `replaces` tells of a store that lets a put replace an object which another one brings at the same moment. Two who
-    store the same content store other bytes for it, if it is sealed, or written by two versions of a library; so there
+    `replaces`: the store lets a put replace an object that another client puts at the same moment. Two writers of the
+    same content store different bytes if it is encrypted, or written by two versions of a library; so in such a store
     each object has a key of its own from the beginning.
 
-    `damaged` gives the ids of objects that are known to be damaged (`damaged.py`); it is asked once, when it matters,
-    and by `look_for_damage`. `found_damaged` are the ids of those that were found damaged here.
+    `damaged` returns the ids of objects known to be damaged (`damaged.py`); it is called once, when needed, and by
+    `look_for_damage`. `found_damaged` has the ids of objects that were found damaged here.
     """
 
     def __init__(
@@ -68,33 +68,34 @@ class Objects:
         self._damaged: Collection[bytes] | None = None
 
     def get_ready(self) -> None:
-        """Before much waits to be stored: a location that is not ready yet is made so. Raises as a put."""
+        """Prepare a location that is not ready yet, before much data waits to be stored. Raises as a put."""
         if isinstance(self.store, LateStore):
             self.store.get_ready()
 
     def names_for(self, key: str, sha256: str) -> Sequence[str]:
-        """The keys under which content named `key` may be put, each if what is under the one before is of no use.
+        """Return the keys for content named `key`, in order; the next one is used if the object under the one before is
+        not usable.
 
-        `sha256` is of the object as it is to be stored.
+        `sha256` is that of the object as it will be stored.
         """
         return [*([] if self._replaces else [key]), *layout.replacement_keys(key, sha256)]
 
     def is_damaged(self, ref: AnyRef) -> bool:
-        """Whether the object was found damaged. Then it is neither kept nor named again."""
+        """Return whether the object was found damaged. Then it is neither kept nor named again."""
         if self._damaged is None:
             self._damaged = self._read_damaged()
         return bool(self._damaged) and id_of(ref) in self._damaged
 
     def look_for_damage(self) -> None:
-        """Ask again which objects were found damaged: for somebody who stores for days."""
+        """Read again which objects were found damaged. For commands that store for days."""
         self._damaged = self._read_damaged()
 
     def put_once(self, key: str, data: Data) -> StoredObject:
-        """Store `data` under a key that names it. An object that is there is used if it proves to hold the data; if
-        not, it is left alone and the data stored beside it.
+        """Store `data` under a key that names it. An existing object is used if it holds the data; otherwise the data
+        is stored beside it.
 
         Raises:
-            IntegrityError: all objects that are there hold something else.
+            IntegrityError: all existing objects hold something else.
             StoreError: it cannot be stored.
         """
         sealed = self.sealing.seal(data)
@@ -112,7 +113,7 @@ class Objects:
         raise all_damaged(key)
 
     def can_open(self, key: str) -> bool:
-        """Whether the object under `key` is encrypted for a key at hand, or not at all: asked before all of it is read.
+        """Return whether the object under `key` is encrypted for a given key, or not at all. Reads only its beginning.
 
         Raises StoreError.
         """
@@ -126,7 +127,7 @@ class Objects:
             return False
 
     def fetch_stored(self, key: str, size: int, sha256: str) -> bytes:
-        """The stored bytes of the object a manifest names, checked against size and SHA-256, not unsealed.
+        """Return the stored bytes of an object, checked against size and SHA-256, not unsealed.
 
         Raises:
             IntegrityError: it is missing.
@@ -136,7 +137,7 @@ class Objects:
         if size > MAX_OBJECT_BYTES:
             raise FormatError(f"object {key} is said to have {size} bytes, more than any object has")
         try:
-            # One byte more than there should be: a longer object shows itself, and a huge one is not fetched.
+            # One byte more than expected: a longer object is noticed, and a huge one is not fetched.
             data = self.store.get_range(key, 0, size + 1)
         except ObjectNotFound as error:
             raise IntegrityError(f"object {key} is missing") from error
@@ -148,7 +149,7 @@ class Objects:
         return data
 
     def fetch_sealed(self, ref: AnyRef) -> bytes:
-        """As `fetch_stored`, of the object that a reference names; remembers what is damaged."""
+        """Do `fetch_stored` for a reference, and remember a damaged object."""
         try:
             return self.fetch_stored(ref.key, ref.size, ref.sha256)
         except DigestMismatch:
@@ -156,7 +157,7 @@ class Objects:
             raise
 
     def fetch(self, ref: AnyRef) -> bytes:
-        """The content of the object a manifest names, checked before anybody looks inside.
+        """Return the content of the object that a reference names, checked before it is used.
 
         Raises:
             KeyUnavailable: it is encrypted, and no key that opens it was given.
@@ -166,7 +167,7 @@ class Objects:
 
 
 def all_damaged(key: str) -> IntegrityError:
-    """What to raise where neither the object under `key` nor any that replaces it is of use."""
+    """Return the error for when neither the object under `key` nor any of its replacements is usable."""
     return IntegrityError(
         f"object {key} is damaged, and so are those that replace it", hint="Remove them and run the command again."
     )

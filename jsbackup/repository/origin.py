@@ -1,13 +1,13 @@
-"""Where a backup comes from, as far as it can be told: what keeps the accounts that share a repository apart.
+"""Where a backup comes from, as far as it is known. This distinguishes the accounts that share a repository.
 
     cluster      the name of the cluster, or of a single server; "" for a server that nobody has named
     account      as the server says it: a name, or in operator mode the account's public key
     domain       the JetStream domain
     api_prefix   of a JetStream API that another account exports: behind each prefix there is another JetStream
-    login        eight hex digits of a hash of who logged in, only where the account cannot be learnt (servers before
-                 2.12, a user who may not ask): two users may be of two accounts, so they are taken for two
+    login        eight hex digits of a hash of the login, only if the account is not known (servers before 2.12, a
+                 user without the permission to ask): two users count as two accounts
 
-Two origins are the same if all of these are. The name that an operator gave an account is for people: it may change.
+Two origins are the same if all of these are. The name that an operator gave an account does not count: it may change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jsbackup.config import Glob
 
 __all__ = ["Origin", "named_cluster", "origin_of"]
 
-# A server that nobody has named calls itself by its id, another one each time it starts.
+# An unnamed server uses its id as the name, a new one each time it starts.
 _SERVER_ID = re.compile(r"N[A-Z2-7]{55}")
 _PUBLIC_KEY = re.compile(r"[A-Z][A-Z2-7]{55}")
 _UNNAMED = "unnamed"
@@ -45,7 +45,7 @@ class _Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Empty where it is not known."""
+    """An origin. Fields are empty if they are not known."""
 
     cluster: str
     account: str
@@ -55,12 +55,12 @@ class Origin:
     account_name: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        """As `--origin` takes it: no other origin matches all of it."""
+        """Return the text that `--origin` takes. No other origin matches all of it."""
         return self._joined(self.account or (f"login-{self.login}" if self.login else ""))
 
     @property
     def short(self) -> str:
-        """For tables: an account that is a public key by its name, or by the start of the key."""
+        """Short form for tables: an account that is a public key is shown by its name, or by the start of the key."""
         if not _PUBLIC_KEY.fullmatch(self.account):
             return str(self)
         return self._joined(self.account_name or f"{self.account[:8]}…")
@@ -70,7 +70,7 @@ class Origin:
 
     @property
     def parts(self) -> tuple[tuple[str, str], ...]:
-        """What it is made of, and what that is called."""
+        """The fields, each with its label."""
         return (
             ("cluster", self.cluster),
             ("account", self.account),
@@ -81,19 +81,19 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """`cluster C1, account SHOP`."""
+        """The origin in words: `cluster C1, account SHOP`."""
         named = {"account": f" ({self.account_name})"} if self.account_name else {}
-        told = (f"{what} {name}{named.get(what, '')}" for what, name in self.parts if name)
-        return ", ".join(told) or "a server without a name"
+        known = (f"{what} {name}{named.get(what, '')}" for what, name in self.parts if name)
+        return ", ".join(known) or "a server without a name"
 
     def matches(self, glob: Glob) -> bool:
-        """Whether `--origin` means it: a cluster, an account, a domain, or all of them as `str` has it."""
+        """Return whether an `--origin` pattern matches: the cluster, account or domain, or all of them as in `str`."""
         names = (self.cluster, self.account, self.account_name, self.domain, self.api_prefix, str(self), self.short)
         return any(glob.matches(name) for name in names if name)
 
 
 def origin_of(described: _Described) -> Origin:
-    """The origin of a backup, or of a connection."""
+    """Return the origin of a backup, or of a connection."""
     return Origin(
         cluster=named_cluster(described.cluster),
         account=described.account,
@@ -105,5 +105,5 @@ def origin_of(described: _Described) -> Origin:
 
 
 def named_cluster(cluster: str) -> str:
-    """The name of a cluster or server; empty for one that nobody has named."""
+    """Return the name of a cluster or server; empty if it is unnamed."""
     return "" if _SERVER_ID.fullmatch(cluster) else cluster

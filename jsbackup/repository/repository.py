@@ -1,16 +1,16 @@
 """The repository: opening, committing and finding backups.
 
-Order of writing, and what it promises:
+The order of writing, and what it guarantees:
 
 1. Segments and the other objects of streams, each whole, under names that their content decides.
-2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. What is
-   written after it (`catalog.py`) spares reading or witnesses that it was there, and nothing depends on it.
-3. Deletion runs the other way: the manifest first, then objects that no manifest names.
+2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. Objects
+    written after it (`catalog.py`) save reading or record that it existed; nothing depends on them.
+3. Deletion is in reverse: the manifest first, then objects that no manifest names.
 
-So whoever is killed at whatever point leaves a valid repository: committed backups are complete, the one that was being
-made is invisible, a repeated run finds what is stored already, and what no manifest names is for `prune` to remove.
-Nothing is ever overwritten. A descriptor that is absent, one that cannot be read, and one that makes no sense are three
-different errors, and none of them is taken for an empty location.
+So a command that is killed anywhere leaves a valid repository: committed backups are complete, the one that was being
+made is invisible, a repeated run reuses what is stored, and `prune` removes what no manifest names. Nothing is ever
+overwritten. A missing, an unreadable and an invalid descriptor are three different errors, and none of them counts as
+an empty location.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.crypto.access import Access, open_access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, put_keys
+from jsbackup.repository.crypto.new_keys import NewKeys, put_keys
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
@@ -57,15 +57,15 @@ _log = logging.getLogger(__name__)
 
 _MAX_DESCRIPTOR_BYTES = 1 << 20
 
-# As `writers.py` has it for the largest of them.
+# The limit of `writers.py` for the largest of them.
 _MAX_KEY_OBJECT_BYTES = 64 << 20
 
 
 class Repository:
     """A store with a descriptor. `create` and `open` make one.
 
-    `objects` are segments and the rest of streams, `documents` everything that is JSON (but leases). `secret` is what
-    opens an encrypted one, if a key that does was given.
+    `objects` are segments and other objects of streams, `documents` all JSON except leases. `secret` opens an encrypted
+    repository; None without a key for it.
     """
 
     def __init__(self, store: Store, descriptor: Descriptor, access: Access | None = None) -> None:
@@ -83,28 +83,28 @@ class Repository:
 
     @classmethod
     def create(
-        cls, store: Store, *, repository_id: str, created: str, tool: str, founding: Founding | None = None
+        cls, store: Store, *, repository_id: str, created: str, tool: str, new_keys: NewKeys | None = None
     ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
-        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `founding`
-        is what encrypts and signs; without it the repository is plain.
+        `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
+        has the keys that encrypt and sign; without it the repository is plain.
 
         Raises:
-            UsageError: there is a repository already, or something else.
-            UnsupportedError: the store cannot do what a repository needs.
+            UsageError: there is already a repository, or something else.
+            UnsupportedError: the store lacks something that a repository needs.
         """
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(repository_id))
         descriptor = Descriptor(repository_id, created, tool, extra={"store": asdict(probe)})
         keys = NO_KEYS
-        if founding is not None:
-            descriptor = replace(descriptor, authority=founding.authority.public, recipient=founding.recipient)
-            keys = GivenKeys(writer=founding.writer_key)
-            put_keys(store, founding, created)
+        if new_keys is not None:
+            descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
+            keys = GivenKeys(writer=new_keys.writer_key)
+            put_keys(store, new_keys, created)
         try:
             store.put(layout.DESCRIPTOR, encode_descriptor(descriptor))
-        except ObjectExists:  # somebody else was quicker
+        except ObjectExists:  # somebody else was faster
             raise _exists(store) from None
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
@@ -112,17 +112,17 @@ class Repository:
     def create_replica(
         cls, store: Store, source: Repository, *, probe_id: str, created: str, tool: str, keys: GivenKeys = NO_KEYS
     ) -> Repository:
-        """Make a repository in an empty location that has the identity of `source`: its id, its keys, its writers.
+        """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers.
 
-        What one of them has sealed and signed is good in the other. `probe_id` is random, the rest as in `create`, and
-        `keys` as in `open`.
+        Objects sealed and signed in one are valid in the other. `probe_id` is random, the rest as in `create`; `keys`
+        as in `open`.
         """
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(probe_id))
         for info in source.store.list(layout.KEYS):
             if layout.kind_of(info.key) in (layout.ObjectKind.IDENTITY, layout.ObjectKind.WRITER):
                 data = source.store.get_range(info.key, 0, _MAX_KEY_OBJECT_BYTES)
-                with suppress(ObjectExists):  # left by one that was interrupted
+                with suppress(ObjectExists):  # left by an interrupted run
                     store.put(info.key, data)
         extra = {**source.descriptor.extra, "store": asdict(probe)}
         descriptor = replace(source.descriptor, created=created, tool=tool, extra=extra)
@@ -134,15 +134,15 @@ class Repository:
 
     @classmethod
     def open(cls, store: Store, keys: GivenKeys = NO_KEYS) -> Repository:
-        """Open what `create` made. What `keys` do not open raises `KeyUnavailable` when it is asked for.
+        """Open a repository. Reading without the needed key raises `KeyUnavailable` later.
 
         Raises:
             KeyUnavailable: a key was given, and does not fit.
             RepositoryNotFound: the location is empty, or holds something else.
-            IntegrityError: the descriptor is damaged, missing although there are backups, or not the one that the
-                keys belong to.
+            IntegrityError: the descriptor is damaged, missing although there are backups, or does not belong to the
+                keys.
             UsageError: a key was given for a plain repository.
-            UnsupportedError: it takes a newer tool.
+            UnsupportedError: it needs a newer tool.
             StoreError: the store does not answer.
         """
         descriptor = decode_descriptor(_read_descriptor(store))
@@ -151,12 +151,11 @@ class Repository:
     def commit(self, manifest: Manifest) -> None:
         """Make the backup visible. Everything it names must be stored before.
 
-        Where manifests are signed it names the newest backup there is as its previous one, with the SHA-256 of that
-        one's manifest.
+        A signed manifest names the newest existing backup as its previous one, with the SHA-256 of its manifest.
 
         Raises:
             FormatError: the manifest could not be read back; nothing was written.
-            ObjectExists: there is a backup of this id.
+            ObjectExists: there is a backup with this id.
         """
         key = layout.manifest_key(manifest.id)
         if self.descriptor.authority is not None:
@@ -164,34 +163,38 @@ class Repository:
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
             raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
-        # Whatever a server has put into a config: better to fail here than to have a backup that cannot be opened.
+        # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
         if encode_manifest(decode_manifest(data, key)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         self.documents.put(key, data)
         note_backup(self.documents, manifest.id, manifest.previous)
         try:
             tend_catalog(self.documents)
-        except JsBackupError as error:  # the backup is there, and a catalog only makes things quicker
+        except JsBackupError as error:  # the backup is there; a catalog only makes reading faster
             _log.warning("the catalog of backups was not updated: %s", error.message)
 
     def _chained(self, manifest: Manifest) -> Manifest:
         for previous in reversed([backup for backup in self.backups() if backup != manifest.id]):
-            with suppress(ObjectNotFound, IntegrityError):  # forgotten just now, or damaged: `verify` tells of it
+            with suppress(ObjectNotFound, IntegrityError):  # forgotten just now, or damaged, which `verify` reports
                 stored = self.documents.fetch(layout.manifest_key(previous), MAX_DOCUMENT_BYTES)
                 return replace(manifest, previous=previous, previous_sha256=stored.sha256)
         return replace(manifest, previous=None, previous_sha256=None)
 
     def backups(self) -> list[str]:
-        """The ids of all backups, oldest first. Foreign objects among the manifests are passed over."""
+        """Return the ids of all backups, oldest first. Foreign objects among the manifests are skipped."""
         ids = (layout.backup_id_of(info.key) for info in self.documents.list(layout.BACKUPS))
         return [backup for backup in ids if backup is not None]
 
     def inventory(self, wanted: Collection[str] | None = None) -> Inventory:
-        """What each backup comes to, or each of `wanted`, without reading all manifests. See `take_inventory`."""
+        """Return a summary of each backup, or of those in `wanted`, without reading all manifests. See
+        `take_inventory`.
+        """
         return take_inventory(self.documents, wanted)
 
     def resolve(self, text: str) -> str:
-        """The id that `text` (`latest`, or the start of an id) means. Raises as `choose`, but does not look for it."""
+        """Return the id that `text` means (`latest`, or the start of an id). Raises as `choose`; a full id is not
+        looked up.
+        """
         if layout.is_backup_id(text):
             return text
         if text == layout.LATEST:
@@ -199,18 +202,19 @@ class Repository:
         return layout.resolve_backup(text, self.backups())
 
     def find(self, text: str) -> Manifest:
-        """The manifest of the backup that `text` means. Raises as `choose`."""
+        """Return the manifest of the backup that `text` means. Raises as `choose`."""
         return self.choose(text).manifest
 
     def choose(self, text: str, wanted: Wanted | None = None, connected: Source | None = None) -> Choice:
-        """The backup that `text` means: `latest` for what is `wanted` where a command is `connected` to that source
-        (`latest.py`), else the start of an id.
+        """Return the backup that `text` means: an id, the start of one, or `latest`.
+
+        `latest` depends on what is `wanted`, and on the source that the command is `connected` to (`latest.py`).
 
         Raises:
-            UsageError: that is not one backup.
+            UsageError: it does not mean exactly one backup.
             FormatError, UnsupportedError, KeyUnavailable, StoreError: as `manifest` and `choose_latest`.
         """
-        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # a backup needs nothing of it
+        from jsbackup.repository.read.latest import Choice, Wanted, choose_latest  # backups do not need it
 
         if text == layout.LATEST:
             return choose_latest(self, wanted or Wanted(), connected)
@@ -222,7 +226,7 @@ class Repository:
         Raises:
             UsageError: there is no such backup.
             FormatError: the manifest is damaged.
-            UnsupportedError: it takes a newer tool.
+            UnsupportedError: it needs a newer tool.
         """
         key = layout.manifest_key(backup)
         try:
@@ -237,7 +241,7 @@ def _read_descriptor(store: Store) -> bytes:
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
     empty = RepositoryNotFound(f"no repository at {store.location}", hint="Make one with `jsbackup init`.")
     error = no_repository(store) or empty
-    # Whoever makes a repository stores the descriptor before any backup: what was seen may be of one that is new.
+    # The descriptor is stored before any backup: objects that were seen may belong to a new repository.
     try:
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
     except ObjectNotFound:

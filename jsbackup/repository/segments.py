@@ -1,8 +1,8 @@
 """Batches ⇄ stored segments.
 
-Where segments are cut depends on the messages and on the segments that are known to be there (`reuse.py`, `cutter.py`),
-not on the batches they come in. So a run that is repeated makes the same segments with the same keys, and finds those
-that are there already, if it does not know of them (`receipts.py`).
+Where segments are cut depends on the messages and on the segments that are known to be stored (`reuse.py`,
+`cutter.py`), not on the batches. So a repeated run makes the same segments with the same keys, and finds those that are
+already stored, even if it does not know of them (`receipts.py`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
 __all__ = ["SEGMENT_BYTES", "SegmentReader", "SegmentWriter"]
 
-# Large enough that a request's latency does not matter and a terabyte is thirty thousand objects; small enough that
-# one is held in memory, and that a rewrite or a damaged object costs little. Measured: 64 MiB are no faster, neither to
-# store nor to restore, and take 32 MiB more at the peak where nothing compresses.
+# Large enough that the latency of a request does not matter and a terabyte has thirty thousand objects; small enough
+# that one fits into memory, and that a rewrite or a damaged object costs little. Measured: 64 MiB are no faster,
+# neither to store nor to restore, and take 32 MiB more at the peak if nothing can be compressed.
 SEGMENT_BYTES = 32 << 20
 
 _MAX_SEQUENCE = (1 << 63) - 1
 
 
 def _nobody(_ref: SegmentRef) -> None:
-    """Wants to know of a segment."""
+    """Ignore a stored segment."""
 
 
 class SegmentWriter:
-    """Stores a stream's messages below `folder`, all but those runs that are a segment of `previous` still.
+    """Stores a stream's messages below `folder`, except those that are unchanged in a segment of `previous`.
 
-    `note` is told of each segment when it is stored, from the thread that stores.
+    `note` is called for each segment that was stored, in the storing thread.
 
-    `previous` are segments of the stream that are known to be in the store, in order. The messages
-    of such a segment are held back, packed, until their digest tells whether they are stored, and short ones until it
-    is known whether they are joined (`reuse.py`): at most `segment_bytes` of them, raw, beside one compressed segment.
-    All that takes memory of which all writers have a share, so `add` may wait for another writer; `close` one that is
-    not finished.
+    `previous` are segments of the stream that are known to be in the store, in order. The messages of such a segment
+    are kept compressed until their digest shows whether they are stored; short runs are kept until it is known whether
+    they are joined (`reuse.py`): at most `segment_bytes` of them, raw, and one compressed segment. All writers share
+    this memory, so `add` may wait for another writer. Call `close` on a writer that is not finished.
     """
 
     def __init__(
@@ -67,30 +66,30 @@ class SegmentWriter:
         self._cutter = SegmentCutter(objects, folder, segment_bytes, note)
         self._cuts = Cuts(sum(ref.bytes for ref in previous), segment_bytes)
         self._ahead = deque(previous)
-        self._run: _Run | None = None  # what came of `_ahead[0]` so far
-        self._new: _Run | None = None  # what is new, while it may be joined with what is in the window
+        self._run: _Run | None = None  # the messages of `_ahead[0]` so far
+        self._new: _Run | None = None  # new messages, while they may be joined with those in the window
         self._window: list[_Run] = []
-        self._gone_bytes = 0  # of segments that went whole, ahead of the first message
+        self._gone_bytes = 0  # bytes of the segments that were lost completely, before the first message
         self._last_seq = 0
         self._share = objects.room.share()
 
     @property
     def cuts(self) -> Cuts:
-        """By what rules it cuts."""
+        """The rules by which it cuts."""
         return self._cuts
 
     @property
     def reused(self) -> int:
-        """How many of the segments were in the store already."""
+        """How many of the segments were already in the store."""
         return self._cutter.reused
 
     @property
     def stored_bytes(self) -> int:
-        """What was added to the store."""
+        """The bytes that were added to the store."""
         return self._cutter.stored_bytes
 
     def add(self, batch: MessageBatch) -> None:
-        """Append messages; a segment that is full is stored.
+        """Append messages; a full segment is stored.
 
         Raises:
             FormatError: sequences do not rise, or it is not a batch of messages.
@@ -107,9 +106,9 @@ class SegmentWriter:
                 row = stop
 
     def keep(self, ref: SegmentRef) -> None:
-        """One of `previous` comes next, known to be as it was although its messages were not read.
+        """Keep the next segment of `previous`, which is known to be unchanged, without its messages.
 
-        Raises `FormatError` if it is none of `previous`, or does not come next.
+        Raises `FormatError` if it is not the next one.
         """
         if self._go_to(ref.first_seq) != ref.last_seq or self._ahead.popleft() != ref:
             raise FormatError(f"segment {ref.key} does not come next")
@@ -119,7 +118,7 @@ class SegmentWriter:
         self._last_seq = ref.last_seq
 
     def finish(self) -> list[SegmentRef]:
-        """Store what is left and give all segments, in order."""
+        """Store the rest, and return all segments, in order."""
         while self._ahead:
             self._leave(self._ahead.popleft())
         self._end_new()
@@ -129,12 +128,12 @@ class SegmentWriter:
         return refs
 
     def close(self) -> None:
-        """Hold nothing any more: finished, or given up."""
+        """Release the memory, after `finish` or to give up."""
         self._cutter.close()
         self._share.close()
 
     def settle(self) -> None:
-        """Given up: waits for the segment that is being stored. Then `stored_bytes` counts it, and the store has it."""
+        """Give up, and wait for the segment that is being stored. Then `stored_bytes` counts it."""
         self._cutter.settle()
         self.close()
 
@@ -143,13 +142,13 @@ class SegmentWriter:
         return self._cutter.held_bytes + sum(run.packed_bytes for run in runs)
 
     def without(self, refs: Iterable[SegmentRef], sequences: SequenceSet, *, first: int = 0) -> list[SegmentRef]:
-        """Segments with the messages of `sequences`, and those before `first`, taken out.
+        """Return the segments without the messages of `sequences`, and without those before `first`.
 
-        Segments that hold any are stored again without them, the rest stays. For deletions that are known only after
-        the messages. Totals come from the result (`total_of`).
+        Segments that hold any of them are stored again without them. For deletions that are only known after the
+        messages. Compute totals from the result (`total_of`).
 
         Raises:
-            KeyUnavailable: a segment of an earlier backup would have to be read, and there is no key that opens it.
+            KeyUnavailable: a segment of an earlier backup would have to be read, and no key that opens it was given.
         """
         reader = SegmentReader(self.objects)
         kept: list[SegmentRef] = []
@@ -175,7 +174,7 @@ class SegmentWriter:
     # --- where a message goes ---
 
     def _go_to(self, sequence: int) -> int:
-        """Get ready for the message of that sequence; the last sequence that goes where it goes."""
+        """Prepare for the message with this sequence; return the last sequence that goes to the same place."""
         if sequence <= self._last_seq:
             raise FormatError(f"sequence {sequence} after {self._last_seq}")
         if self._ahead and not self._last_seq:
@@ -201,14 +200,14 @@ class SegmentWriter:
         run, ref = self._run, self._ahead[0]
         run.add(batch, encode_rows(batch))
         if run.extent.messages > ref.messages or run.extent.bytes > ref.bytes:
-            # Not what is left of that segment: whatever it is, nothing is known about it.
+            # Not the rest of that segment; nothing is known about these messages.
             self._run = None
             self._ahead.popleft()
             for piece in run.take():
                 self._take_new(piece)
 
     def _take_new(self, batch: MessageBatch) -> None:
-        if not self._window and self._new is None:  # nothing that it could be joined with
+        if not self._window and self._new is None:  # there is nothing to join it with
             self._cutter.add(batch)
             return
         rows = encode_rows(batch)
@@ -226,10 +225,10 @@ class SegmentWriter:
         held = [*self._window, *([self._new] if self._new else [])]
         return sum(run.extent.bytes for run in held)
 
-    # --- what becomes of a run ---
+    # --- where a run goes ---
 
     def _leave(self, ref: SegmentRef) -> None:
-        """All of `ref` that is still there has come."""
+        """Finish the run of `ref`: all of its messages that still exist have come."""
         run, self._run = self._run, None
         front = not (self._cutter.begun or self._window or self._new)
         if run is None:
@@ -254,7 +253,7 @@ class SegmentWriter:
         self._cutter.end()
 
     def _settle(self, run: _Run, sizes: list[int]) -> None:
-        """Put a whole run where it waits for others to be joined with, or store it cut to `sizes`."""
+        """Put a complete run into the window, where others may be joined with it, or store it cut to `sizes`."""
         if len(sizes) > 1:
             self._flush()
             self._store(run, sizes)
@@ -283,22 +282,22 @@ class SegmentWriter:
 
 
 def _since(first: int, batch: MessageBatch) -> MessageBatch:
-    """The messages of a batch from the sequence `first` on."""
+    """Return the messages of a batch from the sequence `first` on."""
     sequences: memoryview[int] = memoryview(columns_from_batch(batch).sequences).cast("B").cast("q")
     return batch.slice(bisect_left(sequences, first))
 
 
 class SegmentReader:
-    """Reads segments, proving each against its reference."""
+    """Reads segments, and verifies each against its reference."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
     def read(self, ref: SegmentRef) -> Iterator[MessageBatch]:
-        """The segment's messages in batches of up to about 4 MiB. May be used from several threads.
+        """Yield the segment's messages in batches of up to about 4 MiB. May be used from several threads.
 
-        Size and SHA-256 of the object are checked before it is decoded: it is the one that was stored. That its
-        messages are those that were read from a server then is for `prove`: their digests take longer than all else.
+        Size and SHA-256 of the object are checked before it is decoded, so it is the one that was stored. Use `prove`
+        to check the messages as well, whose digests take longer than everything else.
 
         Raises:
             IntegrityError: the object is missing, or not what the manifest says.
@@ -308,15 +307,15 @@ class SegmentReader:
         return decode_segment(self._objects.fetch(ref))
 
     def prove(self, ref: SegmentRef) -> Iterator[MessageBatch]:
-        """As `read`; sequences, count and digests are checked with the last batch.
+        """Do the same as `read`, and check sequences, count and digests with the last batch.
 
-        So whoever reads to the end has the proof. Raises as `read`.
+        The messages are verified once all are read. Raises as `read`.
         """
         return checked_batches(self._objects.fetch(ref), ref)
 
 
 class _Run:
-    """Messages held back until it is known what becomes of them. `ref` is their segment, if they have one."""
+    """Messages that are kept until it is known where they go. `ref` is their segment, if they have one."""
 
     def __init__(self, *, digest: bool = False) -> None:
         self.extent = SegmentExtent(0, 0, 0, 0)
@@ -332,7 +331,7 @@ class _Run:
 
     @classmethod
     def of(cls, runs: Sequence[_Run]) -> _Run:
-        """Several, joined."""
+        """Join several runs."""
         whole = cls()
         whole.extent = runs[0].extent
         for run in runs[1:]:
@@ -350,15 +349,15 @@ class _Run:
         self._pieces.append(PackedBatch(batch))
 
     def is_still(self, ref: SegmentRef) -> bool:
-        """Whether these are the messages that were stored."""
+        """Return whether these are the messages of the stored segment."""
         same = self.extent == extent_of(ref)
         return same and self._sha256 is not None and self._sha256.hexdigest() == ref.digest
 
     def named(self, ref: SegmentRef) -> SegmentRef:
-        """The segment of these messages. An older jsbackup did not say which sequences are missing in it."""
+        """Return the segment of these messages. An older jsbackup did not record the missing sequences."""
         return ref if ref.gaps else replace(ref, gaps=self._gaps.hex)
 
     def take(self) -> Iterator[MessageBatch]:
-        """The messages; each batch is forgotten as it is given."""
+        """Yield the messages; each batch is released when it is yielded."""
         while self._pieces:
             yield self._pieces.popleft().unpack()

@@ -1,4 +1,4 @@
-"""What a backup comes to, without its streams: what `list` shows, what retention decides by, what a catalog keeps."""
+"""The summary of a backup, without its streams: for `list`, retention and catalogs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jsbackup.times import parse_time
 
 __all__ = ["BackupSummary", "is_dated_ahead", "summary_of"]
 
-# A backup that seems to come from later than this after now was made by a wrong clock, or ours is wrong.
+# A backup from later than this after now was made with a wrong clock, or our clock is wrong.
 _CLOCK_SLACK_NS = 300 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class BackupSummary:
-    """One backup. `created` is RFC 3339, `bytes` are those of the messages (see `manifest.py`).
+    """One backup. `created` is RFC 3339, `bytes` is that of the messages (see `manifest.py`).
 
-    `cluster`, `account` and `domain` say where it comes from, as `Source` does; an import has none of them, and
-    `imported` is the kind of folder it took in; one that was made of another backup by reshaping it has `transformed`,
-    in the words of the options. Where nothing was selected, `selection` names all streams, and tells whether there are
-    only configurations of them. What follows `selection` is as in a manifest, and None where it was not noted.
+    `cluster`, `account` and `domain` are as in `Source`; an import has none of them. `imported` is the kind of folder
+    that was imported; `transformed` has the options by which the backup was made from another one. If nothing was
+    selected, `selection` names all streams, and whether there are only configurations. The fields after `selection` are
+    as in a manifest, and None if not recorded.
     """
 
     id: str
@@ -37,7 +37,7 @@ class BackupSummary:
     imported: str | None = None
     transformed: str | None = None
     selection: Selection = field(default_factory=Selection)
-    # Entries of catalogs that an older tool wrote lack these, so they tell no two backups apart.
+    # Catalog entries of older tools lack these, so they do not count in comparisons.
     account_name: str | None = field(default=None, compare=False)
     api_prefix: str | None = field(default=None, compare=False)
     login: str | None = field(default=None, compare=False)
@@ -52,12 +52,12 @@ class BackupSummary:
 
     @property
     def is_of_a_server(self) -> bool:
-        """Whether it was made of a server's streams, and not of files or of another backup."""
+        """Whether it was made from a server's streams, not from files or another backup."""
         return self.imported is None and self.transformed is None
 
 
 def is_dated_ahead(created: str, now_ns: int) -> bool:
-    """Whether a backup made at that time, RFC 3339, is of the future."""
+    """Return whether a backup of this time (RFC 3339) is dated in the future."""
     return parse_time(created) > now_ns + _CLOCK_SLACK_NS
 
 

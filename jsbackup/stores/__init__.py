@@ -1,1 +1,1 @@
-"""Named bytes: a folder, S3, memory; one contract, with retries around it."""
+"""Named bytes in a folder, in S3 or in memory: a common interface, and a wrapper that retries."""

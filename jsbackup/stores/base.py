@@ -7,16 +7,16 @@
     list     all objects whose key starts with a prefix, in order
     delete   idempotent
 
-Rules for both sides. Stores are synchronous and may be used from several threads at once. When `put` returns, the
-object survives a power cut. A listing shows every object whose `put` has returned, and none that is unfinished. Nothing
-here retries but `RetryingStore`. Absence is `ObjectNotFound`, everything else that stands between the caller and the
-bytes is another `StoreError`: nothing is answered with None, and "unreadable" is never taken for "absent".
+Rules. Stores are synchronous and may be used from several threads at once. When `put` returns, the object survives a
+power cut. A listing contains every object whose `put` has returned, and no unfinished ones. Only `RetryingStore`
+retries. A missing object is `ObjectNotFound`, every other failure another `StoreError`: no method returns None, and
+"unreadable" is never reported as "absent".
 
-**Keys** are ASCII, at most 512 bytes (an S3 key has 1024, and a prefix goes before ours), parts separated by `/`. A
-part has 1 to 255 bytes (what file systems take) from `A–Z a–z 0–9 . _ - %` and does not start with a dot: `..` cannot
-be written, and a store may keep files of its own under hidden names. No key may continue another (`a` and `a/b`): where
-keys are files, that is a file and a folder of one name. Keys are checked on the way in (`StoreError`) and on what a
-listing gives: a foreign file whose name cannot be a key is not an object.
+**Keys** are ASCII, at most 512 bytes (an S3 key has 1024, including our prefix), parts separated by `/`. A part has 1
+to 255 bytes (the limit of file systems) from `A–Z a–z 0–9 . _ - %` and does not start with a dot: `..` is impossible,
+and a store may keep its own files under hidden names. No key may be the folder of another (`a` and `a/b`): a file and a
+folder cannot have the same name. Arguments are checked (`StoreError`), and a listing skips foreign files whose names
+are not valid keys.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Data: TypeAlias = bytes | bytearray | memoryview
-"""What can be put: any contiguous bytes."""
+"""Accepted by `put`: any contiguous bytes."""
 
 MAX_KEY_BYTES = 512
 MAX_PART_BYTES = 255
@@ -67,7 +67,7 @@ _PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object without its bytes. `modified_seconds` is Unix time of the put by the store's own clock."""
+    """An object's key, size and age. `modified_seconds` is the Unix time of the put by the store's own clock."""
 
     key: str
     size: int
@@ -75,67 +75,67 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """The contract; `tests/stores/test_contract.py` holds every store to it."""
+    """The interface of all stores; `tests/stores/test_contract.py` tests each of them."""
 
     @property
     def location(self) -> str:
-        """Where the store is, for messages. Holds no secrets."""
+        """The location of the store, for messages. Without secrets."""
 
     def put(self, key: str, data: Data) -> None:
         """Store `data` under a new key; the buffer is not kept.
 
         Raises:
-            ObjectExists: there is an object under the key; it was left alone. Whether that is as good as done is for
-                the caller to say.
+            ObjectExists: there is already an object under the key; it was not changed. The caller decides whether that
+                is a success.
         """
 
     def get(self, key: str) -> bytes:
-        """The whole object, however large: ask for a range where the size is not known to be harmless.
+        """Return the whole object, however large: read a range if the size is not known to be harmless.
 
         Raises:
             ObjectNotFound: there is no such object.
         """
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """`length` bytes (at least 1) from `offset` on; fewer only where the object ends, none past its end.
+        """Return `length` bytes (at least 1) from `offset` on; fewer at the end of the object, none beyond it.
 
         Raises:
             ObjectNotFound: there is no such object.
         """
 
     def head(self, key: str) -> ObjectInfo:
-        """Raises `ObjectNotFound` if there is no such object."""
+        """Return size and age of an object. Raises `ObjectNotFound` if there is none."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with `prefix`, in ascending order of keys. Empty if there is none."""
+        """Yield all objects whose keys start with `prefix`, in ascending order of keys."""
 
     def delete(self, key: str) -> None:
-        """Remove the object. Removing what is absent succeeds: a repeated delete cannot tell (nor can S3)."""
+        """Remove the object. Removing a missing one succeeds: a repeated delete cannot be recognized (nor by S3)."""
 
     def is_temporary(self, error: StoreError) -> bool:
-        """Whether `error`, raised by this store, may go away if the same is done again a little later."""
+        """Return whether `error`, raised by this store, may be gone if the same call is repeated a little later."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """What a store promises beyond the contract, found out by trying."""
+    """What a store offers beyond the interface, found out by trying."""
 
-    conditional_writes: bool = True  # of two puts under one key at the same moment one fails
-    checksums: bool = False  # what was damaged on its way is refused
-    object_lock: bool = False  # objects can be kept from everybody for some time
-    versioned: bool = False  # deleted objects go on to take room until their versions are deleted, which `delete` does
+    conditional_writes: bool = True  # of two simultaneous puts under one key one fails
+    checksums: bool = False  # data damaged in transit is refused
+    object_lock: bool = False  # objects can be locked against deletion for some time
+    versioned: bool = False  # deleted objects take room until their versions are deleted (`delete` does that)
 
 
 @runtime_checkable
 class ProbedStore(Protocol):
-    """A store that can tell more about itself than the contract."""
+    """A store that can be probed for more than the interface."""
 
     def probe(self, key: str, data: Data) -> StoreProbe:
-        """Try what can be tried with the object `key`, which holds `data` and stays as it is."""
+        """Probe the store with the object `key`, which contains `data` and is not changed."""
 
 
 class LockMode(StrEnum):
-    """Who may end a retention before its time: users with a special permission, or nobody at all."""
+    """Who may end a retention early: users with a special permission, or nobody."""
 
     GOVERNANCE = "governance"
     COMPLIANCE = "compliance"
@@ -143,13 +143,13 @@ class LockMode(StrEnum):
 
 @runtime_checkable
 class ObjectLock(Protocol):
-    """A store that can keep objects from being deleted, by whomever."""
+    """A store that can protect objects from deletion by anybody."""
 
     def check_object_lock(self) -> None:
-        """Raises `UnsupportedError` if objects cannot be locked here."""
+        """Raise `UnsupportedError` if objects cannot be locked here."""
 
     def lock_until(self, key: str, until_seconds: float, mode: LockMode) -> None:
-        """Keep the object until that Unix time at least. A retention is extended, never shortened or weakened.
+        """Lock the object at least until that Unix time. A retention is only ever extended or strengthened.
 
         Raises:
             ObjectNotFound: there is no such object.
@@ -158,7 +158,7 @@ class ObjectLock(Protocol):
 
 
 def object_lock(store: Store) -> ObjectLock:
-    """The store as one that locks. `UnsupportedError` if it cannot, whatever the bucket."""
+    """Return the store as an `ObjectLock`. Raises `UnsupportedError` if it is a kind of store without locks."""
     if isinstance(store, ObjectLock):
         return store
     raise UnsupportedError(
@@ -169,23 +169,23 @@ def object_lock(store: Store) -> ObjectLock:
 
 @runtime_checkable
 class StaleUploads(Protocol):
-    """A store in which uploads that were never finished take room."""
+    """A store in which unfinished uploads take room."""
 
     def abort_stale_uploads(self, older_than_seconds: float) -> int:
-        """Abort those of this store that were begun so long ago, by the store's own clock. How many they were."""
+        """Abort this store's uploads that are older than that by the store's clock; return their number."""
 
 
 @runtime_checkable
 class FiniteStore(Protocol):
-    """A store that knows how much it can still take."""
+    """A store with a known capacity."""
 
     def room(self) -> tuple[int, int]:
-        """Free bytes, and all that there are, free or not. Raises `StoreError` where objects cannot be put at all."""
+        """Return free and total bytes. Raises `StoreError` if objects cannot be stored at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """Some of what a location holds, whatever that is. `complete`: these keys are all of it."""
+    """Some of the keys at a location. `complete`: these are all."""
 
     keys: tuple[str, ...]
     complete: bool
@@ -193,26 +193,26 @@ class Glance:
 
 @runtime_checkable
 class LateStore(Protocol):
-    """A store whose location is made ready by the first object that is put, which takes a while."""
+    """A store whose location is prepared by the first `put`, which takes a while."""
 
     def get_ready(self) -> None:
-        """Do that now. Raises as `put`."""
+        """Prepare the location now. Raises the same errors as `put`."""
 
 
 @runtime_checkable
 class GlanceStore(Protocol):
-    """A store whose location may be anything: a folder of somebody's, in which a listing takes long or fails."""
+    """A store whose location may be any folder, in which a listing may take long or fail."""
 
     def glance(self, prefix: str = "") -> Glance:
-        """Look at a bounded part of what lies below `prefix` (empty, or a folder with its slash), some levels deep.
+        """List a limited number of files below `prefix` (empty, or a folder with its slash), some levels deep.
 
-        What cannot be read is passed over, and special files count as files. Raises `StoreError` if the location
-        itself cannot be read.
+        Unreadable files are skipped, and special files count as files. Raises `StoreError` if the location itself
+        cannot be read.
         """
 
 
 def glance_of(store: Store, prefix: str = "") -> Glance:
-    """The same for any store: of one that cannot, the first keys of a listing."""
+    """Return `store.glance(prefix)`, or the first keys of a listing if the store has no such method."""
     if isinstance(store, GlanceStore):
         return store.glance(prefix)
     keys = [info.key for info in islice(store.list(prefix), _GLANCE + 1)]
@@ -220,19 +220,19 @@ def glance_of(store: Store, prefix: str = "") -> Glance:
 
 
 def is_key(key: str) -> bool:
-    """Whether `key` obeys the rules."""
+    """Return whether `key` is valid."""
     return len(key) <= MAX_KEY_BYTES and all(_PART.fullmatch(part) for part in key.split("/"))
 
 
 def check_key(key: str) -> str:
-    """Give `key` back, or raise `StoreError`."""
+    """Return `key`, or raise `StoreError` if it is not valid."""
     if not is_key(key):
         raise StoreError(f"not a valid object key: {key[:MAX_KEY_BYTES]!r}")
     return key
 
 
 def check_prefix(prefix: str) -> str:
-    """Give back `prefix`, the start of some key, or raise `StoreError`."""
+    """Return `prefix`, or raise `StoreError` if no key can start with it."""
     *folders, tail = prefix.split("/")
     whole = all(_PART.fullmatch(part) for part in folders) and _PREFIX_TAIL.fullmatch(tail)
     if len(prefix) > MAX_KEY_BYTES or not whole:

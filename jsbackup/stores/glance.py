@@ -1,4 +1,6 @@
-"""A look at a folder that may be anything: the root of a disk, a home. Bounded in entries and levels."""
+"""List some of the files in a folder that may be anything: the root of a disk, a home. Limited in entries and
+levels.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ _LEVELS = 3
 
 
 def glance_at(root: Path, prefix: str) -> Glance:
-    """Files below the folder `prefix` of `root` ("" for all), nearest first. Hidden ones are none; links are files.
+    """Return files below the folder `prefix` of `root` ("" for all), nearest first, without hidden ones; links are
+    files.
 
-    Raises OSError if the first folder is there and cannot be read.
+    Raises OSError if the first folder exists and cannot be read.
     """
     keys: list[str] = []
     complete = True

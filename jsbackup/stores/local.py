@@ -1,17 +1,17 @@
-"""A folder as a store: one file per object, at the path that the key spells.
+"""A folder as a store: one file per object, with the key as its path.
 
 A file appears whole or not at all: it is written under a temporary name in the hidden folder `.incoming` beside the
 objects, flushed to the disk (fsync), linked to its final name, and the folder is flushed. A hard link never replaces an
-existing name, so the put is create-only and atomic also between hosts on NFS; where a file system knows no hard links
-(FAT, some network shares) `renameat2(RENAME_NOREPLACE)` does the same, and where that is missing too the put fails.
-Folders are made with mode 0700, files with 0600.
+existing name, so the put is create-only and atomic also between hosts on NFS; on file systems without hard links (FAT,
+some network shares) `renameat2(RENAME_NOREPLACE)` is used instead, and if that is missing too the put fails. Folders
+are created with mode 0700, files with 0600.
 
-Below the root, symbolic links are not followed, neither for reading nor writing nor listing: each folder of a path is
-opened from its parent's descriptor. (The root itself may be one; it is the user's own word.)
+Below the root, symbolic links are not followed, for reading, writing or listing: each folder of a path is
+opened from its parent's descriptor. (The root itself may be one: the user chose it.)
 
 Leftovers of killed processes are removed at the first put: a temporary file that is older than an hour and on which no
-process holds a lock. Whoever writes one holds an flock on it, which the kernel drops with the process; age alone would
-hit a sleeping writer, and the lock alone one that has not taken it yet. On doubt they stay.
+process holds a lock. Its writer holds an flock on it, which the kernel releases with the process; by age alone a
+sleeping writer's file would be removed, and by the lock alone one that is not locked yet. If in doubt it stays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["LocalStore"]
 _INCOMING = ".incoming"
 _LEFTOVER_SECONDS = 3600
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK: a FIFO in the place of an object must not hang its reader.
+# O_NONBLOCK: opening a FIFO instead of an object must not block.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -64,9 +64,9 @@ class LocalStore:
             posix.closing(self._make_folders(root, folders)) as folder,
             posix.closing(self._incoming(root)) as incoming,
         ):
-            # A look first spares writing it all for nothing; the link is what decides.
+            # Checked first to avoid a useless write; the link decides.
             created = not posix.exists(folder, name) and self._create_object(incoming, folder, name, view)
-            # Also when it exists: its writer may have been killed between link and flush, and the caller relies on it.
+            # Also if it exists: its writer may have been killed between link and flush, and the caller relies on it.
             posix.fsync(folder)
         if not created:
             raise ObjectExists(key)
@@ -103,7 +103,9 @@ class LocalStore:
         return posix.is_temporary(error)
 
     def room(self) -> tuple[int, int]:
-        """Of the file system, for this user: that of the root, or where it would be made."""
+        """Return free and total bytes of the root's file system for this user (of its parent's if it does not
+        exist).
+        """
         with posix.explained(f"cannot look at {self.location}"):
             try:
                 found = os.statvfs(self._root)
@@ -128,7 +130,7 @@ class LocalStore:
             raise
 
     def _in_the_way(self) -> str:
-        """What is in the place of the root or of a folder above it, in words; "" if nothing is."""
+        """Return in words what is in the place of the root or of a folder above it; "" if nothing is."""
         if self._root.is_symlink() and not self._root.exists():
             return "it is a link to something that is not there"
         nearest = next(path for path in (self._root, *self._root.parents) if path.exists())
@@ -155,7 +157,7 @@ class LocalStore:
             return self._open_root()
 
     def _make_folders(self, root: int, folders: Sequence[str]) -> int:
-        """Open the folder below `root`, making what is missing. Every name on the way is on the disk afterwards."""
+        """Open the folder below `root`, creating missing ones. Each name on the path is flushed to the disk."""
         folder = os.dup(root)
         for depth, part in enumerate(folders, 1):
             path = tuple(folders[:depth])
@@ -165,7 +167,7 @@ class LocalStore:
                     with suppress(FileExistsError):
                         os.mkdir(part, 0o700, dir_fd=folder)
                 if missing or path not in self._settled:
-                    # Also one that exists: its maker may have been killed before the flush.
+                    # Also if it exists: its creator may have been killed before the flush.
                     posix.fsync(folder)
                     self._settled.add(path)
                 folder = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
@@ -188,13 +190,13 @@ class LocalStore:
         try:
             return posix.link_new(incoming, temporary, folder, name)
         finally:
-            # Gone already after a rename. If it cannot be removed now, it is an old leftover one day.
+            # Does not exist after a rename. If it cannot be removed now, it is a leftover later.
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=incoming)
 
     def _create(self, incoming: int) -> tuple[str, int]:
         while True:
-            # Another host on a shared file system may have our process id: the file system decides, we count on.
+            # Another host on a shared file system may have our process id: then the next number is tried.
             name = f"{os.getpid()}-{next(self._counter)}"
             with suppress(FileExistsError):
                 return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=incoming)
@@ -203,7 +205,7 @@ class LocalStore:
         name, file = self._create(incoming)
         with posix.closing(file):
             try:
-                with suppress(OSError):  # a file system without locks: then nobody sweeps there either
+                with suppress(OSError):  # a file system without locks: nothing is swept there either
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 written = 0
                 while written < len(view):
@@ -216,7 +218,7 @@ class LocalStore:
         return name
 
     def _sweep(self, incoming: int) -> None:
-        """Remove leftovers. "Now" is what the file system stamps on a new file: its clock, not this host's."""
+        """Remove leftovers. "Now" is the time of a new file: the file system's clock, not this host's."""
         with suppress(OSError):
             name, file = self._create(incoming)
             with posix.closing(file):
@@ -230,7 +232,7 @@ class LocalStore:
 
     @staticmethod
     def _sweep_one(incoming: int, name: str, now: float) -> None:
-        # For writing, because NFS gives an exclusive lock to nobody else.
+        # For writing, because NFS requires that for an exclusive lock.
         with posix.closing(os.open(name, _READ_FLAGS | os.O_RDWR, dir_fd=incoming)) as file:
             info = os.fstat(file)
             if stat.S_ISREG(info.st_mode) and now - info.st_mtime > _LEFTOVER_SECONDS:
@@ -267,7 +269,7 @@ class LocalStore:
             elif not key.startswith(prefix):
                 continue
             elif not stat.S_ISREG(info.st_mode):
-                # Passing it over would make objects look absent that somebody moved elsewhere.
+                # Skipping it would make objects look absent that somebody moved elsewhere.
                 raise StoreError(f"cannot list {key}: a symbolic link or another special file, which is not followed")
             elif is_key(key):
                 yield ObjectInfo(key, info.st_size, info.st_mtime)
@@ -284,7 +286,7 @@ class LocalStore:
                 if is_key(entry.name):
                     with suppress(FileNotFoundError):  # deleted meanwhile
                         info = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
-                        # With its slash a folder sorts where its keys do: `a-b` before `a/c`.
+                        # With its slash a folder sorts as its keys do: `a-b` before `a/c`.
                         entries.append((base + entry.name + "/" * stat.S_ISDIR(info.st_mode), info))
         return sorted(entries, key=itemgetter(0))
 

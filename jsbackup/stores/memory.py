@@ -1,4 +1,4 @@
-"""A store in memory: the reference for the contract, for tests and dry runs."""
+"""A store in memory: the reference implementation, for tests and dry runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _epoch() -> float:
 
 
 class MemoryStore:
-    """Objects in a dict. `clock` gives Unix seconds; without one every object dates from 1970."""
+    """Objects in a dict. `clock` returns Unix seconds; without it all objects are from 1970."""
 
     def __init__(self, clock: Callable[[], float] = _epoch) -> None:
         self._clock = clock

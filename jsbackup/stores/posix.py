@@ -1,4 +1,4 @@
-"""What the local store asks of the operating system, and what its errors mean in words."""
+"""System calls of the local store, and their errors in words."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _TEMPORARY = {
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn an `OSError` into the `StoreError` that says it in a sentence, with the `OSError` as its cause."""
+    """Convert an `OSError` to a `StoreError` with a sentence, with the `OSError` as its cause."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def is_temporary(error: StoreError) -> bool:
-    """Whether the operating system may answer otherwise in a while."""
+    """Return whether the error of the operating system may be gone after a while."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _TEMPORARY
 
 
@@ -88,7 +88,7 @@ def exists(folder: int, name: str) -> bool:
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
-    """Exactly the bytes that are there: a file that shrinks meanwhile gives fewer."""
+    """Return the existing bytes in that range: fewer if the file shrinks meanwhile."""
     parts = []
     while length > 0:
         part = os.pread(file, length, offset)
@@ -109,7 +109,7 @@ def fsync(descriptor: int) -> None:
 
 
 def link_new(source_folder: int, source: str, folder: int, name: str) -> bool:
-    """Give the file its final name; False if the name is taken."""
+    """Give the file its final name; return False if the name is taken."""
     try:
         os.link(source, name, src_dir_fd=source_folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:

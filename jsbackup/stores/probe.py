@@ -1,4 +1,4 @@
-"""Does a store keep the contract? Asked once, when a repository is made, so that a backup does not find out."""
+"""Test that a store meets the requirements when a repository is made, so that no backup fails later because of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DATA = bytes(range(256)) * 16
 
 
 def probe_store(store: Store, key: str) -> StoreProbe:
-    """Put, read, list and delete an object under `key`, which must not exist, and see what else the store can do.
+    """Put, read, list and delete an object under `key`, which must not exist, and probe the store's other abilities.
 
-    Nothing is left behind, but where the bucket locks every new object.
+    Leaves nothing behind, unless the bucket locks every new object.
 
     Raises:
-        UnsupportedError: the store answers, but not as it must.
+        UnsupportedError: the store does not behave as required.
         StoreError: it does not answer, or does not allow it.
     """
     store.put(key, _DATA)
@@ -26,7 +26,7 @@ def probe_store(store: Store, key: str) -> StoreProbe:
         _probe(store, key)
         found = store.probe(key, _DATA) if isinstance(store, ProbedStore) else StoreProbe()
     except BaseException:
-        with suppress(StoreError):  # what went wrong first is what counts
+        with suppress(StoreError):  # the first error counts
             store.delete(key)
         raise
     try:

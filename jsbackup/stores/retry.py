@@ -1,15 +1,15 @@
-"""The only place that retries: a wrapper around any store.
+"""Retries: a wrapper around any store, and the only place that retries.
 
-What is worth another try is for the wrapped store to say (`is_temporary`). Doing something again that may have been
-done already needs care, because an answer can be lost after the deed:
+The wrapped store decides which errors are retried (`is_temporary`). The first try may have succeeded and only its
+answer been lost, therefore:
 
-- a repeated `put` that finds its key taken compares the bytes: its own are success, others are `ObjectExists`;
-- a repeated `delete` that finds nothing is success (as every delete is);
-- a listing that breaks goes on behind the last key it gave.
+- a repeated `put` that finds its key taken compares the bytes: the same bytes are success, others are `ObjectExists`;
+- a repeated `delete` of a missing object is success (as every delete is);
+- an interrupted listing continues after the last key it yielded.
 
-The pauses grow, and are shortened by chance (`random`), so that the many streams of a backup that were refused together
-do not come back together; a store that says how long to wait is obeyed. No try begins when `deadline_seconds` are over,
-however many are left: a store that is slow to fail must not take minutes for each of them.
+The pauses grow, and are shortened randomly (`random`), so that the streams of a backup that were refused at the same
+time do not retry at the same time; a store's own waiting time is respected. No try begins after `deadline_seconds`,
+however many are left: otherwise a store that is slow to fail would take minutes for each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jsbackup.stores.base import (
 
 __all__ = ["DEFAULT_DEADLINE_SECONDS", "DEFAULT_DELAYS_SECONDS", "RetryingStore"]
 
-# Under a minute in all: long enough for a failover or a throttled minute, short enough for a person who waits.
+# Under a minute in all: long enough for a failover or throttling, short enough for a waiting person.
 DEFAULT_DELAYS_SECONDS = (0.2, 1.0, 4.0, 10.0, 20.0)
 
 DEFAULT_DEADLINE_SECONDS = 300.0
@@ -50,7 +50,7 @@ def _stopped() -> float:
 
 
 class _Tries:
-    """What is left of the tries of one operation that began `now`."""
+    """The remaining tries of an operation that began `now`."""
 
     def __init__(self, delays: Sequence[float], now: float) -> None:
         self.delays = iter(delays)
@@ -58,10 +58,10 @@ class _Tries:
 
 
 class RetryingStore:
-    """`store`, with each operation tried again after each of `delays`.
+    """Wraps `store`, retrying each operation after each of `delays`.
 
-    `sleep` takes seconds, `random` gives numbers from 0 to 1 (without it the delays are taken as they are), `clock`
-    seconds that never go back (without it there is no deadline).
+    `sleep` takes seconds, `random` returns numbers from 0 to 1 (by default the delays are not shortened), `clock` is
+    monotonic, in seconds (by default there is no deadline).
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RetryingStore:
             try:
                 for info in self._store.list(prefix):
                     if info.key > last:
-                        # Progress was made: a long listing has all its tries for each break.
+                        # After progress a long listing has all its tries again.
                         last, tries = info.key, self._tries()
                         yield info
                 return
@@ -126,10 +126,10 @@ class RetryingStore:
         self._retry(lambda: self._store.delete(key))
 
     def is_temporary(self, error: StoreError) -> bool:
-        """Always False: what comes out of here has been retried enough."""
+        """Return False: errors from here have been retried enough."""
         return False
 
-    # --- what not every store can do ---
+    # --- abilities of some stores ---
 
     def probe(self, key: str, data: Data) -> StoreProbe:
         store = self._store
@@ -151,7 +151,7 @@ class RetryingStore:
     def glance(self, prefix: str = "") -> Glance:
         return self._retry(lambda: glance_of(self._store, prefix))
 
-    # --- trying again ---
+    # --- retrying ---
 
     def _tries(self) -> _Tries:
         return _Tries(self._delays, self._clock())
@@ -177,5 +177,5 @@ class RetryingStore:
 
     def _holds(self, key: str, data: Data) -> bool:
         view = memoryview(data).cast("B")
-        # One byte more than ours, so that a longer object shows itself and a huge one is not fetched.
+        # One byte more than ours, to recognize a longer object without fetching a huge one.
         return self._store.get_range(key, 0, len(view) + 1) == view

@@ -1,19 +1,20 @@
 """Objects in a bucket of an S3 store, or below a prefix in it.
 
-**Create-only.** Each put sends `If-None-Match: *`, with a PUT or with the end of a multipart upload. Before that it
-looks: a HEAD spares sending what is there, and is all the protection there is where a store ignores the condition
-(`probe` tells). As our keys name their content or are random, that is enough: two who put under one key at the same
-moment put the same bytes.
+**Create-only.** Each put sends `If-None-Match: *`, with a PUT or with the end of a multipart upload. A HEAD before that
+    avoids sending existing objects, and is the only protection if a store ignores the condition (`probe` reports that).
+    As our keys are hashes of their content or random, that is enough: simultaneous puts under one key have the same
+    bytes.
 
-**Checksums.** What is sent is checked by the store, and what is read, if it is all of an object, against the SHA-256 in
-the object's metadata. Bytes that differ are read once more: if the same come again, they are what lies there, and the
-caller, who knows from elsewhere what to expect, decides; else they are damaged on their way, a temporary error. ETags
-are never looked at: what they are depends on the store, the encryption and the upload.
+**Checksums.** The store checks what is sent; a whole object that is read is checked against the SHA-256 in its
+    metadata. Different bytes are read again: if the second answer is the same, it is what is stored, and the caller,
+    who knows what to expect, decides; otherwise the bytes were damaged in transit, a temporary error. ETags are not
+    used: their meaning depends on the store, the encryption and the upload.
 
-**Absence** is believed only of a bucket that is known to be there: HEAD has no error code, so one 404 is like another.
+**Absence** is only believed if the bucket is known to exist: HEAD has no error code, so a 404 may mean either.
 
-**Listings** come sorted by key from Amazon, and folder by folder from others (SeaweedFS), where `b/c` stands before
-`b-c`. Only names that continue each other can be out of order that way; they are held back until they are complete.
+**Listings** come sorted by key from Amazon, and folder by folder from others (SeaweedFS), where `b/c` comes before
+    `b-c`. Only names of which one is the start of the other can be out of order that way; they are held back until they
+    are complete.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _HEAD_REFUSED = frozenset({"301", "400", "401", "403"})
 
 
 class S3Store:
-    """Objects below `prefix` (no `/` at its ends; empty for the whole bucket). Nothing is sent before the first use."""
+    """Objects below `prefix` (no `/` at its ends; empty for the whole bucket). Connects at the first use."""
 
     def __init__(self, bucket: str, prefix: str = "", settings: S3Settings | None = None) -> None:
         self._bucket = Bucket(bucket, f"{prefix}/" if prefix else "", settings or S3Settings())
@@ -97,7 +98,7 @@ class S3Store:
         if not self._versioned:
             with self._bucket.explained(doing):
                 answer = self._bucket.client.delete_object(**target)
-            # Versioned after all, if we may not ask for that.
+            # It is versioned after all, if asking was not allowed.
             self._versioned = bool(answer.get("DeleteMarker"))
         if self._versioned:
             s3_versions.delete_versions(self._bucket, key, doing)
@@ -105,7 +106,7 @@ class S3Store:
     def is_temporary(self, error: StoreError) -> bool:
         return error.temporary
 
-    # --- looking and reading ---
+    # --- reading ---
 
     def _head(self, key: str, doing: str) -> ObjectInfo | None:
         bucket = self._bucket
@@ -115,7 +116,7 @@ class S3Store:
                 return ObjectInfo(key, int(answer["ContentLength"]), answer["LastModified"].timestamp())
         except Refusal as refusal:
             if refusal.code in _HEAD_REFUSED or not self._is_there:
-                # Asked in a way that is answered with a body, which says what is wrong.
+                # A request whose answer has a body, which says what is wrong.
                 with bucket.explained(doing):
                     bucket.client.list_objects_v2(Bucket=bucket.name, Prefix=bucket.folder + key, MaxKeys=1)
                 self._is_there = True
@@ -135,7 +136,7 @@ class S3Store:
         return data
 
     def _read(self, key: str, ranged: dict[str, str], offset: int, length: int | None) -> tuple[bytes, bool]:
-        """The bytes, and whether they are right, as far as can be told."""
+        """Return the bytes, and whether they are correct, as far as known."""
         bucket = self._bucket
         doing = f"cannot read {key} in {self.location}"
         try:
@@ -158,7 +159,7 @@ class S3Store:
         return data, not whole or stored is None or hashlib.sha256(data).hexdigest() == stored
 
     def _objects(self, prefix: str) -> Iterator[ObjectInfo]:
-        """What the store lists below `prefix`, in its order. What cannot be an object of ours is passed over."""
+        """Yield the objects below `prefix` in the store's order. Keys that cannot be ours are skipped."""
         bucket = self._bucket
         doing = f"cannot list {self.location}"
         position: dict[str, str] = {}
@@ -181,7 +182,7 @@ class S3Store:
                 raise StoreError(f"{doing}: the store says that there is more, and does not go on")
             position = following
 
-    # --- what not every store can do: ProbedStore, ObjectLock, StaleUploads ---
+    # --- abilities of some stores: ProbedStore, ObjectLock, StaleUploads ---
 
     def probe(self, key: str, data: Data) -> StoreProbe:
         doing = f"cannot probe {self.location}"
@@ -199,7 +200,7 @@ class S3Store:
 
     def _refuses_to_replace(self, key: str, view: memoryview, doing: str) -> bool:
         try:
-            put_whole(self._bucket, key, view, doing)  # the same bytes: if they replace the object, it is as it was
+            put_whole(self._bucket, key, view, doing)  # the same bytes: a replaced object is unchanged
         except ObjectExists:
             return True
         return False
@@ -255,7 +256,7 @@ _DAMAGED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch
 
 
 def _is_whole(content_range: str | None, offset: int, length: int | None, size: int) -> bool | None:
-    """Whether an answer of `size` bytes has all of the object; None if it has not what was asked for."""
+    """Return whether an answer of `size` bytes is the whole object; None if it is not the requested range."""
     if content_range is None:
         return True if length is None or (offset == 0 and size <= length) else None
     match = _CONTENT_RANGE.fullmatch(content_range)
@@ -268,7 +269,7 @@ def _is_whole(content_range: str | None, offset: int, length: int | None, size: 
 
 
 def _in_key_order(found: Iterable[ObjectInfo], prefix: str, location: str) -> Iterator[ObjectInfo]:
-    """Objects in the order of their whole keys, from one that may go folder by folder."""
+    """Sort a listing by whole keys that may be in order of folders."""
     held: list[ObjectInfo] = []
     shortest = last = ""
     for info in found:

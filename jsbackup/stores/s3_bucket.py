@@ -1,4 +1,4 @@
-"""A bucket and a prefix in it, with a client: what the parts of the S3 store share."""
+"""A bucket and a prefix in it, with a client: shared by the parts of the S3 store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXISTS = frozenset({"PreconditionFailed", "412"})
 
 
 class Bucket:
-    """`folder` is the prefix with a `/` behind it, or empty. The client is made at the first use."""
+    """A bucket. `folder` is the prefix followed by `/`, or empty. The client is made at the first use."""
 
     def __init__(self, name: str, folder: str, settings: S3Settings) -> None:
         self.name = name
@@ -44,15 +44,15 @@ class Bucket:
         self._reached = self._reached or response_dict is not None
 
     def target(self, key: str) -> dict[str, Any]:
-        """The parameters that name an object."""
+        """Return the parameters that name an object."""
         return {"Bucket": self.name, "Key": self.folder + key}
 
     def explained(self, doing: str, asked: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
-        """Around every use of the client: see `s3_client.explained`."""
+        """Return the context manager for every use of the client: see `s3_client.explained`."""
         return explained(doing, self.settings.endpoint, asked=asked, reached=self._reached)
 
     def create_only(self, key: str, doing: str, send: Callable[[Mapping[str, str]], object]) -> None:
-        """`send` with the condition that there is no such object; without it if the store says that it knows none.
+        """Call `send` with the condition that there is no such object; without it if the store does not support it.
 
         Raises:
             ObjectExists: the condition does not hold.

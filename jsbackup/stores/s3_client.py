@@ -1,7 +1,7 @@
-"""What the S3 store asks of boto3, and what its errors mean in words. The only place that imports boto3 and botocore.
+"""Calls of boto3 for the S3 store, and its errors in words. The only module that imports boto3 and botocore.
 
 Nothing here retries: botocore's own retries are off, `RetryingStore` does it. Messages are ours, because those of
-botocore and of servers may quote what nobody should read; of an answer only the error code is shown.
+botocore and of servers may quote secrets; of an answer only the error code is shown.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jsbackup.model import S3Settings
 
 __all__ = ["CANNOT", "DENIED", "Refusal", "denied", "explained", "make_client"]
 
-# Codes that callers ask for; the numbers are those of answers to HEAD, which have no code.
+# Codes that callers handle; the numbers are statuses of answers to HEAD, which have no code.
 CANNOT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405"})
 DENIED = frozenset({"AccessDenied", "403"})
 
-# More than the threads that use one store at a time: 64 streams, parts of large objects, and some to spare.
+# More than the threads that use a store at a time: 64 streams, parts of large objects, and some to spare.
 _CONNECTIONS = 100
 
-# A store may ask for a pause, but not for so long that the backup dies of it.
+# A store may request a pause, but not one so long that the backup fails.
 _MAX_RETRY_AFTER_SECONDS = 60.0
 
 _TEMPORARY_CODES = {
-    "BadDigest",  # damaged on its way
+    "BadDigest",  # damaged in transit
     "ConditionalRequestConflict",
     "IncompleteBody",
     "OperationAborted",
@@ -54,7 +54,7 @@ _PERMISSIONS = (
 )
 _REGION = "Name the region of the bucket with --s3-region."
 
-# error code -> what it means, what to do
+# error code -> meaning, hint
 _SENTENCES: dict[str, tuple[str, str]] = {
     "NoSuchBucket": ("there is no such bucket", "Make the bucket, or check its name and the endpoint."),
     "InvalidBucketName": ("no bucket can have this name", "Check the name of the bucket."),
@@ -81,17 +81,17 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "QuotaExceeded": ("the quota is used up", "Free some space; what was stored already is used again."),
     "NotImplemented": ("the store cannot do this", "Leave out the S3 options that the store does not know."),
 }
-# HEAD has no body and so no code.
+# HEAD has no body and therefore no code.
 _BY_STATUS = {301: "PermanentRedirect", 307: "TemporaryRedirect", 401: "AccessDenied", 403: "AccessDenied"}
 
 _CODE = re.compile(r"[A-Za-z0-9.:_-]{1,64}")
 
 
 def make_client(settings: S3Settings) -> Any:
-    """A boto3 client. `StoreError` if the configuration it finds makes none."""
+    """Return a boto3 client. Raises `StoreError` if the configuration is not valid."""
     custom = settings.endpoint is not None
     path_style = custom if settings.path_style is None else settings.path_style
-    # boto3's default checksums break stores that do not know them, and ours are sent in any case.
+    # boto3's default checksums break stores that do not support them, and ours are always sent.
     checksums = "when_required" if custom else "when_supported"
     with explained("cannot set up S3", settings.endpoint):
         session = boto3.Session(profile_name=settings.profile)
@@ -115,7 +115,7 @@ def make_client(settings: S3Settings) -> Any:
 
 
 class Refusal(Exception):
-    """The store answered no, with one of the codes that the caller of `explained` asked for."""
+    """The store refused with one of the codes that the caller of `explained` handles."""
 
     def __init__(self, code: str, status: int) -> None:
         super().__init__(code)
@@ -127,10 +127,10 @@ class Refusal(Exception):
 def explained(
     doing: str, endpoint: str | None, *, asked: frozenset[str] = frozenset(), reached: bool = False
 ) -> Iterator[None]:
-    """Turn what botocore raises into the `StoreError` that says it in a sentence; the codes `asked` for into `Refusal`.
+    """Convert errors of botocore to a `StoreError` with a sentence; the codes in `asked` to `Refusal`.
 
-    `doing` is what failed, `endpoint` where. `reached` tells whether it has ever answered: one that never did and
-    cannot be reached is rather a wrong one than one that has a bad moment.
+    `doing` is what failed, `endpoint` where. `reached` says whether it has ever answered: an endpoint that never did
+    and cannot be reached is probably wrong, rather than unavailable for a moment.
     """
     try:
         yield
@@ -141,7 +141,8 @@ def explained(
                 raise refusal from error
             raise _answer_error(doing, error, refusal) from error
         finally:
-            # Else it and this frame would hold each other, and all callers' data till somebody collects garbage.
+            # Otherwise a reference cycle with this frame would keep all callers' data until the next garbage
+            # collection.
             del refusal
     except (boto.BotoCoreError, ResponseParserError, HTTPError, OSError) as error:
         raise _connection_error(doing, endpoint or "S3", error, reached) from error
@@ -152,7 +153,7 @@ def explained(
 
 
 def _refusal(error: boto.ClientError) -> Refusal:
-    """Code (`404` and the like where there is none) and HTTP status of an answer. Codes of strange form become ''."""
+    """Return code (a status such as `404` if there is none) and HTTP status of an answer. Malformed codes become ""."""
     answer: Mapping[str, Any] = error.response
     status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = str(answer.get("Error", {}).get("Code", ""))
@@ -181,7 +182,7 @@ def _answer_error(doing: str, error: boto.ClientError, refusal: Refusal) -> Stor
 
 
 def _retry_after(text: str) -> float:
-    """Seconds; a date is as good as nothing, because the clocks may differ."""
+    """Return seconds; a date is ignored, because the clocks may differ."""
     return min(float(text), _MAX_RETRY_AFTER_SECONDS) if re.fullmatch(r"[0-9]{1,9}", text) else 0.0
 
 

@@ -1,7 +1,7 @@
-"""Bytes into a bucket: one PUT, or parts. Nothing is copied but what is on its way.
+"""Upload bytes to a bucket, with one PUT or in parts. Only what is being sent is copied.
 
-Every request carries the SHA-256 of its bytes, which the store checks before it keeps them; every object carries the
-SHA-256 of all its bytes in its metadata, for whoever reads it.
+Every request carries the SHA-256 of its bytes, which the store checks before it stores them; every object has the
+SHA-256 of all its bytes in its metadata, for readers.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ __all__ = ["PART_BYTES", "SHA256_FIELD", "SINGLE_BYTES", "put_new", "put_whole"]
 
 SHA256_FIELD = "jsbackup-sha256"  # in hex
 
-# One PUT up to here: that is most segments, with one request in place of six. Larger objects go in parts, a few at a
-# time, so that the speed of one connection is not the limit. Against SeaweedFS on loopback the size makes no difference
-# within the noise, as its CPU is the limit (64 MiB, MB/s: one PUT 68 to 138; parts of 8, 16, 32 MiB, one to four at a
-# time: 92 to 122, 78 to 96, 77 to 107). 16 MiB keep the requests few: 18 for the largest object there is.
+# One PUT up to here: that is most segments, with one request instead of six. Larger objects are sent in parts, a few at
+# a time, so that the speed of one connection is not the limit. Against SeaweedFS on loopback the size makes no
+# difference within the noise, as its CPU is the limit (64 MiB, MB/s: one PUT 68 to 138; parts of 8, 16, 32 MiB, one to
+# four at a time: 92 to 122, 78 to 96, 77 to 107). 16 MiB keep the requests few: 18 for the largest possible object.
 SINGLE_BYTES = 64 << 20
 PART_BYTES = 16 << 20
 _PARALLEL_PARTS = 4
 
-# Before a body that is read from an object botocore waits for the store's consent ("100-continue"): a round trip, which
-# spares sending a large body in vain, and is wasted on a small one.
+# Before a body that is a file object botocore waits for the store's consent ("100-continue"): a round trip, which
+# avoids sending a large body in vain, and is wasted for a small one.
 _CONSENT_BYTES = 1 << 20
 
 
 class _Body:
-    """Bytes that botocore can read again from the start, without a copy of them all."""
+    """Bytes that botocore can read repeatedly, without copying all of them."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -69,7 +69,7 @@ def _base64(digest: bytes) -> str:
 
 
 def _how(settings: S3Settings) -> dict[str, str]:
-    """The parameters that say how an object is to be stored."""
+    """Return the parameters that say how an object is to be stored."""
     given = {
         "ServerSideEncryption": settings.sse,
         "SSEKMSKeyId": settings.sse_kms_key,
@@ -79,7 +79,7 @@ def _how(settings: S3Settings) -> dict[str, str]:
 
 
 def put_new(bucket: Bucket, key: str, view: memoryview, doing: str) -> None:
-    """Store an object under a new key. `ObjectExists` if it is not new."""
+    """Store an object under a new key. Raises `ObjectExists` if it exists."""
     if len(view) <= SINGLE_BYTES:
         put_whole(bucket, key, view, doing)
     else:
@@ -87,7 +87,7 @@ def put_new(bucket: Bucket, key: str, view: memoryview, doing: str) -> None:
 
 
 def put_whole(bucket: Bucket, key: str, view: memoryview, doing: str) -> None:
-    """The same, in one request."""
+    """Store an object under a new key in one request. Raises `ObjectExists` if it exists."""
     digest = hashlib.sha256(view)
 
     def send(condition: Mapping[str, str]) -> None:
@@ -130,7 +130,7 @@ def _put_parts(bucket: Bucket, key: str, view: memoryview, doing: str) -> None:
         complete = bucket.client.complete_multipart_upload
         bucket.create_only(key, doing, lambda condition: complete(**target, **condition, MultipartUpload=parts))
     except BaseException:
-        # What was uploaded takes room until somebody says that it is not wanted.
+        # Uploaded parts take room until the upload is aborted.
         with suppress(StoreError), bucket.explained(doing):
             bucket.client.abort_multipart_upload(**target)
         raise

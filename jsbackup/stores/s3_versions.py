@@ -1,7 +1,7 @@
 """Versions of objects, and locks on them.
 
-In a versioned bucket a delete removes every version, so that room is freed. Of an object that is locked it removes
-nothing: a delete marker would only hide it, and that is what a lock is to prevent.
+In a versioned bucket a delete removes every version, so that room is freed. Of a locked object it removes nothing: a
+delete marker would hide it, and a lock should prevent that.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from jsbackup.stores.s3_client import CANNOT, DENIED, Refusal, denied
 __all__ = ["check_object_lock", "delete_versions", "is_versioned", "lock_until"]
 
 _ABSENT = frozenset({"NoSuchKey", "NoSuchVersion"})
-# What a bucket without object lock says depends on the store.
+# The code for a bucket without object lock depends on the store.
 _NO_LOCK = frozenset({"ObjectLockConfigurationNotFoundError", "InvalidRequest"}) | CANNOT
 _NO_RETENTION = frozenset({"NoSuchObjectLockConfiguration"})
 
 
 def is_versioned(bucket: Bucket, doing: str) -> bool:
-    """Whether objects have versions, or had at some time; False if we may not ask."""
+    """Return whether objects have versions, or once had; False if asking is not allowed."""
     try:
         with bucket.explained(doing, CANNOT | DENIED):
             answer = bucket.client.get_bucket_versioning(Bucket=bucket.name)
@@ -36,7 +36,7 @@ def delete_versions(bucket: Bucket, key: str, doing: str) -> None:
     """Remove all versions of an object.
 
     Raises:
-        ObjectLocked: one is locked, and stays visible.
+        ObjectLocked: a version is locked; the object stays visible.
     """
     markers, versions = _versions(bucket, key, doing)
     for version in versions:
@@ -58,7 +58,7 @@ def _delete(bucket: Bucket, key: str, markers: list[str], doing: str) -> None:
 
 
 def _versions(bucket: Bucket, key: str, doing: str) -> tuple[list[str], list[str]]:
-    """Ids of the delete markers and of the versions of an object, the newest first."""
+    """Return the ids of an object's delete markers and versions, newest first."""
     full = bucket.folder + key
     markers: list[str] = []
     versions: list[str] = []
@@ -71,14 +71,14 @@ def _versions(bucket: Bucket, key: str, doing: str) -> tuple[list[str], list[str
             following = {
                 name: str(page[f"Next{name}"]) for name in ("KeyMarker", "VersionIdMarker") if page.get(f"Next{name}")
             }
-        # Keys that continue this one come behind it, and nobody asked for them.
+        # Longer keys with this start come after it and are not wanted.
         if not page.get("IsTruncated") or following.get("KeyMarker") != full or following == position:
             return markers, versions
         position = following
 
 
 def check_object_lock(bucket: Bucket) -> None:
-    """Raises `UnsupportedError` if objects of the bucket cannot be locked."""
+    """Raise `UnsupportedError` if objects of the bucket cannot be locked."""
     doing = f"cannot lock objects in {bucket.location}"
     try:
         with bucket.explained(doing, _NO_LOCK):
@@ -91,9 +91,9 @@ def check_object_lock(bucket: Bucket) -> None:
 
 
 def lock_until(bucket: Bucket, key: str, until_seconds: float, mode: LockMode) -> None:
-    """Lock an object, or extend its lock: as `base.ObjectLock` has it."""
+    """Lock an object, or extend its lock, as in `base.ObjectLock`."""
     doing = f"cannot lock {key} in {bucket.location}"
-    # Stores keep whole seconds.
+    # Stores have whole seconds.
     until = dt.datetime.fromtimestamp(math.ceil(until_seconds), dt.UTC)
     present = _retention(bucket, key, None, doing)
     if present is not None:
@@ -112,7 +112,7 @@ def lock_until(bucket: Bucket, key: str, until_seconds: float, mode: LockMode) -
 
 
 def _retention(bucket: Bucket, key: str, version: str | None, doing: str) -> tuple[LockMode, dt.datetime] | None:
-    """Mode and end of an object's lock; None if it has none. `version` None is the newest."""
+    """Return mode and end of an object's lock; None if it has none. `version` None is the newest."""
     which = {} if version is None else {"VersionId": version}
     try:
         with bucket.explained(doing, _NO_RETENTION | _NO_LOCK | _ABSENT):

@@ -1,4 +1,4 @@
-"""Text → store: the one table of schemes."""
+"""From text to store: the table of schemes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BUCKET = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,61}[a-zA-Z0-9]")
 
 
 def open_store(location: str, s3: S3Settings | None = None) -> Store:
-    """The store at `location`: a path, `file:///absolute/path`, or `s3://bucket/prefix`, which `s3` says how to reach.
+    """Return the store at `location`: a path, `file:///absolute/path`, or `s3://bucket/prefix` with the settings `s3`.
 
-    Nothing is touched: a folder that does not exist is an empty store until the first put. The result does not retry;
+    Nothing is accessed: a folder that does not exist is an empty store until the first put. The result does not retry;
     wrap it in `RetryingStore`.
 
     Raises:
@@ -38,7 +38,7 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
     if match is None:
         check_spelling(location)
         return LocalStore(Path(location))
-    # Only the scheme is repeated in messages: the rest may hold a password.
+    # Messages only contain the scheme: the rest may contain a password.
     scheme = match[1].lower()
     opener = _OPENERS.get(scheme)
     if opener is None:
@@ -48,7 +48,7 @@ def open_store(location: str, s3: S3Settings | None = None) -> Store:
 
 
 def check_spelling(location: str) -> None:
-    """Raise UsageError for a URL without its slashes: the folder of that name is not what somebody means by it."""
+    """Raise UsageError for a URL without its slashes: the user does not mean a folder of that name."""
     if location.lower().startswith("memory:") and not _SCHEME.match(location):
         raise UsageError(
             "a repository in memory would be gone when the command ends",
@@ -81,7 +81,7 @@ def _s3(location: str, settings: S3Settings | None) -> Store:
             f"an S3 location is written {_WRITTEN['s3']}",
             hint="A prefix has letters, digits and . _ - %, and no part of it starts with a dot.",
         )
-    from jsbackup.stores.s3 import S3Store  # boto3 takes half a second to import
+    from jsbackup.stores.s3 import S3Store  # importing boto3 takes half a second
 
     return S3Store(bucket, prefix, settings)
 

@@ -1,1 +1,3 @@
-"""Message batches in, message batches out: cut, filtered, renamed, masked; configurations that follow. Pure."""
+"""Transforms of message batches: cut, filtered, renamed, masked; and of the configurations that follow. Pure
+functions.
+"""

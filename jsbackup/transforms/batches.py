@@ -1,7 +1,7 @@
-"""What transforms do to a message batch: look at its subjects, exchange a column, drop rows, cut to a useful size.
+"""Operations on a message batch: look at its subjects, replace a column, drop rows, change the size of batches.
 
-A batch has the columns `sequence`, `timestamp_ns`, `subject` (string, or binary where one is not UTF-8), `headers`
-(null without) and `data`, in this order (`formats/batch.py`). Transforms keep the schema of what they get.
+A batch has the columns `sequence`, `timestamp_ns`, `subject` (string, or binary if one is not UTF-8), `headers` (null
+if none) and `data`, in this order (`formats/batch.py`). Transforms keep the schema.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ else:
 SEQUENCE, TIMESTAMP, SUBJECT, HEADERS, DATA = range(5)
 _NAMES = ["sequence", "timestamp_ns", "subject", "headers", "data"]
 
-# As segments are read: 4 MiB a batch. Half of that is worth handing on; twice that is cut.
+# Segments are read in batches of 4 MiB. Half of that is large enough to pass on; twice that is cut.
 _LEAST_BYTES = 2 << 20
 _MOST_BYTES = 8 << 20
 
 
 class Subjects:
-    """The subjects of a batch, each distinct one once: whatever depends on the subject is worked out for these only."""
+    """The distinct subjects of a batch: what depends on the subject is computed only once for each."""
 
     def __init__(self, batch: MessageBatch) -> None:
         if batch.schema.names != _NAMES:
@@ -55,11 +55,11 @@ class Subjects:
         ]
 
     def rows(self, wanted: Callable[[str], bool]) -> pa.BooleanArray:
-        """For each row, whether its subject is wanted."""
+        """Return for each row whether its subject is wanted."""
         return pa.array([wanted(text) for text in self.texts], pa.bool_()).take(self._rows)
 
     def exchanged(self, change: Callable[[str], str]) -> pa.Array | None:
-        """The column of changed subjects; None if all stay as they are."""
+        """Return the column of changed subjects; None if nothing changes."""
         changed = [change(text) for text in self.texts]
         if changed == self.texts:
             return None
@@ -67,24 +67,24 @@ class Subjects:
         return pa.array(raw, pa.binary()).cast(self._type).take(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        """The subject of each row."""
+        """Yield the subject of each row."""
         return (self.texts[index] for index in self._rows.to_pylist())
 
 
 def with_column(batch: MessageBatch, index: int, column: pa.Array | Sequence[bytes | None]) -> MessageBatch:
-    """The batch with another column in place of that one; values are given the type of the column."""
+    """Return the batch with column `index` replaced; values are converted to the type of the column."""
     columns = batch.columns
     columns[index] = column if isinstance(column, pa.Array) else pa.array(column, batch.schema.field(index).type)
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def keep_rows(batch: MessageBatch, rows: pa.BooleanArray) -> MessageBatch:
-    """The rows that are true; the batch itself, not a copy, if all are."""
+    """Return the rows that are true; the batch itself, not a copy, if all are."""
     return batch if rows.true_count == batch.num_rows else batch.filter(rows)
 
 
 def rebatch(batches: Iterable[MessageBatch]) -> Iterator[MessageBatch]:
-    """The same rows in batches of 2 to 8 MiB, where the rows allow: what was thinned is joined, what grew is cut."""
+    """Yield the same rows in batches of 2 to 8 MiB, if possible: small batches are joined, large ones cut."""
     held: list[MessageBatch] = []
     held_bytes = 0
     for batch in batches:

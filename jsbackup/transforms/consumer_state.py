@@ -1,12 +1,11 @@
-"""A consumer's state when messages of its stream fall out.
+"""A consumer's state when messages of its stream are dropped.
 
-Positions stay what they mean: "delivered up to here" and "all acknowledged up to here". They are cut at the stream's
-last sequence, because a consumer ahead of its stream stops delivering; sequences that fell out below need nothing. What
-awaits its acknowledgement, or was redelivered, is forgotten where the message is gone; if nothing awaits any more, all
-that was delivered is done with, and the ack floor says so. Numbers of deliveries stay: they only ever rise.
+Positions keep their meaning: "delivered up to here" and "all acknowledged up to here". They are cut at the stream's
+last sequence, because a consumer ahead of its stream stops delivering; sequences dropped below it change nothing.
+Pending and redelivered entries of dropped messages are removed; if nothing is pending any more, the ack floor becomes
+the delivered position. Numbers of deliveries stay: they only ever rise.
 
-What a server further insists on (`formats/archive/consumer_state.py`, `acceptable`) is seen to where the archive is
-written.
+The server's other requirements (`formats/archive/consumer_state.py`, `acceptable`) are met when the archive is written.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ __all__ = ["clamp_state", "sequences_to_know", "surviving"]
 
 
 def sequences_to_know(state: ConsumerState) -> set[int]:
-    """The sequences of which `clamp_state` has to know whether they are kept."""
+    """Return the sequences for which `clamp_state` needs to know whether they are kept."""
     return {*state.pending, *state.redelivered}
 
 
 def surviving(batch: MessageBatch, sequences: set[int]) -> set[int]:
-    """Those of these sequences that the batch has."""
+    """Return those of `sequences` that are in the batch."""
     wanted = pa.array([sequence for sequence in sequences if sequence < 1 << 63], pa.int64())
     column = batch.column(SEQUENCE)
     return set(column.filter(pc.is_in(column, value_set=wanted)).to_pylist())
 
 
 def clamp_state(state: ConsumerState, last_seq: int, kept: Container[int]) -> ConsumerState:
-    """The state when the stream ends with `last_seq` and, of `sequences_to_know`, has the messages `kept`."""
+    """Return the state if the stream ends with `last_seq` and, of `sequences_to_know`, has the messages `kept`."""
     delivered = SequencePair(state.delivered.consumer, min(state.delivered.stream, last_seq))
     floor = SequencePair(state.ack_floor.consumer, min(state.ack_floor.stream, last_seq))
     pending = {sequence: ack for sequence, ack in state.pending.items() if sequence <= last_seq and sequence in kept}

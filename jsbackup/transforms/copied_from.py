@@ -1,15 +1,15 @@
-"""Header fields that name streams and subjects, which follow when those get other names.
+"""Header fields that name streams and subjects, which change when these are renamed.
 
-What servers read again from stored messages (nats-server `server/stream.go`, `server/scheduler.go`):
+Fields that servers read from stored messages (nats-server `server/stream.go`, `server/scheduler.go`):
 
-- `Nats-Stream-Source: <origin> <sequence> <filter> <destination>[ <subject>[ <identity>]]`, by which a stream that has
-  sources knows, when it starts, up to where it has copied from each (`copy_positions.py`). Origin, filter and
-  destination are those of its config: were they to differ, it would copy all again. Where the origin will not be what
-  the mark says of it, the mark is mended (`Mend`): the identity left out, the sequence another.
-- `Nats-Counter-Sources`, JSON: what a counter has got from each origin and subject, `{origin: {subject: value}}`.
+- `Nats-Stream-Source: <origin> <sequence> <filter> <destination>[ <subject>[ <identity>]]`, which says how far a stream
+  with sources has copied from each (`copy_positions.py`). Origin, filter and destination must equal those of its
+  config, otherwise it copies everything again. If the origin will differ from what the mark says, the mark is corrected
+  (`Mend`): without the identity, or with another sequence.
+- `Nats-Counter-Sources`, JSON: what a counter has received from each origin and subject, `{origin: {subject: value}}`.
 - `Nats-Schedule-Target`, `Nats-Schedule-Source`, `Nats-Scheduler`: subjects of scheduled messages.
 
-Others tell of the past (`Nats-Subject`, `Nats-Expected-Last-Subject-Sequence-Subject`) and stay.
+Others describe the past (`Nats-Subject`, `Nats-Expected-Last-Subject-Sequence-Subject`) and stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jsbackup.transforms.header_block import exchange
 
 __all__ = ["MARKS", "Mend", "SourceMark", "follow_headers", "mend_marks", "source_marks"]
 
-# What all names of the fields below begin with: batches without any of these have nothing to follow.
+# The start of all names of the fields below: batches without any of these need no change.
 MARKS = (b"Nats-Stream-Source", b"Nats-Counter-Sources", b"Nats-Schedule")
 
 _SUBJECTS = frozenset((b"Nats-Schedule-Target", b"Nats-Schedule-Source", b"Nats-Scheduler"))
@@ -34,11 +34,11 @@ _SUBJECTS = frozenset((b"Nats-Schedule-Target", b"Nats-Schedule-Source", b"Nats-
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What becomes of the marks of a source besides its names.
+    """How the marks of a source change besides its names.
 
-    `renewed` leaves the identity out: the origin is another one by its time of creation, with the same messages. No
-    mark names a sequence above `most`, where the origin ends. The mark of sequence `raised[0]`, the last one, says
-    `raised[1]`: up to there it had copied, and the messages behind it are gone.
+    `renewed` leaves out the identity: the origin has another time of creation, but the same messages. No mark gets a
+    sequence above `most`, the end of the origin. The mark of sequence `raised[0]`, the last one, becomes `raised[1]`:
+    the stream had copied up to there, and the later messages are gone.
     """
 
     renewed: bool = False
@@ -49,7 +49,7 @@ class Mend:
         return self != Mend()
 
     def sequence(self, sequence: int) -> int:
-        """What a mark of this sequence says."""
+        """Return the new sequence of a mark with this one."""
         if self.raised is not None and sequence == self.raised[0]:
             sequence = self.raised[1]
         return sequence if self.most is None else min(sequence, self.most)
@@ -59,7 +59,7 @@ class Mend:
 
     @classmethod
     def from_json(cls, value: object) -> Mend:
-        """The opposite of `to_json`. Raises FormatError."""
+        """Decode the result of `to_json`. Raises FormatError."""
         if isinstance(value, dict) and value.keys() == {"renewed", "most", "raised"}:
             renewed, most, raised = value["renewed"], value["most"], value["raised"]
             numbers = [*([] if most is None else [most]), *(raised if isinstance(raised, list) else [])]
@@ -71,7 +71,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class SourceMark:
-    """How one origin of a stream is known in its messages: name, filter and destination, before and after.
+    """How an origin of a stream is named in its messages: name, filter and destination, before and after.
 
     `mapped` says whether its subjects are mapped as ours are.
     """
@@ -87,7 +87,7 @@ class SourceMark:
 
     @classmethod
     def from_json(cls, value: object) -> SourceMark:
-        """The opposite of `to_json`. Raises FormatError."""
+        """Decode the result of `to_json`. Raises FormatError."""
         if not isinstance(value, dict) or value.keys() - {"mend"} != {"before", "after", "mapped"}:
             raise FormatError("not a mark of a source")
         for side in (value["before"], value["after"]):
@@ -100,7 +100,9 @@ class SourceMark:
 
 
 def source_marks(before: JsonObject, after: JsonObject, mapped: Sequence[str]) -> tuple[SourceMark, ...]:
-    """The marks of a stream's sources, given its config before and after; `mapped` names streams that are mapped."""
+    """Return the marks of a stream's sources, given its config before and after; `mapped` names the streams that are
+    mapped.
+    """
     if not before.get("sources"):
         return ()
     pairs = zip(origins_of({"sources": before["sources"]}), origins_of({"sources": after["sources"]}), strict=True)
@@ -112,9 +114,9 @@ def source_marks(before: JsonObject, after: JsonObject, mapped: Sequence[str]) -
 def mend_marks(
     config: JsonObject, marks: Sequence[SourceMark], mends: Mapping[SourceKey, Mend]
 ) -> tuple[SourceMark, ...]:
-    """The marks of the stream with this config (before it changes), mended by the keys of its sources.
+    """Return the marks of the stream with this config (before it changes), corrected by the keys of its sources.
 
-    `marks` are those that it has already, in the order of its sources, or none.
+    `marks` are its present ones, in the order of its sources, or none.
     """
     marks = marks or source_marks(config, config, ())
     keys = [source_key(source) for source in origins_of({"sources": config.get("sources")})]
@@ -122,16 +124,17 @@ def mend_marks(
 
 
 def _mark(source: JsonObject) -> SourceKey:
-    """Its key without what tells external origins and consumers apart, which no restore changes."""
+    """Return the key without external API and consumer, which no restore changes."""
     return source_key({key: value for key, value in source.items() if key not in ("external", "consumer")})
 
 
 def follow_headers(
     block: bytes, marks: Sequence[SourceMark], rename: Callable[[str], str], move: Callable[[str], str]
 ) -> bytes:
-    """The header block with streams renamed and subjects moved. One that is not well-formed stays: no server reads it.
+    """Return the header block with streams renamed and subjects mapped, or the same if it is malformed (no server reads
+    it).
 
-    Raises PlanRefused where two counters would become one.
+    Raises PlanRefused if two counters would become one.
     """
 
     def change(name: bytes, value: bytes) -> bytes | None:

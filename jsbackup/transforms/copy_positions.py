@@ -1,32 +1,32 @@
-"""How far a stream with sources has copied, as the server that opens it will read it from its messages.
+"""How far a stream with sources has copied, as a server that opens it reads it from the messages.
 
-Server source (nats-server `server/stream.go`, `server/filestore.go`, `server/consumer.go`, 2.10.26 to 2.15.2), each
-seen on real servers too:
+Server source (nats-server `server/stream.go`, `server/filestore.go`, `server/consumer.go`, 2.10.26 to 2.15.2), also
+observed on real servers:
 
-- **The key.** A source is known by `<name> <filter> <destination>` (`composeIName`): the name, with `:<hash of the API
-  prefix>` for an external one and (from 2.14) `:C=<hash of the consumer>`; the filter, `>` for none; the destination,
-  `>` without transforms. With transforms both are those of all transforms, joined by form feeds. Several sources of one
-  origin differ in their filters or transforms, and so do their keys.
+- **The key.** A source is identified by `<name> <filter> <destination>` (`composeIName`): the name, with `:<hash of the
+  API prefix>` for an external one and (from 2.14) `:C=<hash of the consumer>`; the filter, `>` for none; the
+  destination, `>` without transforms. With several transforms theirs are joined by form feeds. Several sources of one
+  origin differ in their filters or transforms, and therefore in their keys.
 - **The mark.** Each message that was copied has `Nats-Stream-Source: <name> <sequence> <filter> <destination>
   [ <subject>[ <identity>]]` (subject from 2.12, identity from 2.15). When a server opens the stream (start, restore,
-  new leader), it reads back from the last message: the first mark found of each key is where that source goes on, at
-  the next sequence. Marks of two fields (before 2.10) are of every source of that name. From 2.12 on only messages are
-  looked at that match the filters and destinations, by their subjects as they are stored: where the stream has a
-  `subject_transform` of its own beside filters, they do not, and 2.12 and 2.14 copy all again whenever they start it.
+  new leader), it reads backwards from the last message: the source continues after the sequence of the first mark found
+  with its key. Marks of two fields (before 2.10) belong to every source of that name. From 2.12 on only messages are
+  considered whose stored subjects match the filters and destinations: if the stream has its own `subject_transform`
+  beside filters, they do not match, and 2.12 and 2.14 copy everything again whenever they start it.
 - **No mark.** The source begins at `opt_start_seq`; else at the later of `opt_start_time` and the stream's own last
-  time; else, where the stream's first sequence is above 1, at the stream's last time; else at the first message.
-- **2.15** keeps key, sequence and identity beside the messages (`sources.db`), so a restart does not depend on messages
-  that were deleted. A snapshot does not have that file, whichever format; the restore of an archive v1 takes it.
-- **The identity** is a hash of the origin's time of creation (`identity_of`). 2.15 sends it along when it begins to
-  copy; where the origin has another one by now it forgets the mark and begins as with no mark at all. Without an
-  identity nobody compares. An origin gets its time of creation back from an archive v1 into a single server; not from
-  v2, not where the archive has none (import of v2), and not in a cluster, where the assignment's time counts.
-- **Beyond the end.** 2.10 to 2.14 go on at the origin's end if the mark lies behind it. 2.15 waits until the origin has
-  passed the mark: until then nothing that is published there is copied.
-- **Mirrors** have no marks: they go on behind their own last sequence, whatever it was that made it. A mirror that is
-  ahead of its origin waits likewise (2.15), or is set back in its numbers and stores over what it had (2.10 to 2.14).
-- **Start options of mirrors** count only while the mirror has never had a message.
-- **Where an origin is missing** the server tries again after 10, 20, 30 s and so on, up to two minutes.
+  time; else, if the stream's first sequence is above 1, at the stream's last time; else at the first message.
+- **2.15** stores key, sequence and identity beside the messages (`sources.db`), so a restart does not depend on deleted
+  messages. Snapshots of neither format have that file; the restore of an archive v1 accepts it.
+- **The identity** is a hash of the origin's time of creation (`identity_of`). 2.15 sends it when it begins to copy; if
+  the origin has another identity now, it ignores the mark and begins as without one. Without an identity nothing is
+  compared. An origin keeps its time of creation if it is restored from an archive v1 into a single server; not from v2,
+  not if the archive has none (import of v2), and not in a cluster, where the assignment's time counts.
+- **Beyond the end.** If the mark is beyond the origin's end, 2.10 to 2.14 continue at that end. 2.15 waits until the
+  origin has passed the mark: until then nothing published there is copied.
+- **Mirrors** have no marks: they continue after their own last sequence. A mirror that is ahead of its origin also
+  waits (2.15), or its sequences are set back and it overwrites messages (2.10 to 2.14).
+- **Start options of mirrors** only count as long as the mirror has never had a message.
+- **If an origin is missing**, the server retries after 10, 20, 30 s and so on, up to two minutes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 @dataclass(frozen=True, slots=True)
 class CopyPosition:
     """The last mark of a source: the origin's `sequence` and `identity` ("" for none), and the message `at` that has
-    it. Behind that one come `later` messages of the stream itself."""
+    it. `later` messages of the stream come after that one.
+    """
 
     sequence: int
     identity: str
@@ -73,22 +74,22 @@ class CopyPosition:
 
 
 def server_hash(text: str) -> str:
-    """As servers shorten texts (`getHash`)."""
+    """Return the text shortened as by servers (`getHash`)."""
     return "".join(_DIGITS[byte % 62] for byte in sha256(text.encode()).digest()[:8])
 
 
 def identity_of(created: str) -> str:
-    """The identity of a stream that was created then (RFC 3339 in UTC, as servers write it)."""
+    """Return the identity of a stream created then (RFC 3339 in UTC, as servers write it)."""
     return server_hash(created)
 
 
 def is_external(source: JsonObject) -> bool:
-    """Whether the origin is reached through another API, so that nothing is known of it here."""
+    """Return whether the origin is reached through another API, so that nothing is known about it here."""
     return bool(source.get("external"))
 
 
 def source_key(source: JsonObject) -> SourceKey:
-    """The key of a mirror or source of a configuration. Raises FormatError if that is damaged."""
+    """Return the key of a mirror or source of a configuration. Raises FormatError if it is damaged."""
     name = source["name"]
     external, consumer = source.get("external"), source.get("consumer")
     if isinstance(external, dict):
@@ -105,7 +106,9 @@ def source_key(source: JsonObject) -> SourceKey:
 
 
 def read_mark(value: str) -> tuple[SourceKey, int, str] | None:
-    """Key, sequence and identity of a mark; filter and destination are "" in one of two fields. None if it is none."""
+    """Return key, sequence and identity of a mark; filter and destination are "" in one of two fields. None if it is
+    not a mark.
+    """
     parts = value.split(" ")
     if len(parts) not in (2, 4, 5, 6) or not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 20:
         return None
@@ -115,7 +118,7 @@ def read_mark(value: str) -> tuple[SourceKey, int, str] | None:
 
 
 def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[SourceKey, CopyPosition]:
-    """The last mark of each of these sources in a batch, of those that have one there."""
+    """Return the last mark of each of these sources in a batch, for those that have one."""
     column, sequences = batch.column(HEADERS), batch.column(SEQUENCE)
     found: dict[SourceKey, CopyPosition] = {}
     if column.null_count == batch.num_rows:
@@ -135,7 +138,7 @@ def last_positions(batch: MessageBatch, keys: Collection[SourceKey]) -> Mapping[
 
 
 def mark_of(block: bytes) -> tuple[SourceKey, int, str] | None:
-    """The mark in a header block, as `read_mark` has it; None if there is none."""
+    """Return the mark in a header block, as in `read_mark`; None if there is none."""
     try:
         value = next((block[f.start : f.stop] for f in fields(block) if f.name == MARK), None)
     except FormatError:

@@ -1,16 +1,16 @@
 """`--since` and `--until`: a stream cut at a time or at a sequence, to the nanosecond and to the message.
 
-The rule. Each message is judged by itself: `until` keeps those with a sequence, or a store time, up to and including
-the edge, `since` those from the edge on, itself included. Nothing is concluded from the neighbours, because times need
-not rise with sequences (clocks step; mirrors, sources and restores bring times of elsewhere): a cut in time can leave
-gaps. Sequences stay. What falls out is as if it had been deleted, so `Cut.state_after` the cut:
+Each message is judged separately: `until` keeps those with a sequence, or a store time, up to and including the edge,
+`since` those from the edge on, including it. Neighbours do not matter, because times need not rise with sequences
+(clocks are set back; mirrors, sources and restores keep times from elsewhere): a cut in time can leave gaps. Sequences
+stay. Dropped messages are as if deleted, so that after the cut (`Cut.state_after`):
 
-- `since` changes nothing about the last sequence; the first is that of the first message kept.
-- `until` a sequence N: the last sequence is N, or what it was if that is less, also where N itself was deleted.
-- `until` a time: the last sequence is that of the last message kept. Where the stream's last message had been deleted,
-  and the server knew it to be stored before the edge, nothing of the end is cut and the last sequence stays.
-- no message kept: the first sequence is one above the last. Until a time before all, the stream is as it was before its
-  first message (`0` and `0` if that had sequence 1).
+- `since` does not change the last sequence; the first is that of the first message kept.
+- `until` a sequence N: the last sequence is N, or the old one if that is less, also if N itself was deleted.
+- `until` a time: the last sequence is that of the last message kept. If the stream's last message was deleted, and was
+  stored before the edge according to the server, the end is not cut and the last sequence stays.
+- if no message is kept, the first sequence is one above the last. With `until` before all messages the stream is as it
+  was before its first message (`0` and `0` if that had sequence 1).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeptShare(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtSequence:
-    """The message of this sequence."""
+    """The message with this sequence."""
 
     sequence: int
 
@@ -70,7 +70,9 @@ Edge: TypeAlias = AtSequence | AtTime
 
 
 def parse_edge(what: str, text: str, now_ns: int) -> Edge:
-    """`2026-11-21T14:02:00.5Z`, `24h` (before `now_ns`) or `4711` (a sequence). UsageError, opened by `what`."""
+    """Parse `2026-11-21T14:02:00.5Z`, `24h` (before `now_ns`) or `4711` (a sequence). Raises UsageError, which names
+    `what`.
+    """
     text = text.strip()
     if re.fullmatch(r"\d+", text, re.ASCII):
         if len(text) > 19 or not 0 < int(text) <= _MAX:
@@ -90,7 +92,7 @@ def parse_edge(what: str, text: str, now_ns: int) -> Edge:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many messages, and the first and the last of them. All 0 if there is none."""
+    """The number of messages, and the first and the last of them. All 0 if there are none."""
 
     messages: int = 0
     first_seq: int = 0
@@ -99,7 +101,7 @@ class Extent:
     last_ns: int = 0
 
     def plus(self, batch: MessageBatch) -> Extent:
-        """With the messages of a batch that comes after these."""
+        """Return the extent with the messages of a later batch."""
         if not batch.num_rows:
             return self
         sequence, time = batch.column(SEQUENCE), batch.column(TIMESTAMP)
@@ -112,7 +114,7 @@ class Extent:
         )
 
     def followed_by(self, later: Extent) -> Extent:
-        """With all the messages of another one that come after these."""
+        """Return the extent with all the messages of a later one."""
         if not self.messages or not later.messages:
             return self if self.messages else later
         return replace(self, messages=self.messages + later.messages, last_seq=later.last_seq, last_ns=later.last_ns)
@@ -120,14 +122,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is kept: from `since` on, up to `until`, both included. None: no such edge."""
+    """The range to keep: from `since` on, up to `until`, both included. None: no such edge."""
 
     since: Edge | None = None
     until: Edge | None = None
 
     @classmethod
     def parse(cls, since: str | None, until: str | None, now_ns: int) -> Cut:
-        """From the options' texts. UsageError, also where nothing can lie between the two."""
+        """Parse the options' texts. Raises UsageError, also if nothing can be between the two."""
         cut = cls(
             None if since is None else parse_edge("--since", since, now_ns),
             None if until is None else parse_edge("--until", until, now_ns),
@@ -140,7 +142,7 @@ class Cut:
         return self.since is not None or self.until is not None
 
     def share(self, first_seq: int, last_seq: int, min_ns: int, max_ns: int) -> KeptShare:
-        """How much is kept of messages within these bounds: none and all need not be looked at to know."""
+        """Return how much is kept of messages within these bounds. With NONE and ALL the messages need not be read."""
         shares = []
         for edge, keeps in ((self.since, _from), (self.until, _up_to)):
             if edge is not None:
@@ -151,7 +153,7 @@ class Cut:
         return KeptShare.SOME if KeptShare.SOME in shares else KeptShare.ALL
 
     def rows(self, batch: MessageBatch) -> pa.BooleanArray:
-        """For each row of a batch, whether it is kept."""
+        """Return for each row of a batch whether it is kept."""
         kept = []
         for edge, compare in ((self.since, pc.greater_equal), (self.until, pc.less_equal)):
             if edge is not None:
@@ -162,10 +164,11 @@ class Cut:
     def state_after(
         self, before: StreamState, last_message: int, cut: Extent, kept: Extent, *, size: int
     ) -> StreamState:
-        """The stream's state, see above, once the messages `kept` are all that is left.
+        """Return the stream's state, see above, if only the messages `kept` are left.
 
-        `last_message` is the sequence of its last message before (`before.last_seq` is higher where later ones were
-        deleted), `cut` those that this cut keeps, `kept` those of them that a filter keeps too, `size` their bytes.
+        `last_message` is the sequence of the last message before the cut (`before.last_seq` is higher if later ones
+        were deleted), `cut` are the messages that this cut keeps, `kept` those of them that a filter keeps too, `size`
+        their bytes.
         """
         last_seq, last_ns = before.last_seq, before.last_ns
         if isinstance(self.until, AtSequence):
@@ -192,12 +195,12 @@ class Cut:
         )
 
     def to_json(self) -> JsonObject:
-        """Edges by their names, as `{"sequence": 4711}` or `{"time": "2026-11-21T14:02:00Z"}`."""
+        """Encode the edges by name, as `{"sequence": 4711}` or `{"time": "2026-11-21T14:02:00Z"}`."""
         return {name: _edge_to_json(edge) for name, edge in (("since", self.since), ("until", self.until)) if edge}
 
     @classmethod
     def from_json(cls, value: JsonObject) -> Cut:
-        """The opposite of `to_json`. Raises FormatError."""
+        """Decode the result of `to_json`. Raises FormatError."""
         return cls(*(_edge_from_json(name, value.get(name)) for name in ("since", "until")))
 
 
@@ -220,7 +223,7 @@ def _up_to(low: int, high: int, edge: int) -> KeptShare:
 def _edge_to_json(edge: Edge) -> JsonObject:
     if isinstance(edge, AtSequence):
         return {"sequence": edge.sequence}
-    # Go's zero time stands for no moment at all: the very start of 1970 is said in another way.
+    # Go's zero time means no time at all: the very start of 1970 is written differently.
     return {"time": format_time(edge.time_ns) if edge.time_ns else "1970-01-01T00:00:00Z"}
 
 

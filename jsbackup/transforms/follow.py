@@ -1,18 +1,17 @@
-"""Configurations follow when messages get other subjects: a stream's and its consumers' for given maps.
+"""Adapt the configurations of a stream and its consumers when messages get other subjects.
 
-| field | what becomes of it |
+| field | change |
 | --- | --- |
-| `subjects` | covers what it covered; what is mapped only in part stays beside its image |
-| `subject_transform` | goes from mapped subjects to mapped subjects |
-| `republish` | so too; a source of all, or one that its images stay within, stays |
-| `mirror`, `sources` | filters and transforms follow on the side of the origin if that is mapped too, and on our side |
-| `filter_subject(s)` of a consumer | selects the messages it selected |
+| `subjects` | covers the same messages; a pattern that is mapped in part is kept beside its image |
+| `subject_transform` | maps from mapped subjects to mapped subjects |
+| `republish` | likewise; a source of all, or one that contains its images, stays |
+| `mirror`, `sources` | filters and transforms are mapped on the origin's side if it is mapped too, and on our side |
+| `filter_subject(s)` of a consumer | selects the same messages |
 | deliver subjects | stay: nothing of the stream is stored under them |
 
-Where a stream may hold what is reserved (`subject_map.py`), `held_by` says so: patterns such as `>` do not.
-
-A copy from an origin that is not mapped with it goes on to bring subjects as they were: `arriving_unmapped` says so.
-What cannot be said in the server's words is a PlanRefused with the reason.
+`held_by` says whether a stream may have reserved subjects (`subject_map.py`); patterns such as `>` do not. Copying from
+an origin that is not mapped continues to bring the old subjects: `arriving_unmapped` reports that. A change that the
+server's syntax cannot express is a PlanRefused with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _ALL = ("", ">")
 
 
 def subjects_of(config: JsonObject) -> Sequence[str]:
-    """Patterns that match whatever a stream may hold: its subjects, or all if it is filled in another way."""
+    """Return patterns of what a stream may hold: its subjects, or all if it is also filled in another way."""
     subjects = _texts("subjects", config.get("subjects"))
     if not subjects or config.get("mirror") or config.get("sources") or config.get("subject_transform"):
         return (">",)
@@ -50,7 +49,7 @@ def subjects_of(config: JsonObject) -> Sequence[str]:
 
 
 def origins_of(config: JsonObject) -> Iterator[JsonObject]:
-    """The mirror and the sources of a stream, as its config has them. Raises FormatError."""
+    """Yield the mirror and the sources of a stream's config. Raises FormatError."""
     mirror, sources = config.get("mirror"), config.get("sources")
     if sources is not None and not isinstance(sources, list):
         raise FormatError("sources are damaged")
@@ -61,7 +60,7 @@ def origins_of(config: JsonObject) -> Iterator[JsonObject]:
 
 
 def held_by(config: JsonObject) -> Sequence[str]:
-    """Patterns of what a stream holds, as far as its config tells: what an unknown origin brings is `>`.
+    """Return patterns of what a stream holds, as far as its config says; `>` for an unknown origin.
 
     Raises FormatError.
     """
@@ -75,7 +74,7 @@ def held_by(config: JsonObject) -> Sequence[str]:
 
 
 def may_hold(config: JsonObject, restored: Collection[str]) -> Sequence[str]:
-    """Patterns of all that a stream may hold, but for what origins bring that are `restored` too and have it as well.
+    """Return patterns of all that a stream may hold, except what it copies from origins that are `restored` too.
 
     Raises FormatError.
     """
@@ -88,7 +87,7 @@ def may_hold(config: JsonObject, restored: Collection[str]) -> Sequence[str]:
 
 
 def _as_pattern(dest: str) -> str:
-    """A pattern of all that a transform leads to. A function of the server's may lead to any tokens."""
+    """Return a pattern of all results of a transform's destination. A function of the server may produce any tokens."""
     tokens = dest.split(".")
     for at, token in enumerate(tokens):
         if "{{" in token:
@@ -99,7 +98,7 @@ def _as_pattern(dest: str) -> str:
 
 
 def _brought_by(origin: JsonObject) -> str:
-    """A pattern of what comes from an origin that transforms nothing."""
+    """Return a pattern of what comes from an origin without transforms."""
     pattern = _text("filter_subject", origin.get("filter_subject") or "")
     return subjects_of_bucket(origin["name"]) or ">" if pattern in _ALL else pattern
 
@@ -111,10 +110,10 @@ def _led_to(what: str, transforms: Sequence[Any]) -> list[str]:
 
 
 def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> JsonObject:
-    """The config of a stream whose messages are mapped. `mapped` names the streams that are mapped with it.
+    """Return the config of a stream whose messages are mapped. `mapped` names the streams that are mapped with it.
 
     Raises:
-        PlanRefused: it cannot follow.
+        PlanRefused: it cannot be adapted.
         FormatError: a field that names subjects is damaged.
     """
     config = dict(config)
@@ -137,16 +136,16 @@ def map_stream_config(config: JsonObject, maps: SubjectMaps, mapped: Collection[
 
 
 def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequence[str] = (">",)) -> JsonObject:
-    """The config of a consumer of a stream with `subjects` (before they are mapped). Raises as `map_stream_config`.
+    """Return the config of a consumer of a stream with `subjects` (before they are mapped).
 
-    `maps` are as the stream guards them.
+    `maps` are the result of `guarding` for the stream. Raises the same errors as `map_stream_config`.
     """
     one = config.get("filter_subject") or ""
     many = _texts("filter_subjects", config.get("filter_subjects"))
     if not isinstance(one, str):
         raise FormatError("filter_subject is damaged")
     filters = [one] if one else many
-    if not filters or filters == [">"]:  # all of them, wherever they go
+    if not filters or filters == [">"]:  # all messages, whatever their subjects
         return config
     with _named("its filter"):
         selected = list(maps.select(filters, subjects))
@@ -157,12 +156,12 @@ def map_consumer_config(config: JsonObject, maps: SubjectMaps, subjects: Sequenc
 
 
 def arriving_unmapped(config: JsonObject, maps: SubjectMaps, mapped: Collection[str]) -> list[str]:
-    """Origins, by name, from which messages go on to arrive whose subjects would have been mapped."""
+    """Return the names of origins from which messages continue to arrive whose subjects would have been mapped."""
     found = []
     for origin in origins_of(config):
         transforms = _transforms(origin)
         if _is_mapped(origin, mapped) or transforms:
-            continue  # what transforms lead to has been mapped
+            continue  # the transforms' destinations have been mapped
         if maps.meets(_brought_by(origin)):
             found.append(origin["name"])
     return found
@@ -201,7 +200,7 @@ def _transforms(origin: JsonObject) -> list[Any]:
 
 
 def _through(what: str, transform: Any, theirs: SubjectMaps, ours: SubjectMaps) -> JsonObject:
-    """A transform between subjects that are mapped: from `theirs` to `ours`."""
+    """Return a transform between mapped subjects: from `theirs` to `ours`."""
     if not isinstance(transform, dict):
         raise FormatError(f"{what} is damaged")
     src, dest = (_text(what, transform.get(key) or "") for key in ("src", "dest"))
@@ -213,7 +212,7 @@ def _through(what: str, transform: Any, theirs: SubjectMaps, ours: SubjectMaps) 
 
 
 def _source(src: str, maps: SubjectMaps) -> tuple[str, dict[int, int] | None]:
-    """The mapped source of a transform; and which of its wildcards is which now, None if they are as they were."""
+    """Return the mapped source of a transform, and the new numbers of its wildcards, None if they are unchanged."""
     pattern = src or ">"
     if not maps.meets(pattern) or list(maps.select([pattern])) == [pattern]:
         return src, None
@@ -222,7 +221,7 @@ def _source(src: str, maps: SubjectMaps) -> tuple[str, dict[int, int] | None]:
         raise PlanRefused(f"{pattern} is mapped in part")
     if loss := whole.loss(pattern):
         raise PlanRefused(f"{pattern} cannot follow its messages: {loss}")
-    # The wildcards as numbered tokens go through the map like any other, and tell where they have come to.
+    # Wildcards are mapped as numbered tokens, which then show their new places.
     tokens, count = [], 0
     for token in pattern.split("."):
         count += token == "*"
@@ -233,7 +232,7 @@ def _source(src: str, maps: SubjectMaps) -> tuple[str, dict[int, int] | None]:
 
 
 def _destination(dest: str, places: dict[int, int] | None, maps: SubjectMaps) -> str:
-    """The mapped destination of a transform whose wildcards have moved to `places`."""
+    """Return the mapped destination of a transform whose wildcards have moved to `places`."""
     tokens = dest.split(".")
     try:
         numbers = [wildcard_of(token) for token in tokens]

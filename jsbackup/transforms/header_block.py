@@ -1,8 +1,8 @@
-"""A message's header block, line by line, so that one value can be exchanged and all else stays byte for byte.
+"""A message's header block, line by line, so that a value can be replaced and the rest stays byte for byte.
 
-`NATS/1.0[ status]\\r\\n`, then `Name: value\\r\\n` for each field, then `\\r\\n`, which ends it. The server looks for a
-field by its exact name and takes the first; clients differ in how they read what is not written so, hence anything else
-(a line without a colon, one that goes on the line before, a lone CR or LF) is no block here.
+`NATS/1.0[ status]\\r\\n`, then `Name: value\\r\\n` for each field, then `\\r\\n`, which ends it. The server finds a
+field by its exact name and uses the first; clients differ in how they read malformed blocks, therefore anything else (a
+line without a colon, a continuation line, a lone CR or LF) is refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAGIC = b"NATS/1.0"
 
 
 class Field(NamedTuple):
-    """A field's name, and where in the block its value is, without the white space around it."""
+    """A field's name, and the position of its value in the block, without surrounding white space."""
 
     name: bytes
     start: int
@@ -26,7 +26,7 @@ class Field(NamedTuple):
 
 
 def fields(block: bytes) -> Iterator[Field]:
-    """The fields of a block, in order. Raises FormatError if it is none."""
+    """Yield the fields of a block, in order. Raises FormatError if it is malformed."""
     at = _line_end(block, 0)
     status = block[len(_MAGIC) : at]
     if not block.startswith(_MAGIC) or not (status == b"" or status[:1] == b" "):
@@ -56,9 +56,9 @@ def _line_end(block: bytes, start: int) -> int:
 
 
 def exchange(block: bytes, change: Callable[[bytes, bytes], bytes | None]) -> bytes:
-    """The block with `change(name, value)` in place of each value for which that is not None.
+    """Return the block with values replaced by `change(name, value)` if that is not None.
 
-    Raises FormatError if it is no block, or if a value could not stand in one.
+    Raises FormatError if the block or a new value is malformed.
     """
     out: list[bytes] = []
     done = 0

@@ -1,14 +1,14 @@
-"""Which values of a JSON text are meant: a part of JSONPath (RFC 9535).
+"""Paths to values in a JSON text: a part of JSONPath (RFC 9535).
 
 | path | means |
 | --- | --- |
 | `$` | the whole text |
-| `$.name`, `$['a name']`, `$["a name"]` | the member of an object; all of them where the name is there twice |
+| `$.name`, `$['a name']`, `$["a name"]` | the member of an object; all of them if the name is repeated |
 | `$[3]` | the element of an array, counted from 0 |
 | `$.*`, `$[*]` | every member or element |
-| `$..name`, `$..['a name']` | the member wherever it is, at any depth |
+| `$..name`, `$..['a name']` | the member at any depth |
 
-In quotes, `\\'`, `\\"` and `\\\\` stand for what follows the backslash. Filters, slices, unions, indices from the end
+In quotes, `\\'`, `\\"` and `\\\\` mean the character after the backslash. Filters, slices, unions, indices from the end
 and `..*` are refused by name. Names without quotes: letters, digits, `_`, `-` and all beyond ASCII.
 """
 
@@ -27,7 +27,7 @@ class StepKind(StrEnum):
     MEMBER = "member"
     ELEMENT = "element"
     EVERY = "every"
-    ANYWHERE = "anywhere"  # the member of that name, here and in all that is below
+    ANYWHERE = "anywhere"  # the member of that name, here and at all levels below
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ _MAX_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """A path; `text` is how it was written."""
+    """A path; `text` is its original text."""
 
     text: str
     steps: tuple[Step, ...]
 
     @classmethod
     def parse(cls, text: str) -> JsonPath:
-        """UsageError for what is no path, or more than is understood."""
+        """Parse a path. Raises UsageError if it is not valid or not supported."""
         steps: list[Step] = []
         at = 1
         if text[:1] != "$":

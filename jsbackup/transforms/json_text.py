@@ -1,11 +1,11 @@
-"""JSON as text: where the values of a path are, so that these are exchanged and all else stays byte for byte.
+"""JSON as text: find the values of a path, so that they can be replaced and the rest stays byte for byte.
 
-Strict as RFC 8259, in UTF-8, but for `NaN`, `Infinity` and `-Infinity`, which some writers produce. Names are compared
-as they read, whatever escapes they are written with; one that is there twice is found twice. Numbers are never turned
-into numbers: they stay the digits that they are.
+Strict as RFC 8259, in UTF-8, except that `NaN`, `Infinity` and `-Infinity` are allowed, which some writers produce.
+Names are compared after decoding their escapes; a repeated name is found twice. Numbers are never converted: they stay
+text.
 
-Bounds: text nested deeper than `MAX_DEPTH` is refused (what reads it here goes as deep), and so are more than
-`MAX_VALUES` found values.
+Limits: text nested deeper than `MAX_DEPTH` is refused (the parser is recursive), and so are more than `MAX_VALUES`
+    found values.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _LONGEST_PLAIN = 40  # digits of a number that is written without an exponent
 
 
 class _Number(str):
-    """A number as it is written."""
+    """A number as text."""
 
     __slots__ = ()
 
 
 class _Members(list[tuple[str, Any]]):
-    """An object: names and values, in order, with those that are there twice."""
+    """An object: names and values, in order, with repeated names."""
 
 
 _decoder = json.JSONDecoder(
     parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Members, strict=True
 )
-# The same for what is only passed over; without `raw_decode` around it, which costs as much as a short value.
+# Faster, for skipped values; without `raw_decode` around it, which takes as long as a short value.
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
     parse_int=str, parse_float=str, parse_constant=str, strict=True
 ).scan_once  # type: ignore[attr-defined]  # of every decoder since Python 2.7
 
 
 def decode_text(data: bytes) -> str:
-    """A payload as text. Raises FormatError if it is not UTF-8, or nested too deeply."""
+    """Decode a payload. Raises FormatError if it is not UTF-8, or nested too deeply."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -74,7 +74,7 @@ def _depth(text: str) -> int:
 
 
 def find(text: str, path: JsonPath) -> list[tuple[int, int]]:
-    """Where in a text (as `decode_text` gave it) the values are that the path means; none lies within another.
+    """Return the positions of the path's values in a text from `decode_text`; none is within another.
 
     Raises FormatError if the text is not JSON.
     """
@@ -86,7 +86,7 @@ def find(text: str, path: JsonPath) -> list[tuple[int, int]]:
 
 
 def splice(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]) -> str:
-    """The text with these values in place of what is at the spans, which rise."""
+    """Return the text with these values instead of those at the spans, which are in rising order."""
     out: list[str] = []
     done = 0
     for (start, stop), value in zip(spans, values, strict=True):
@@ -96,9 +96,10 @@ def splice(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]) -
 
 
 def canonical(text: str) -> str:
-    """A JSON value in the one form that equal values share: members sorted, no space, numbers by what they are worth.
+    """Return a JSON value in a form that is the same for equal values: members sorted, no space, numbers by their
+    value.
 
-    As RFC 8785, but numbers are exact: `1.0`, `1` and `10e-1` are `1`, however many digits they have.
+    As RFC 8785, but numbers are exact: `1.0`, `1` and `10e-1` are `1`, with any number of digits.
     """
     try:
         return _canonical(_decoder.decode(text))
@@ -122,7 +123,7 @@ def _canonical(value: Any) -> str:
 def _number(text: str) -> str:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return str(text)  # not a number, or with an exponent beyond all sense
+        return str(text)  # not a number, or with an absurd exponent
     sign, whole, fraction, exponent = match[1], match[2], match[3] or "", int(match[4] or "0")
     digits = (whole + fraction).lstrip("0")
     power = exponent - len(fraction) + len(digits)
@@ -143,18 +144,18 @@ def _past_space(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-# Where one comes to below a place: by name, and below all other names; by index likewise.
+# The places below a place: by name, and for all other names; likewise for indexes.
 _Below = tuple[Mapping[str, frozenset[int]], frozenset[int]]
 
 
 @lru_cache(maxsize=64)
 def _places(_steps: tuple[Step, ...]) -> dict[frozenset[int], _Below]:
-    """What has been found out about the places of a path: the same for every text."""
+    """Return the cache of the places of a path: they are the same for every text."""
     return {}
 
 
 class _Walk:
-    """Goes through a text along a path. A place is a set of steps: those that may come next."""
+    """Walks through a text along a path. A place is a set of steps: those that may come next."""
 
     def __init__(self, text: str, steps: tuple[Step, ...]) -> None:
         self.text = text
@@ -164,7 +165,7 @@ class _Walk:
         self.below = _places(steps)
 
     def value(self, at: int, places: frozenset[int]) -> int:
-        """Look into the value at `at`; where it ends."""
+        """Search the value at `at`; return its end."""
         start = self.text[at : at + 1]
         if self.done in places:
             end = _skip(self.text, at)
@@ -252,7 +253,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _read(text: str, at: int) -> tuple[Any, int]:
-    """The value at `at`, and where it ends."""
+    """Return the value at `at`, and its end."""
     try:
         return _scan(text, at)
     except (ValueError, StopIteration) as error:

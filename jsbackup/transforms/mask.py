@@ -1,16 +1,16 @@
-"""`--mask SUBJECT_FILTER:WHAT={redact,hash}`: personal data out of payloads in JSON and out of headers.
+"""`--mask SUBJECT_FILTER:WHAT={redact,hash}`: remove personal data from JSON payloads and from headers.
 
-WHAT is a path into the payload (`json_path.py`) or `header(NAME)`. `redact` puts `"***"` in place of the value,
-whatever type it had; `hash` a string of 64 hex digits: HMAC-SHA-256 over the value's canonical JSON (`json_text.py`) in
-UTF-8, so that equal values stay equal across streams and runs with the same secret, and nobody without it can try
-values. A header's value counts as a JSON string, equal to the same string in a payload. All else stays byte for byte.
+WHAT is a path into the payload (`json_path.py`) or `header(NAME)`. `redact` replaces the value by `"***"`, whatever its
+type; `hash` by a string of 64 hex digits: HMAC-SHA-256 over the value's canonical JSON (`json_text.py`) in UTF-8, so
+that equal values stay equal across streams and runs with the same secret, and values cannot be guessed without it. A
+header's value counts as a JSON string, equal to the same string in a payload. The rest stays byte for byte.
 
-Subjects are those in the backup, before any of them is mapped: what was to be masked is masked under every name.
-Masks apply in the order given, each to what those before it left. Names of headers are compared without regard to case.
+Subjects are those in the backup, before any is mapped. Masks are applied in the given order, each to the result of the
+ones before. Names of headers are compared case-insensitively.
 
-Fails closed: where a mask applies to a message whose payload is not JSON (or not a header block), nobody knows what is
-in it, and `Unmaskable` says what happens: by default everything stops there (PlanRefused). An empty payload holds
-nothing. Only payloads and headers are masked: not subjects, nor names and descriptions in configurations.
+Fails closed: if a mask applies to a message whose payload is not JSON (or whose header block is malformed), its content
+is unknown, and `Unmaskable` says what happens: by default PlanRefused is raised. An empty payload has nothing to mask.
+Only payloads and headers are masked: not subjects, nor names and descriptions in configurations.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["MIN_SECRET_BYTES", "REDACTED", "HeaderName", "Mask", "MaskAction", "MaskCount", "Masks", "Unmaskable"]
 
 REDACTED = "***"
-# Below that, values could be told by trying secrets.
+# With a shorter one values could be found by trying secrets.
 MIN_SECRET_BYTES = 16
-# A server takes no larger message (`MAX_PAYLOAD_MAX_SIZE`); hashes of many small values could come to more.
+# The server's limit for a message (`MAX_PAYLOAD_MAX_SIZE`); hashes of many small values could be larger.
 _MAX_PAYLOAD_BYTES = 64 << 20
 
 _RULE = re.compile(r"(?P<subject>.+?):(?P<what>\$(?:[.\[].*)?|header\(.*\))=(?P<action>[^=]*)", re.DOTALL)
@@ -52,23 +52,23 @@ class MaskAction(StrEnum):
 
 
 class Unmaskable(StrEnum):
-    """What happens to a message that a mask applies to and cannot read."""
+    """What happens to a message that a mask applies to and that cannot be read."""
 
-    REFUSE = "refuse"  # everything stops
+    REFUSE = "refuse"  # raise PlanRefused
     DROP = "drop"  # left out, as if it had been deleted
-    KEEP = "keep"  # kept, with whatever is in what could not be read
+    KEEP = "keep"  # kept, with the parts that could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderName:
-    """A header field, in any case."""
+    """The name of a header field, case-insensitive."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What to mask in messages of which subjects, and how."""
+    """What to mask in messages with which subjects, and how."""
 
     subjects: str
     target: JsonPath | HeaderName
@@ -76,7 +76,7 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """`customers.>:$.email=hash`, `customers.>:header(X-User)=redact`. Raises UsageError."""
+        """Parse `customers.>:$.email=hash` or `customers.>:header(X-User)=redact`. Raises UsageError."""
         match = _RULE.fullmatch(text)
         if match is None:
             raise UsageError(
@@ -93,7 +93,7 @@ class Mask:
         return f"{self.subjects}:{what}={self.action}"
 
     def replacement(self, value: str, secret: bytes) -> str:
-        """What stands in place of a value, both as JSON."""
+        """Return the replacement of a value, both as JSON."""
         if self.action is MaskAction.REDACT:
             return f'"{REDACTED}"'
         from jsbackup.transforms.json_text import canonical
@@ -103,7 +103,7 @@ class Mask:
 
 def _target(text: str) -> JsonPath | HeaderName:
     if text.startswith("$"):
-        from jsbackup.transforms.json_path import JsonPath  # restores without masks do not wait for it
+        from jsbackup.transforms.json_path import JsonPath  # not imported for restores without masks
 
         return JsonPath.parse(text)
     match = _HEADER.fullmatch(text)
@@ -116,11 +116,11 @@ def _target(text: str) -> JsonPath | HeaderName:
 
 @dataclass(slots=True)
 class MaskCount:
-    """What has been masked: values by the mask's place in order. And how often one could not read a message.
+    """The numbers of masked values, by the mask's index, and of messages that could not be read.
 
-    `seen` are messages that went out and that a mask had to look at: of its subjects, and not empty where it looks for
-    a path. A mask that has seen some, and counts no value at all, has missed what it is for, most likely. `unmasked`
-    are messages whose subject no mask is for.
+    `seen` counts the messages that were sent on and that a mask had to examine: with its subjects, and not empty if it
+    has a path. A mask that has seen some and masked no values has probably missed its purpose. `unmasked` counts
+    messages whose subject no mask matches.
     """
 
     values: dict[int, int] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class MaskCount:
     unmasked: int = 0
 
     def plus(self, other: MaskCount) -> MaskCount:
-        """Both counts added up."""
+        """Return the sum of both counts."""
         return MaskCount(
             _added(self.values, other.values),
             self.dropped + other.dropped,
@@ -140,7 +140,7 @@ class MaskCount:
         )
 
     def look(self, numbers: Iterable[int]) -> None:
-        """Count a message that these masks had to look at."""
+        """Count a message that these masks had to examine."""
         for number in numbers:
             self.seen[number] = self.seen.get(number, 0) + 1
 
@@ -151,14 +151,14 @@ def _added(one: dict[int, int], other: dict[int, int]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Masks in the order they apply, and what becomes of messages that they cannot read."""
+    """Masks in the order of application, and what happens to messages that they cannot read."""
 
     masks: tuple[Mask, ...] = ()
     unmaskable: Unmaskable = Unmaskable.REFUSE
 
     @classmethod
     def parse(cls, texts: Iterable[str], unmaskable: str = Unmaskable.REFUSE) -> Masks:
-        """From the options' texts. Raises UsageError."""
+        """Parse the options' texts. Raises UsageError."""
         if unmaskable not in list(Unmaskable):
             raise UsageError(f"--unmaskable: not refuse, drop or keep: {unmaskable[:40]!r}")
         return cls(tuple(Mask.parse(text) for text in texts), Unmaskable(unmaskable))
@@ -172,7 +172,7 @@ class Masks:
         return any(mask.action is MaskAction.HASH for mask in self.masks)
 
     def check_secret(self, secret: bytes) -> None:
-        """UsageError if there are hashes to make and no secret, or a short one, to make them with."""
+        """Raise UsageError if there are hashes to make and the secret is missing or too short."""
         if self.needs_secret and len(secret) < MIN_SECRET_BYTES:
             raise UsageError(
                 f"hashing needs a secret of {MIN_SECRET_BYTES} bytes or more, not {len(secret)}",
@@ -180,17 +180,17 @@ class Masks:
             )
 
     def aimless(self, patterns: Sequence[str]) -> list[Mask]:
-        """Masks for subjects that no stream with these patterns has: most likely a slip of the hand, and a leak."""
+        """Return masks for subjects that no stream with these patterns has: probably a mistake, and a leak."""
         return [mask for mask in self.masks if not any(overlaps(mask.subjects, pattern) for pattern in patterns)]
 
     def apply(
         self, batch: MessageBatch, subjects: Subjects, stream: str, secret: bytes, *, count: MaskCount
     ) -> MessageBatch:
-        """The batch, masked. `subjects` are its rows' as the backup has them; `stream` names it in a refusal.
+        """Return the masked batch. `subjects` are its rows' in the backup; `stream` names the stream in a refusal.
 
         Raises:
-            PlanRefused: a message cannot be read, and that is not to be passed over.
-            UsageError: no secret to hash with.
+            PlanRefused: a message cannot be read, and the default says to refuse it.
+            UsageError: there is no secret to hash with.
         """
         self.check_secret(secret)
         matching = {
@@ -204,7 +204,7 @@ class Masks:
         kept = [True] * batch.num_rows
         for row, subject in enumerate(subjects):
             count.unmasked += not matching[subject]
-            # What is kept whatever comes is still masked as far as it goes: each mask for itself.
+            # A message that is kept in any case is still masked as far as possible: each mask separately.
             apart = self.unmaskable is Unmaskable.KEEP
             for numbers in [[n] for n in matching[subject]] if apart else [matching[subject]]:
                 try:
@@ -231,7 +231,7 @@ class Masks:
     def _message(
         self, numbers: Sequence[int], headers: bytes | None, data: bytes, secret: bytes, *, count: MaskCount
     ) -> tuple[bytes | None, bytes]:
-        """Headers and payload of one message, masked. FormatError if they cannot be read."""
+        """Return the masked headers and payload of a message. Raises FormatError if they cannot be read."""
         text: str | None = None
         found: dict[int, int] = {}
         for number in numbers:

@@ -1,9 +1,9 @@
-"""The names of buckets within an object bucket's metadata: they follow when buckets are renamed.
+"""Rename buckets within the metadata of an object bucket.
 
-Each object has a message on `$O.<bucket>.M.<name in base64>` whose payload tells of it in JSON (nats.go `object.go`
-ObjectInfo, ADR-20). Two members name buckets: `bucket`, the one it is in, and `options.link.bucket`, the one a link
-leads to; clients compare the latter with their own to see whether a link leaves the bucket. All else stays byte for
-byte, and so does a payload that is not such JSON: clients cannot read it either, before or after.
+Each object has a message on `$O.<bucket>.M.<name in base64>` whose payload describes it in JSON (nats.go `object.go`
+ObjectInfo, ADR-20). Two members name buckets: `bucket`, which contains it, and `options.link.bucket`, the target of a
+link; clients compare the latter with their own to see whether a link leaves the bucket. The rest stays byte for byte,
+as does a payload that is not such JSON, which clients cannot read anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATHS = (JsonPath.parse("$.bucket"), JsonPath.parse("$.options.link.bucket"))
 
 
 def rename_in_meta(payload: bytes, rename: Callable[[str], str]) -> bytes:
-    """The payload with the new names of object buckets; `rename` gives one for each name."""
+    """Return the payload with the new names of object buckets; `rename` returns one for each name."""
     try:
         text = decode_text(payload)
         for path in _PATHS:

@@ -1,13 +1,13 @@
-"""`--rename OLD=NEW` and `--rename-prefix P`: streams under other names, buckets as buckets.
+"""`--rename OLD=NEW` and `--rename-prefix P`: rename streams and buckets.
 
 A key-value bucket `b` is the stream `KV_b` with subjects below `$KV.b.`, an object bucket the stream `OBJ_b` with
-subjects below `$O.b.` (nats.go `kv.go`, `object.go`; nats-py `js/kv.py`, `js/object_store.py`). Clients come from the
-bucket's name to either, so a bucket renamed keeps working only if its subjects go with it: that is a map of subjects,
-for all streams of the restore, because others copy from it. A mirror of a bucket holds the subjects of its origin, so
-nothing but its name changes.
+subjects below `$O.b.` (nats.go `kv.go`, `object.go`; nats-py `js/kv.py`, `js/object_store.py`). Clients derive both
+from the bucket's name, so a renamed bucket only works if its subjects are renamed too: that is a map of subjects, for
+all streams of the restore, because others copy from it. A mirror of a bucket holds the subjects of its origin, so only
+its name changes.
 
-Names are those of streams: `KV_old=KV_new`. A prefix stands before a stream's name, within a bucket's: `KV_b` becomes
-`KV_Pb`. What a bucket is called in the metadata of its objects is the business of `object_meta.py`.
+Names are those of streams: `KV_old=KV_new`. A prefix is put before a stream's name, or a bucket's: `KV_b` becomes
+`KV_Pb`. `object_meta.py` renames buckets in the metadata of objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUCKET = re.compile(r"[-_A-Za-z0-9]+", re.ASCII)
 
 
 class StreamKind(StrEnum):
-    """What a stream is by its name; the value is what the name of such a bucket's stream begins with."""
+    """The kind of a stream by its name; the value is the prefix of the names of such streams."""
 
     STREAM = ""
     KEY_VALUE = "KV_"
@@ -44,7 +44,7 @@ _SUBJECTS = {StreamKind.KEY_VALUE: "$KV", StreamKind.OBJECT: "$O"}
 
 
 def bucket_of(stream: str) -> tuple[StreamKind, str]:
-    """What a stream is, and the bucket's name (for no bucket, the stream's)."""
+    """Return the kind of a stream, and the bucket's name (the stream's if it is not a bucket)."""
     for kind in (StreamKind.KEY_VALUE, StreamKind.OBJECT):
         if stream.startswith(kind) and _BUCKET.fullmatch(stream[len(kind) :]):
             return kind, stream[len(kind) :]
@@ -52,7 +52,7 @@ def bucket_of(stream: str) -> tuple[StreamKind, str]:
 
 
 def subjects_of_bucket(stream: str) -> str:
-    """The pattern of the subjects that clients look for in a bucket's stream, or MQTT in its own; "" for others."""
+    """Return the pattern of the subjects that clients use in a bucket's stream, or MQTT in its own; "" for others."""
     kind, bucket = bucket_of(stream)
     if kind is not StreamKind.STREAM:
         return f"{_SUBJECTS[kind]}.{bucket}.>"
@@ -61,14 +61,14 @@ def subjects_of_bucket(stream: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RenameOptions:
-    """What was asked for: new names by old ones, or a prefix for all."""
+    """The user's request: new names by old ones, or a prefix for all."""
 
     names: tuple[tuple[str, str], ...] = ()
     prefix: str = ""
 
     @classmethod
     def parse(cls, texts: Iterable[str], prefix: str | None = None) -> RenameOptions:
-        """From `--rename` texts and the `--rename-prefix`. Raises UsageError."""
+        """Parse the `--rename` texts and the `--rename-prefix`. Raises UsageError."""
         names: dict[str, str] = {}
         for text in texts:
             old, equals, new = text.partition("=")
@@ -87,9 +87,9 @@ class RenameOptions:
         return cls(tuple(names.items()), prefix or "")
 
     def over(self, streams: Mapping[str, JsonObject]) -> Renames:
-        """The new names of these streams, given by name and config. UsageError for what cannot be.
+        """Return the new names of these streams, given by name and config. Raises UsageError if they are impossible.
 
-        A name given for a stream that is not among them is no error here (`unknown`).
+        A name for a stream that is not among them is not an error here (see `unknown`).
         """
         if self.prefix:
             names = {name: _with_prefix(self.prefix, name) for name in streams}
@@ -103,13 +103,13 @@ class RenameOptions:
         return Renames(tuple(names.items()), SubjectMaps(tuple(maps)))
 
     def unknown(self, streams: Iterable[str]) -> list[str]:
-        """Names to be changed that none of these streams has."""
+        """Return the names to be changed that none of these streams has."""
         return sorted({old for old, _ in self.names} - set(streams))
 
 
 @dataclass(frozen=True, slots=True)
 class Renames:
-    """New names by old ones, and where the subjects of renamed buckets go."""
+    """New names by old ones, and the maps for subjects of renamed buckets."""
 
     names: tuple[tuple[str, str], ...] = ()
     subjects: SubjectMaps = UNTOUCHED
@@ -118,20 +118,20 @@ class Renames:
         return bool(self.names)
 
     def name(self, old: str) -> str:
-        """The new name of a stream; its old one if it keeps it."""
+        """Return the new name of a stream; the old one if it is not renamed."""
         return dict(self.names).get(old, old)
 
     def object_bucket(self, old: str) -> str:
-        """The new name of an object bucket; its old one if it keeps it."""
+        """Return the new name of an object bucket; the old one if it is not renamed."""
         return bucket_of(self.name(StreamKind.OBJECT + old))[1] if _BUCKET.fullmatch(old) else old
 
     def does(self, one: SubjectMap) -> bool:
-        """Whether the new name of a bucket does what a map says, and more."""
+        """Return whether the renaming of a bucket includes what a map does."""
         whole = self.subjects.whole(one.source)
         return whole is not None and "*" not in one.source and whole.image(one.source) == one.dest
 
     def config(self, config: JsonObject) -> JsonObject:
-        """A stream's config under its new name, with the new names of what it copies from in the same account."""
+        """Return a stream's config under its new name, with the new names of its origins in the same account."""
         config = dict(config)
         if isinstance(config.get("name"), str):
             config["name"] = self.name(config["name"])

@@ -1,13 +1,13 @@
-"""All transforms of a restore as one value: batches in, batches out, the same in a restore, a clone and a Spark job.
+"""All transforms of a restore as one value, used by restores, clones and Spark jobs.
 
-For each message, in this order: it is kept or not (`cut`, then `subjects`), masked, and then its subject, its headers
-that name subjects and streams, and an object's metadata follow the maps (`maps`, then those of renamed buckets).
-Filters and masks thus see subjects as the backup has them. Sequences and times stay.
+Each message is kept or not (`cut`, then `subjects`), then masked, and then its subject, its headers that name subjects
+and streams, and an object's metadata are mapped (`maps`, then those of renamed buckets). Filters and masks therefore
+see the subjects in the backup. Sequences and times stay.
 
-`of_stream` makes the value for one stream: its sources have marks in headers that depend on its config. A value is
-JSON and back, for plan files and Spark; the secret that hashes are made with is never part of it.
+`of_stream` returns the value for one stream: its sources have marks in headers that depend on its config. A value can
+be converted to JSON and back, for plan files and Spark; the secret for hashes is never part of it.
 
-Memory: one batch of those that come in, one of those that go out.
+Memory: one input batch and one output batch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ __all__ = ["Reshape", "ReshapeTally"]
 
 @dataclass(slots=True)
 class ReshapeTally:
-    """What has gone through: all messages that came, those within the cut, and those that went out.
+    """What has been processed: all messages that came in, those within the cut, and those that went out.
 
-    `first_dropped` is sequence and time of the first message that came after the last one within the cut so far.
+    `first_dropped` is sequence and time of the first message after the last one within the cut so far.
     """
 
     came: Extent = field(default_factory=Extent)
@@ -78,7 +78,7 @@ class ReshapeTally:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """What becomes of a stream's messages, and of its config. The default changes nothing."""
+    """The changes to a stream's messages and its config. The default changes nothing."""
 
     cut: Cut = field(default_factory=Cut)
     subjects: SubjectFilter | None = None
@@ -86,20 +86,22 @@ class Reshape:
     renames: Renames = field(default_factory=Renames)
     masks: Masks = field(default_factory=Masks)
     marks: tuple[SourceMark, ...] = ()
-    unwanted: tuple[str, ...] = ()  # names of headers; a message with one of these stops everything
+    unwanted: tuple[str, ...] = ()  # names of headers; a message with one of these is refused
 
     def __bool__(self) -> bool:
-        """Whether anything is to be done."""
+        """Return whether anything is to be changed."""
         return bool(self.cut or self.subjects or self.masks or self._moves or self.marks or self.unwanted)
 
     @property
     def drops(self) -> bool:
-        """Whether messages can fall out."""
+        """Whether messages can be dropped."""
         return bool(self.cut or self.subjects or (self.masks and self.masks.unmaskable is Unmaskable.DROP))
 
     @property
     def alters(self) -> bool:
-        """Whether a message that stays may become another one. Renames are left to who knows the streams' names."""
+        """Whether a kept message may change. Renames are not considered here: their effect depends on the streams'
+        names.
+        """
         return bool(self.maps or self.masks or self.marks)
 
     @property
@@ -107,26 +109,26 @@ class Reshape:
         return bool(self.maps or self.renames)
 
     def of_stream(self, config: JsonObject, restored: Collection[str]) -> Reshape:
-        """For the messages of the stream with that config; `restored` names all streams that this is done to.
+        """Return the value for the stream with that config; `restored` names all streams that this is applied to.
 
-        Raises PlanRefused and FormatError as `stream_config`.
+        Raises PlanRefused and FormatError as `stream_config` does.
         """
         if not self._moves:
             return self
         return replace(self, marks=source_marks(config, self.stream_config(config, restored), list(restored)))
 
     def of_copy(self, config: JsonObject, mends: Mapping[SourceKey, Mend]) -> Reshape:
-        """The same for the messages of a stream with sources, whose marks are mended; `config` is that it has now.
+        """Return the value for a stream with sources, whose marks are corrected; `config` is its present one.
 
-        Raises FormatError as `stream_config`.
+        Raises FormatError as `stream_config` does.
         """
         return replace(self, marks=mend_marks(config, self.marks, mends)) if any(mends.values()) else self
 
     def stream_config(self, config: JsonObject, restored: Collection[str]) -> JsonObject:
-        """The config of a stream, as its messages will be.
+        """Return the changed config of a stream.
 
         Raises:
-            PlanRefused: it cannot follow the maps.
+            PlanRefused: it cannot be adapted to the maps.
             FormatError: a field that names streams or subjects is damaged.
         """
         for maps in (self.maps, self.renames.subjects):
@@ -135,7 +137,10 @@ class Reshape:
         return self.renames.config(config) if self.renames else config
 
     def consumer_config(self, config: JsonObject, stream: JsonObject, restored: Collection[str]) -> JsonObject:
-        """The config of a consumer of the stream that has (before this) the config `stream`. Raises likewise."""
+        """Return the config of a consumer of the stream whose config (before this) is `stream`.
+
+        Raises the same errors as `stream_config`.
+        """
         if self.maps:
             config = map_consumer_config(config, self.maps.guarding(held_by(stream)), subjects_of(stream))
             stream = map_stream_config(stream, self.maps, restored)
@@ -144,13 +149,13 @@ class Reshape:
         return config
 
     def move(self, subject: str) -> str:
-        """The subject that a message of this subject gets."""
+        """Return the new subject of messages with this one."""
         return self.renames.subjects.map(self.maps.map(subject))
 
     def apply(
         self, batches: Iterable[MessageBatch], *, stream: str, secret: bytes = b"", tally: ReshapeTally | None = None
     ) -> Iterator[MessageBatch]:
-        """The messages of the stream (named as in the backup), reshaped. `tally` is told of them as they go.
+        """Yield the changed messages of the stream (named as in the backup). `tally` is updated.
 
         Raises:
             PlanRefused: a message cannot be masked, has an unwanted header, or two counters would become one.
@@ -225,7 +230,7 @@ class Reshape:
     # --- as JSON ---
 
     def to_json(self) -> JsonObject:
-        """Options as they could be written on the command line, with names and marks as they came out."""
+        """Encode the options as on the command line, with the resulting names and marks."""
         return {
             "cut": self.cut.to_json(),
             "subjects": None if self.subjects is None else list(self.subjects.patterns),
@@ -240,7 +245,7 @@ class Reshape:
 
     @classmethod
     def from_json(cls, value: JsonObject) -> Reshape:
-        """The opposite of `to_json`. Raises FormatError."""
+        """Decode the result of `to_json`. Raises FormatError."""
         known = Reshape().to_json()
         if not isinstance(value, dict) or value.keys() - {"unwanted"} != known.keys():
             raise FormatError("reshape: not the fields that it has")

@@ -1,7 +1,7 @@
-"""`--subject FILTER…`: of a stream, only the messages whose subject matches one of these patterns.
+"""`--subject FILTER…`: keep only the messages whose subject matches one of these patterns.
 
-What falls out is as if it had been deleted: the others keep their sequences, and the stream its last one. Subjects are
-those in the backup, before any of them is mapped.
+The others are as if deleted: sequences stay, and so does the stream's last one. Subjects are those in the backup,
+before any is mapped.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class SubjectFilter:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> SubjectFilter:
-        """From the option's texts. UsageError if one is no subject, or there is none."""
+        """Parse the option's texts. Raises UsageError if one is not valid, or there is none."""
         patterns = tuple(check_pattern("--subject", text) for text in texts)
         if not patterns:
             raise UsageError("--subject: no subject to keep")
         return cls(patterns)
 
     def keeps(self, subject: str) -> bool:
-        """Whether a message of this subject is kept."""
+        """Return whether a message with this subject is kept."""
         return any(matcher(pattern).fullmatch(subject) for pattern in self.patterns)
 
     def rows(self, subjects: Subjects) -> pa.BooleanArray:
-        """For each row of a batch, whether it is kept."""
+        """Return for each row of a batch whether it is kept."""
         return subjects.rows(self.keeps)

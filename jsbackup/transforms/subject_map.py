@@ -1,23 +1,23 @@
-"""`--map-subject 'FROM=>TO'`: messages get other subjects, and whatever names those subjects follows.
+"""`--map-subject 'FROM=>TO'`: change the subjects of messages, and everything that names these subjects.
 
-FROM is a subject with wildcards, TO says what becomes of it in the server's words (nats-server
-`server/subject_transform.go`): a token `$1` or `{{wildcard(1)}}` is what the first `*` of FROM stands for; `>` ends TO
-if it ends FROM and is what it stands for there; any other token is itself. The server's other functions (partition,
-split, …) have no pattern that says where they lead to, so configurations could not follow: they are refused by name.
+FROM is a subject with wildcards, TO the result in the server's syntax (nats-server `server/subject_transform.go`): a
+token `$1` or `{{wildcard(1)}}` is the token matched by the first `*` of FROM; `>` ends TO if it ends FROM, with the
+same meaning; any other token is literal. The results of the server's other functions (partition, split, …) match no
+pattern, so configurations could not be adapted: they are refused by name.
 
-Of several maps the first whose FROM matches a subject is used, once; a subject that none matches stays.
+Of several maps the first whose FROM matches a subject is used, once; a subject without a match stays.
 
-Subjects of buckets and of MQTT (`$KV.`, `$O.`, `$MQTT.`) lead clients to a stream by its name: mapped, the stream would
-be there and nobody would find it. So a wildcard at the beginning of FROM does not stand for these (as in MQTT one does
-not for topics with `$`): only a map that names them maps them, and so does a bucket's new name (`rename.py`).
+Subjects of buckets and of MQTT (`$KV.`, `$O.`, `$MQTT.`) are derived by clients from the stream's name: if they were
+mapped, clients would not find them. So a wildcard at the beginning of FROM does not match these (as in MQTT it does not
+match topics with `$`): only a map that names them maps them, or a bucket's new name (`rename.py`).
 
-A *pattern* (of a stream, of a consumer's filter) can be asked for in two senses:
+A *pattern* (of a stream, of a consumer's filter) can be mapped in two ways:
 
-- `cover`: patterns that match all mapped subjects, for a stream, which may take more than what it holds. A pattern of
-  which only a part is mapped stays, beside the image of that part.
-- `select`: patterns that match the mapped subjects of these messages, and of no others of the stream, for a filter.
-  There may be none: where a part of a pattern is mapped that cannot be said as a pattern, or where the map makes
-  subjects one that the filter tells apart. That is a PlanRefused with the reason.
+- `cover`: patterns that match all mapped subjects, for a stream, which may accept more than it holds. A pattern that is
+  mapped in part stays, beside the image of that part.
+- `select`: patterns that match the mapped subjects of these messages, and no others of the stream, for a filter. There
+  may be none: if the mapped part of a pattern is not a pattern, or if the map merges subjects that the filter
+  distinguishes. That is a PlanRefused with the reason.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FUNCTION = re.compile(r"\{\{\s*([A-Za-z]{1,40})\s*\(.*\)\s*\}\}", re.ASCII)
 
 
 def is_reserved(subject: str) -> bool:
-    """Whether a subject, or all that match a pattern, are those of buckets or of MQTT."""
+    """Return whether a subject, or all that match a pattern, are those of buckets or of MQTT."""
     return subject.partition(".")[0] in _RESERVED
 
 
 def wildcard_of(token: str) -> int | None:
-    """Which wildcard a token of TO stands for, counted from 1; None if it stands for itself.
+    """Return which wildcard a token of TO means, counted from 1; None if it is literal.
 
-    Raises UsageError for a function of the server's that is not supported, and for what looks like one.
+    Raises UsageError for functions of the server that are not supported, and for malformed ones.
     """
     place = _PLACE.fullmatch(token)
     if place is not None:
@@ -68,7 +68,7 @@ def wildcard_of(token: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SubjectMap:
-    """One map. Construction raises UsageError if the two do not go together."""
+    """One map. Construction raises UsageError if the two do not fit together."""
 
     source: str
     dest: str
@@ -77,7 +77,7 @@ class SubjectMap:
         check_pattern("--map-subject", self.source)
         tokens = self.dest.split(".")
         wildcards = [wildcard_of(token) for token in tokens]
-        # The server takes spaces within {{wildcard(1)}}, and nowhere else.
+        # The server only accepts spaces within {{wildcard(1)}}.
         plain = ".".join("x" if number is not None else token for token, number in zip(tokens, wildcards, strict=True))
         check_pattern("--map-subject", plain)
         have = self.source.split(".").count("*")
@@ -100,7 +100,7 @@ class SubjectMap:
 
     @classmethod
     def parse(cls, text: str) -> SubjectMap:
-        """`orders.*.eu=>eu.orders.$1`. UsageError for anything else."""
+        """Parse `orders.*.eu=>eu.orders.$1`. Raises UsageError for anything else."""
         source, arrow, dest = text.partition("=>")
         if not arrow or "=>" in dest:
             raise UsageError(
@@ -114,18 +114,18 @@ class SubjectMap:
 
     @property
     def is_wide(self) -> bool:
-        """Whether FROM begins with a wildcard: which does not stand for what is reserved."""
+        """Whether FROM begins with a wildcard, which does not match reserved subjects."""
         return self.source.partition(".")[0] in ("*", ">")
 
     def map(self, subject: str) -> str | None:
-        """The literal subject that this one becomes; None if it does not match, be it reserved or not."""
+        """Return the mapped literal subject; None if it does not match. Reserved subjects are not checked here."""
         match = matcher(self.source).fullmatch(subject)
         if match is None:
             return None
         return ".".join([part if isinstance(part, str) else match[part] for part in _template(self.source, self.dest)])
 
     def substitute(self, tokens: Sequence[str]) -> list[str]:
-        """What becomes of tokens that match FROM, wildcards in them taken as tokens like any other."""
+        """Return the mapped tokens of ones that match FROM; wildcards among them are treated as literal tokens."""
         source = self.source.split(".")
         groups: list[Sequence[str]] = [
             tokens[at:] if token == ">" else tokens[at : at + 1]
@@ -138,11 +138,11 @@ class SubjectMap:
         return out
 
     def image(self, pattern: str) -> str:
-        """The pattern that all subjects of `pattern`, which FROM contains, have when they are mapped."""
+        """Return the pattern of the mapped subjects of `pattern`, which FROM contains."""
         return ".".join(self.substitute(pattern.split(".")))
 
     def loss(self, pattern: str) -> str:
-        """Why `image(pattern)` matches more than what becomes of this pattern; "" if it does not."""
+        """Return why `image(pattern)` matches more than the mapped subjects of the pattern; "" if it does not."""
         uses = [part for part in _template(self.source, self.dest) if isinstance(part, int)]
         wildcards = [at for at, token in enumerate(self.source.split(".")) if token == "*"]
         for number, at in enumerate(wildcards, start=1):
@@ -154,7 +154,7 @@ class SubjectMap:
         return ""
 
     def merges(self, pattern: str) -> bool:
-        """Whether it makes different subjects of `pattern`, which FROM contains, the same."""
+        """Return whether different subjects of `pattern`, which FROM contains, are mapped to the same."""
         uses = _template(self.source, self.dest)
         wildcards = [at for at, token in enumerate(self.source.split(".")) if token == "*"]
         tokens = pattern.split(".")
@@ -163,7 +163,7 @@ class SubjectMap:
 
 @lru_cache(maxsize=1024)
 def _template(source: str, dest: str) -> Sequence[str | int]:
-    """Tokens of TO; a number is a wildcard of FROM, counted from 1, `>` the last of them."""
+    """Return the tokens of TO; a number is a wildcard of FROM, counted from 1, with `>` as the last of them."""
     count = sum(token in ("*", ">") for token in source.split("."))
     parts: list[str | int] = []
     for token in dest.split("."):
@@ -180,14 +180,14 @@ class SubjectMaps:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> SubjectMaps:
-        """From the option's texts. Raises UsageError."""
+        """Parse the option's texts. Raises UsageError."""
         return cls(tuple(SubjectMap.parse(text) for text in texts))
 
     def __bool__(self) -> bool:
         return bool(self.maps)
 
     def map(self, subject: str) -> str:
-        """The literal subject that this one becomes; itself if no map matches."""
+        """Return the mapped literal subject; itself if no map matches."""
         for one in self._for(subject):
             mapped = one.map(subject)
             if mapped is not None:
@@ -195,9 +195,9 @@ class SubjectMaps:
         return subject
 
     def guarding(self, held: Sequence[str]) -> SubjectMaps:
-        """These maps, for patterns of a stream that holds what matches `held`.
+        """Return these maps, for patterns of a stream that holds what matches `held`.
 
-        A pattern that begins with a wildcard does not say by itself that what it matches there is reserved.
+        A pattern that begins with a wildcard does not show whether reserved subjects match it in this stream.
         """
         tops = [top for top in _RESERVED if any(pattern.partition(".")[0] == top for pattern in held)]
         wide = [at for at, one in enumerate(self.maps) if one.is_wide]
@@ -209,28 +209,27 @@ class SubjectMaps:
         return SubjectMaps((*before, *(SubjectMap(f"{top}.>", f"{top}.>") for top in tops), *after))
 
     def _for(self, pattern: str) -> Iterator[SubjectMap]:
-        """The maps that can touch what matches a pattern."""
+        """Yield the maps that can apply to what matches a pattern."""
         reserved = is_reserved(pattern)
         return takewhile(lambda one: not (reserved and one.is_wide), self.maps)
 
     def meets(self, pattern: str) -> bool:
-        """Whether some subject of the pattern is mapped."""
+        """Return whether any subject of the pattern is mapped."""
         return any(overlaps(one.source, pattern) for one in self._for(pattern))
 
     def whole(self, pattern: str) -> SubjectMap | None:
-        """The one map that all of the pattern goes through; None if there is no such."""
+        """Return the map that applies to all of the pattern; None if there is none."""
         first = next((one for one in self._for(pattern) if overlaps(one.source, pattern)), None)
         return first if first is not None and contains(first.source, pattern) else None
 
     def cover(self, patterns: Sequence[str]) -> Sequence[str]:
-        """Patterns, none of which overlaps another, that match whatever these match, when it is mapped."""
+        """Return patterns that do not overlap and match the mapped subjects of these patterns."""
         return self._disjoint(tidy(image for pattern in patterns for image, _ in self._pieces(pattern)))
 
     def select(self, patterns: Sequence[str], subjects: Sequence[str] = (">",)) -> Sequence[str]:
-        """Patterns, none of which overlaps another, that match just the messages that these match.
+        """Return patterns that do not overlap and match exactly the mapped messages of these patterns.
 
-        `subjects` are those of the stream. Only in that a mapped subject was there already (`may_merge`) can they match
-        more.
+        `subjects` are those of the stream. They can only match more if a mapped subject existed before (`may_merge`).
         """
         found: list[str] = []
         for pattern in patterns:
@@ -242,7 +241,7 @@ class SubjectMaps:
             found += own
             for one in self.maps:
                 if contains(pattern, one.source) or one is self.whole(pattern) or one.source == one.dest:
-                    continue  # brings nothing from outside, or nothing that is not told apart still (`loss`)
+                    continue  # no messages from outside, or none that are not distinguished any more (`loss`)
                 theirs = [subject for subject in subjects if not (one.is_wide and is_reserved(subject))]
                 arrived = [one.image(part) for subject in theirs if (part := intersection(one.source, subject))]
                 if any(overlaps(image, other) for image in arrived for other in own):
@@ -250,9 +249,9 @@ class SubjectMaps:
         return self._disjoint(tidy(found))
 
     def may_merge(self, patterns: Sequence[str]) -> str:
-        """Which subjects of a stream with these patterns can become one, in words; "" if none.
+        """Return which subjects of a stream with these patterns can become the same, in words; "" if none.
 
-        Where only the last messages of each subject are kept (`max_msgs_per_subject`, buckets), that loses messages.
+        If only the last messages of each subject are kept (`max_msgs_per_subject`, buckets), that loses messages.
         """
         pieces: list[tuple[str, str]] = []
         for pattern in patterns:
@@ -273,7 +272,9 @@ class SubjectMaps:
         return ""
 
     def _pieces(self, pattern: str) -> Iterator[tuple[str, str]]:
-        """Patterns that together match what becomes of one, each with the reason why it matches more ("" if not)."""
+        """Yield patterns that together match the mapped subjects of one, each with the reason why it matches more (""
+        if not).
+        """
         stays = not any(contains(one.source, pattern) for one in self._for(pattern))
         for one in self._for(pattern):
             both = intersection(one.source, pattern)
@@ -285,7 +286,7 @@ class SubjectMaps:
                 break
             if not contains(pattern, one.source):
                 yield image, f"{one} maps a part of it that no pattern tells from the rest"
-            elif not (stays and contains(pattern, image)):  # what stays within needs no pattern of its own
+            elif not (stays and contains(pattern, image)):  # an image within the pattern needs no pattern of its own
                 yield image, one.loss(both)
         else:
             yield pattern, ""

@@ -1,10 +1,10 @@
-"""Subjects with wildcards as sets of literal subjects: what one matches, holds, and has in common with another.
+"""Subjects with wildcards as sets of literal subjects: match, containment and intersection.
 
-`*` stands for one token, `>` at the end for one or more; either is a wildcard only where it is a whole token
+`*` matches one token, `>` at the end one or more; either is only a wildcard if it is a whole token
 (docs.nats.io, "Subject-Based Messaging"). A *pattern* is a subject in which these are wildcards. The subject of a
-message is always literal, whatever its tokens are.
+message is always literal, whatever its tokens.
 
-Subjects are text here. Those that are not UTF-8 come with surrogates in place of the odd bytes (`surrogateescape`).
+Subjects are text here. Bytes that are not UTF-8 are surrogates (`surrogateescape`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _MAX_BYTES = 4096
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a server takes it as a subject to filter by: no empty token, no white space, `>` at the end only."""
+    """Return whether a server accepts it as a subject to filter by: no empty token, no white space, `>` at the end
+    only.
+    """
     try:
         fits = 0 < len(text.encode()) <= _MAX_BYTES
     except UnicodeEncodeError:
@@ -33,7 +35,7 @@ def is_pattern(text: str) -> bool:
 
 
 def check_pattern(what: str, text: str) -> str:
-    """`text` itself, if it is a pattern. UsageError, opened by `what`, otherwise."""
+    """Return `text` if it is a pattern. Raises UsageError, which names `what`, otherwise."""
     if not is_pattern(text):
         raise UsageError(
             f"{what}: not a subject: {text[:80]!r}",
@@ -44,13 +46,13 @@ def check_pattern(what: str, text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def matcher(pattern: str) -> re.Pattern[str]:
-    """A regular expression whose `fullmatch` tells whether a literal subject matches; its groups are the wildcards."""
+    """Return a regular expression whose `fullmatch` tests a literal subject; its groups are the wildcards."""
     parts = {"*": "([^.]*)", ">": "(.*)"}
     return re.compile(r"\.".join(parts.get(token) or re.escape(token) for token in pattern.split(".")), re.DOTALL)
 
 
 def contains(outer: str, inner: str) -> bool:
-    """Whether all that matches the pattern `inner` matches `outer`."""
+    """Return whether all that matches the pattern `inner` matches `outer`."""
     wide, narrow = outer.split("."), inner.split(".")
     for at, token in enumerate(wide):
         if at == len(narrow):
@@ -63,7 +65,7 @@ def contains(outer: str, inner: str) -> bool:
 
 
 def intersection(one: str, other: str) -> str | None:
-    """The pattern of what matches both; None if nothing does."""
+    """Return the pattern of what matches both; None if nothing does."""
     left, right = one.split("."), other.split(".")
     both: list[str] = []
     for at in range(max(len(left), len(right))):
@@ -83,11 +85,11 @@ def intersection(one: str, other: str) -> str | None:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether some literal subject matches both patterns."""
+    """Return whether any literal subject matches both patterns."""
     return intersection(one, other) is not None
 
 
 def tidy(patterns: Iterable[str]) -> Sequence[str]:
-    """The patterns without those that another one contains, in order."""
+    """Return the patterns that no other one contains, in order."""
     distinct = list(dict.fromkeys(patterns))
     return [p for p in distinct if not any(other != p and contains(other, p) for other in distinct)]

@@ -254,8 +254,8 @@ def test_secrets_of_a_profile_are_nowhere(
         assert SEED not in done.out + done.err
         return done
 
-    founding = ["--encrypt-to", identity.recipient.label, "--writer-key", kept / "writer.key"]
-    assert searched("init", "-r", made / "repo", *founding).code == 0
+    new_keys = ["--encrypt-to", identity.recipient.label, "--writer-key", kept / "writer.key"]
+    assert searched("init", "-r", made / "repo", *new_keys).code == 0
     planted.texts["the writer key"] = (kept / "writer.key").read_text().split()[-1]
     assert len(planted.texts["the writer key"]) > 30
 

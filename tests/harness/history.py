@@ -22,7 +22,7 @@ from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, found
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.keep.forget import carry_out, plan_by_policy
 from jsbackup.repository.keep.groups import Grouping
@@ -52,7 +52,7 @@ Span = tuple[int, int]
 
 
 @cache
-def founding_of(kind: str, repository_id: str) -> Founding | None:
+def new_keys_of(kind: str, repository_id: str) -> NewKeys | None:
     if kind == "plain":
         return None
     assert IDENTITY.recipient is not None
@@ -61,7 +61,7 @@ def founding_of(kind: str, repository_id: str) -> Founding | None:
     def random(count: int) -> bytes:
         return hashlib.sha256(f"{repository_id} {next(numbers)}".encode()).digest()[:count]
 
-    return found(repository_id, [IDENTITY.recipient] if kind == "encrypted" else [], None, random)
+    return make_new_keys(repository_id, [IDENTITY.recipient] if kind == "encrypted" else [], None, random)
 
 
 class Scene:
@@ -70,14 +70,14 @@ class Scene:
     def __init__(self, kind: str, repository_id: str = "00ff") -> None:
         self.kind = kind
         self.id = repository_id
-        self.founding = founding_of(kind, repository_id)
+        self.new_keys = new_keys_of(kind, repository_id)
         self.now = BEGIN_SECONDS
         self.store = MemoryStore(lambda: self.now)
         self._drawn = 0
 
     def copy(self) -> Scene:
         other = Scene(self.kind, self.id)
-        other.founding = self.founding
+        other.new_keys = self.new_keys
         for info in self.store.list():
             other.now = info.modified_seconds
             other.store.put(info.key, self.store.get(info.key))
@@ -103,7 +103,7 @@ class Scene:
 
     def open(self, store: Store | None = None) -> Repository:
         """As a backup host has it."""
-        keys = GivenKeys(self.founding.writer_key) if self.founding else NO_KEYS
+        keys = GivenKeys(self.new_keys.writer_key) if self.new_keys else NO_KEYS
         return Repository.open(store or self.store, keys)
 
     def open_to_read(self, store: Store | None = None) -> Repository:
@@ -139,7 +139,7 @@ class Scene:
         if backups:
             complete = [one.id for one in inventory.summaries if one.result is Result.COMPLETE]
             assert repository.resolve("latest") == (complete or backups)[-1]
-        if self.founding is not None:
+        if self.new_keys is not None:
             assert find_gaps(repository.documents) == []
         return backups
 
@@ -184,8 +184,8 @@ def _assert_whole(repository: Repository, backup: str) -> None:
 def initialise(scene: Scene, store: Store) -> None:
     """`init`. Each attempt makes an id and keys of its own."""
     scene.id = f"{int(scene.id, 16) + 1:04x}"
-    scene.founding = founding_of(scene.kind, scene.id)
-    Repository.create(store, repository_id=scene.id, created=CREATED, tool="tests", founding=scene.founding)
+    scene.new_keys = new_keys_of(scene.kind, scene.id)
+    Repository.create(store, repository_id=scene.id, created=CREATED, tool="tests", new_keys=scene.new_keys)
 
 
 def initialise_and_back_up(scene: Scene, store: Store, span: Span) -> None:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -110,13 +110,13 @@ def test_an_encrypted_backup_is_restored_in_part_by_who_can_read_it(
 ) -> None:
     me, repo = age.identity_of(bytes(range(32))), tmp_path / "repo"
     assert me.recipient is not None
-    founding = found("00ff", [me.recipient], None, os.urandom)
+    new_keys = make_new_keys("00ff", [me.recipient], None, os.urandom)
     store = LocalStore(repo)
-    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     manifest = store_restorable(repository, FIRST)
     lost = manifest.streams[1].segments[1]
     put_instead(store, lost.key, flip(store.get(lost.key)))
-    (writer := tmp_path / "writer.key").write_text(encode_writer_key(founding.writer_key))
+    (writer := tmp_path / "writer.key").write_text(encode_writer_key(new_keys.writer_key))
     writer.chmod(0o600)
     (identity := tmp_path / "my.key").write_text(f"{me.text}\n")
 

@@ -26,7 +26,7 @@ from jsbackup.errors import KeyUnavailable
 from jsbackup.model import Fidelity
 from jsbackup.repository.crypto.age import random_identity
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, found
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import ConsumerBackup, ReadAs, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
@@ -64,16 +64,14 @@ class Bench:
     repository: Repository
 
     @classmethod
-    def make(
-        cls, url: str, tmp_path: Path, founding: Founding | None = None, store: MemoryStore | None = None
-    ) -> Bench:
+    def make(cls, url: str, tmp_path: Path, new_keys: NewKeys | None = None, store: MemoryStore | None = None) -> Bench:
         folder = tmp_path / "repo"
         made = Repository.create(
             store or LocalStore(folder),
             repository_id="00ff",
             created="2026-11-21T01:45:00Z",
             tool="tests",
-            founding=founding,
+            new_keys=new_keys,
         )
         return cls(url, folder, made)
 
@@ -334,15 +332,15 @@ def test_a_host_that_cannot_read_the_backups_makes_increments(
     segments_of(4000)
     reader = random_identity()
     assert reader.recipient is not None
-    founding = found("00ff", [reader.recipient], None, os.urandom)
-    bench = Bench.make(nats_server("2.12.8").url, tmp_path, founding)
+    new_keys = make_new_keys("00ff", [reader.recipient], None, os.urandom)
+    bench = Bench.make(nats_server("2.12.8").url, tmp_path, new_keys)
     bench.create("MIDDLE")
     bench.publish("MIDDLE", range(100))
     (first,) = bench.back_up(Incremental.AUTO).values()
     (checked,) = bench.back_up(Incremental.ALWAYS, check=True).values()
     assert how(checked) == (ReadAs.SNAPSHOT, "the server checks its store when it makes a snapshot")
     # What wrote it can read it, as long as it runs. So another one.
-    writer = GivenKeys(writer=founding.writer_key)
+    writer = GivenKeys(writer=new_keys.writer_key)
     bench = replace(bench, repository=Repository.open(LocalStore(bench.folder), writer))
     with pytest.raises(KeyUnavailable):
         list(bench.messages(first.stream.segments))

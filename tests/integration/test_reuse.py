@@ -21,7 +21,7 @@ from jsbackup.formats.archive.archive import ArchiveEnd
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.crypto.age import random_identity
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.repository import Repository
@@ -171,8 +171,8 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
     store = LocalStore(tmp_path / "repo")
     reader = random_identity()
     assert reader.recipient is not None
-    founding = found("00ff", [reader.recipient], None, os.urandom)
-    Repository.create(store, repository_id="00ff", created="2026-11-21T01:45:00Z", tool="tests", founding=founding)
+    new_keys = make_new_keys("00ff", [reader.recipient], None, os.urandom)
+    Repository.create(store, repository_id="00ff", created="2026-11-21T01:45:00Z", tool="tests", new_keys=new_keys)
     monkeypatch.setitem(SegmentWriter.__init__.__kwdefaults__, "segment_bytes", 100_000)
 
     async def send(*numbers: int) -> None:
@@ -184,7 +184,7 @@ def test_a_late_deletion_in_a_segment_that_cannot_be_read_is_captured_again(
 
     async def back_up() -> StoredStream:
         # Whoever wrote a segment can read it as long as it runs: each backup is another process.
-        repository = Repository.open(store, GivenKeys(writer=founding.writer_key))
+        repository = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
         connection = source_connection(ConnectionOptions(server=url), {"HOME": "/nonexistent"})
         options = BackupOptions(streams=(Glob("SAME"),), incremental=Incremental.NEVER)
         report = await run_backup(BackupRun(connection, repository, options), held(store))

@@ -10,7 +10,7 @@ from pathlib import Path
 from jsbackup.model import S3Settings
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, place_of
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository
@@ -46,16 +46,16 @@ def keep(
     """Make a repository in `folder`, or at `location` with its keys there."""
     folder.mkdir(exist_ok=True)
     keys: dict[str, object] = {}
-    founding = None
+    new_keys = None
     if encrypted:
         reader = age.random_identity()
         assert reader.recipient is not None and reader.text is not None
-        founding = found("00ff", [reader.recipient], None, os.urandom)
+        new_keys = make_new_keys("00ff", [reader.recipient], None, os.urandom)
         (folder / "identity").write_text(reader.text)
         keys["identity"] = folder / "identity"
     place = place_of(location or str(folder / "repo"), s3 or S3Settings(), keys)
     repository = Repository.create(
-        place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests", founding=founding
+        place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests", new_keys=new_keys
     )
     stored = [store_stream(repository.objects, name, messages) for name, messages in sorted(streams.items())]
     if opaque:
@@ -63,7 +63,7 @@ def keep(
     manifest = Manifest(FIRST, CREATED, "jsbackup tests", Source("2.15.1"), Result.COMPLETE, tuple(stored))
     repository.commit(manifest)
     writer_key = None
-    if founding is not None:
+    if new_keys is not None:
         writer_key = folder / "writer.key"
-        writer_key.write_text(encode_writer_key(founding.writer_key))
+        writer_key.write_text(encode_writer_key(new_keys.writer_key))
     return Kept(place, repository, manifest, writer_key)

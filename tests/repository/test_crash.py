@@ -220,7 +220,7 @@ def target_of(kind: str, of: str) -> Scene:
     source = with_backups(of).copy()
     scene = Scene(of if kind == REPLICA else kind, "7a")
     if kind == REPLICA:
-        scene.founding = source.founding
+        scene.new_keys = source.new_keys
         Repository.create_replica(scene.store, source.open(), probe_id="7a", created=CREATED, tool="tests")
     else:
         initialise(scene, scene.store)

@@ -16,7 +16,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, found
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Data, StoreProbe
@@ -48,16 +48,18 @@ class Replacing(MemoryStore):
         return StoreProbe(conditional_writes=False)
 
 
-def founding(kind: str) -> Founding | None:
+def new_keys(kind: str) -> NewKeys | None:
     numbers = iter(range(99))
     readers = [ME.recipient] if kind == "encrypted" and ME.recipient else []
-    return None if kind == "plain" else found("00ff", readers, None, lambda count: bytes([next(numbers)]) * count)
+    return (
+        None if kind == "plain" else make_new_keys("00ff", readers, None, lambda count: bytes([next(numbers)]) * count)
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "encrypted"])
 def test_two_backups_at_once_are_both_whole(kind: str) -> None:
-    store, keys = Replacing(), founding(kind)
-    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=keys)
+    store, keys = Replacing(), new_keys(kind)
+    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=keys)
     assert made.descriptor.replaces_objects
     given = [GivenKeys(writer=keys.writer_key) if keys else GivenKeys()] * 2
     store.meeting = threading.Barrier(2)

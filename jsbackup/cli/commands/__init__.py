@@ -1,1 +1,1 @@
-"""One module for each command, or for few that belong together. Imported when the command is run."""
+"""One module for each command, or for a few related ones. Imported when the command is run."""

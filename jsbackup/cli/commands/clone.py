@@ -1,7 +1,7 @@
 """`jsbackup clone`. The engine is imported when it is called: `--help` and completion load this module.
 
-The second server has the options of the first, with `--to-` before them. Nothing of the environment and no selected
-context stands in for them: a target is only ever what was named.
+The second server has the options of the first, with the prefix `--to-`. The environment and the selected context are
+ignored for them: a target must be named.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BETTER = re.compile(r"better given by NATS_\w+")
 
 
 def _to(option: click.Option) -> click.Option:
-    """The same option for the second server."""
+    """Return the same option for the second server."""
     names = [f"--to-{name.removeprefix('--')}" for name in option.opts if name.startswith("--")]
     text = _BETTER.sub("better given as env://VARIABLE", _VARIABLE.sub("", option.help or ""))
     return click.Option(names, metavar=option.metavar, type=option.type, is_flag=option.is_flag, help=text)
@@ -47,7 +47,9 @@ TO_OPTIONS = [_to(option) for option in SERVER_OPTIONS]
 
 
 class CloneCommand(Command):
-    """A command with options for a second server; those that were given are passed as `to`, named as for the first."""
+    """A command with options for a second server; the given ones are passed as `to`, with the names of the first
+    server's.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, needs_server=True, **kwargs)
@@ -123,8 +125,8 @@ def _preview(shared: Shared, source: Connection, target: Connection, options: Re
         "account": described.account or None,
     }
     document = {"source": origin} | preview_json(preview)
-    told = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
-    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", told))
+    source_text = f"from nats-server {described.server_version}, {described.cluster}, account {described.account}"
+    shared.output.result(document, lambda: tell_preview(shared.output, document, "cloned", source_text))
     return preview.plan.code
 
 

@@ -1,4 +1,4 @@
-"""`jsbackup config check`: what the profiles of a file set, and all that is wrong with it, at once."""
+"""`jsbackup config check`: report what the profiles of a file set, and all errors in it at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HIDDEN = "***"
 
 
 class _CheckCommand(Command):
-    """Reads profiles to look at them, and takes nothing from them itself."""
+    """Examines profiles without taking options from them."""
 
     def take_profile(self, ctx: CommandContext, args: list[str]) -> None:
         return
@@ -75,7 +75,7 @@ def _document(path: Path, profiles: Sequence[Profile], unknown: Sequence[UsageEr
     problems: list[JsonObject] = []
     for error in [*unknown, *(problem for profile in profiles for problem in profile.problems)]:
         problem = {"problem": hide_logins(error.message), "hint": error.hint}
-        if problem not in problems:  # those of the defaults are found in each profile
+        if problem not in problems:  # errors of the defaults appear in each profile
             problems.append(problem)
     exposed = sorted({key for profile in profiles for key in profile.exposed})
     warning = f"{path} can be read by others and holds secrets ({', '.join(exposed)}): chmod 600 it"
@@ -91,7 +91,9 @@ def _document(path: Path, profiles: Sequence[Profile], unknown: Sequence[UsageEr
 
 
 def _settings_json(profile: Profile) -> list[JsonObject]:
-    """What counts, in the order of the file: the profile's own, and of the defaults what it does not say itself."""
+    """Return the effective settings, in the order of the file: the profile's own, and those of the defaults it does not
+    set.
+    """
     own = {setting.path for setting in profile.settings if not setting.of_defaults}
     return [
         {"key": setting.path, "value": _shown(setting), "default": setting.of_defaults}

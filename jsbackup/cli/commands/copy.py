@@ -1,6 +1,6 @@
-"""`jsbackup copy`. What takes long to import is imported when it is called: `--help` and completion load this module.
+"""`jsbackup copy`. Slow modules are imported when it is called: `--help` and completion load this module.
 
-The second repository has the options of the first, with `--to-` before them, and its variables begin with
+The second repository has the options of the first, with the prefix `--to-`, and its variables begin with
 `JSBACKUP_TO_`.
 """
 
@@ -49,13 +49,13 @@ _PREFIX = "to_"
 
 
 def _to(option: click.Option) -> click.Option:
-    """The same option for the second repository."""
+    """Return the same option for the second repository."""
     names = [f"--to-{name.removeprefix('--')}" for name in (*option.opts, *option.secondary_opts)]
     text = (option.help or "").replace("JSBACKUP_", "JSBACKUP_TO_").replace("--s3-", "--to-s3-")
     return click.Option(["/".join(names)], metavar=option.metavar, type=option.type, default=None, help=text)
 
 
-# The second one is written to and not read: no identity and no passphrase.
+# The second repository is written and not read: no identity and no passphrase.
 _WRITES = ("writer_key", "writer_key_command", "expect_signer")
 
 TO_OPTIONS = [_to(option) for option in [*S3_OPTIONS, *(one for one in KEY_OPTIONS if one.name in _WRITES)]]
@@ -63,14 +63,14 @@ TO_OPTIONS = [_to(option) for option in [*S3_OPTIONS, *(one for one in KEY_OPTIO
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """The options of the second repository that were given, by the names that they have for the first."""
+    """The given options of the second repository, with the names of the first one's."""
 
     s3: Mapping[str, Any]
     keys: Mapping[str, Any]
 
 
 class CopyCommand(Command):
-    """A command with options for a second repository, which its function gets as `second`."""
+    """A command with options for a second repository, passed to its function as `second`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,7 +97,7 @@ class CopyCommand(Command):
 @click.option(
     "--to-repo",
     metavar="LOCATION",
-    type=GLOBAL_OPTIONS[0].type,  # as --repo, which shells complete
+    type=GLOBAL_OPTIONS[0].type,  # as for --repo, so that shells complete it
     required=True,
     help="The repository to copy into.",
 )
@@ -149,7 +149,7 @@ def copy(
 
 
 def _overlap(source: str, target: str) -> str:
-    """What the target is to the source if one of them lies within the other, else ""."""
+    """Return how the target relates to the source if one of them is inside the other, else ""."""
     if source == target:
         return "itself"
     if target.startswith(f"{source}/"):
@@ -158,8 +158,9 @@ def _overlap(source: str, target: str) -> str:
 
 
 def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bool, may_make: bool) -> Repository:
-    """The second repository; where the location is empty, it is made when the first thing is stored in it. `keys` are
-    those of the first one."""
+    """Open the second repository; if the location is empty, it is created when something is stored in it. `keys` are
+    those of the first one.
+    """
     from jsbackup.repository.crypto.keys import NO_KEYS
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.copying import is_replica
@@ -173,7 +174,7 @@ def _open_target(to: Shared, source: Repository, keys: GivenKeys, *, decrypt: bo
     try:
         target = Repository.open(store)
     except RepositoryNotFound as missing:
-        if own_keys != NO_KEYS:  # whoever has keys expects a repository there
+        if own_keys != NO_KEYS:  # given keys mean that a repository is expected there
             raise
         if not may_make:
             raise not_made(missing) from None
@@ -197,7 +198,7 @@ def _late_target(
     missing: RepositoryNotFound,
     decrypt: bool,
 ) -> Repository:
-    """One that is going to be made at `store`: a plain one, or a replica."""
+    """Return a repository to be created at `store`: a plain one, or a replica."""
     from jsbackup.repository.crypto.access import open_access
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
@@ -219,7 +220,7 @@ def _late_target(
             store, source, probe_id=os.urandom(8).hex(), created=created, tool=TOOL, keys=keys
         )
 
-    # Its keys are those of the first one, where they are still to be found.
+    # Its keys are those of the first one, if they can still be found.
     access = open_access(source.store, source.descriptor, keys)
     descriptor = replace(source.descriptor, created=created, tool=TOOL)
     return make_late(store, descriptor, make_replica, access=access, clock=time.time)

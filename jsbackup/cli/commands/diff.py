@@ -1,4 +1,6 @@
-"""`jsbackup diff`. What reads backups and servers is imported when it is called: `--help` and completion load this."""
+"""`jsbackup diff`. Modules for backups and servers are imported when it is called: `--help` and completion load
+this.
+"""
 
 from __future__ import annotations
 
@@ -137,12 +139,14 @@ def diff(
 
             side = Side.A if sides[0] is not None else Side.B
             report = run_async(diff_live(run, connection, manifests[0], side))
-    return _tell(shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped)
+    return _print_result(
+        shared, [LIVE if manifest is None else manifest.id for manifest in sides], report, choice.skipped
+    )
 
 
 @contextmanager
 def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Compare | None]:
-    """What compares messages on Spark, if that was asked for. Spark is started when there are any to be compared."""
+    """Return the comparison on Spark, if requested. Spark is only started if there are messages to compare."""
     if not where.given:
         yield None
         return
@@ -155,7 +159,7 @@ def _comparer(shared: Shared, where: Where, progress: Progress) -> Iterator[Comp
 
 
 class _Choice:
-    """Which streams are compared: those asked for that each backup was asked for too. `skipped` are the others."""
+    """Which streams are compared: the requested ones that each backup selected too. `skipped` are the others."""
 
     def __init__(self, globs: Sequence[Glob], excluded: Sequence[Glob], manifests: Sequence[Manifest]) -> None:
         self._globs = globs
@@ -164,7 +168,9 @@ class _Choice:
         self.skipped: dict[str, str] = {}
 
     def choose(self, names: Set[str]) -> Set[str]:
-        """Of the names on either side. UsageError for a pattern that chooses none, or none that can be compared."""
+        """Return the names to compare, of those on either side. Raises UsageError if a pattern matches none, or none
+        can be compared.
+        """
         wanted = {name for name in names if is_chosen(name, self._globs, self._excluded)}
         self.skipped = {name: reason for name in wanted if (reason := self._reason(name))}
         for glob in self._globs:
@@ -190,7 +196,7 @@ class _Choice:
 # --- what it prints ---
 
 
-def _tell(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
+def _print_result(shared: Shared, sides: Sequence[str], report: DiffReport, skipped: dict[str, str]) -> int:
     output = shared.output
     equal = not report.failures and all(stream.equal for stream in report.streams)
     failed = [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures]

@@ -1,4 +1,4 @@
-"""`jsbackup doctor`: every precondition of a backup or a restore, a line each, before one is needed.
+"""`jsbackup doctor`: check every precondition of a backup or a restore, with a line for each.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -81,7 +81,7 @@ def _repository(shared: Shared, purpose: Purpose) -> list[Check]:
     if not shared.repo:
         return [Check.not_tried("repository", "none was given", "Name it with --repo or JSBACKUP_REPO.")]
     try:
-        # Without retries and long waits: what is wrong now is what was asked for.
+        # Without retries and long waits: the present state is of interest.
         settings = replace(s3_settings(shared.s3, environment()), connect_seconds=5.0, read_seconds=15.0)
         store = open_store(shared.repo, settings)
     except JsBackupError as error:
@@ -135,16 +135,16 @@ def _print_checks(output: Output, checks: Sequence[Check]) -> None:
         ["CHECK", "RESULT", "FOUND"],
         [(c.name, State(c.verdict), f"{c.about}: {c.found}" if c.about else c.found) for c in checks],
     )
-    told: set[str] = set()
+    printed: set[str] = set()
     for check in checks:
         line = f"fix: {f'{check.name}: {check.about}' if check.about else check.name}: {check.fix}"
-        # What cannot be tried for one and the same reason needs one fix.
-        if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in told):
+        # Checks that could not run for the same reason need the fix only once.
+        if check.fix and not (check.verdict is Verdict.NOT_TRIED and check.fix in printed):
             output.line(line)
-            told.add(check.fix)
+            printed.add(check.fix)
     ok, warnings, problems, untried = (sum(check.verdict is verdict for check in checks) for verdict in Verdict)
-    told_warnings, told_problems = format_count(warnings, "warning"), format_count(problems, "problem")
-    output.line(f"{ok} ok, {told_warnings}, {told_problems}, {untried} not tried")
+    warned, failing = format_count(warnings, "warning"), format_count(problems, "problem")
+    output.line(f"{ok} ok, {warned}, {failing}, {untried} not tried")
 
 
 COMMANDS = {"doctor": doctor}

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-# Logs, indexes and what a server writes besides messages.
+# Logs, indexes and other files of a server besides messages.
 _SPARE_BYTES = 256 << 20
 
 
@@ -139,9 +139,9 @@ def drill(
 
 @dataclass(frozen=True, slots=True)
 class _Drill:
-    """One drill: of `chosen` streams of `manifest`, which are adapted as `notes` say.
+    """A drill with the `chosen` streams of `manifest`, which are adapted as `notes` say.
 
-    `uncounted` is why it is none of everything that there is; "" if it is.
+    `uncounted` is why it does not count as a drill of the whole source; "" if it does.
     """
 
     shared: Shared
@@ -337,7 +337,7 @@ class _Drill:
 
 
 def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreOptions) -> str:
-    """Why a drill of this backup is none of all that its server has; "" if it is one."""
+    """Return why a drill of this backup does not cover all of its source; "" if it does."""
     from jsbackup.repository.read.latest import find_unselected
     from jsbackup.repository.summary import summary_of
 
@@ -357,7 +357,7 @@ def _why_uncounted(repository: Repository, manifest: Manifest, options: RestoreO
 
 
 def _code(report: RestoreReport) -> int:
-    """The exit code: 0 if everything was restored and proved."""
+    """Return the exit code: 0 if everything was restored and verified."""
     if report.failures:
         return combined((failure.error.exit_code for failure in report.failures), first=(IntegrityError.exit_code,))
     unproved = not report.streams or any(stream.incomplete or not stream.verified for stream in report.streams)

@@ -1,6 +1,5 @@
-"""`jsbackup import` and `jsbackup export`: other people's files, both ways. Neither speaks to a server.
-
-What reads and writes them is imported when a command runs: `--help` and completion load this module.
+"""`jsbackup import` and `jsbackup export` of foreign files. Neither needs a server. Slow modules are imported when a
+command runs: `--help` and completion load this module.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-# Messages are nobody else's business; configs are meant to be shared.
+# Messages are private; configs are meant to be shared.
 _PRIVATE, _SHARED = 0o700, 0o777
 
 
@@ -248,7 +247,7 @@ def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStre
 
 
 def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:
-    """The streams that a note is about: many share theirs, and each is printed once."""
+    """Return the streams by note: many have the same one, which is printed once."""
     found: dict[str, list[str]] = {}
     for stream in exported:
         for note in stream.notes:

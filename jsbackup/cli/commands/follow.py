@@ -148,7 +148,7 @@ def follow(
 
 
 def _live_text(report: FollowReport, now_ns: int) -> str:
-    """What matters most comes first: a narrow terminal cuts off the end."""
+    """Return the live text, the most important first: a narrow terminal cuts off the end."""
     from jsbackup.engine.check.health_rules import span
 
     if report.newest is None:

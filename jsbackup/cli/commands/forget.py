@@ -1,4 +1,4 @@
-"""`jsbackup forget` and `jsbackup hold`: which backups go, which stay, and why.
+"""`jsbackup forget` and `jsbackup hold`: which backups are removed, which are kept, and why.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -121,7 +121,7 @@ def forget(
         tags=tuple(map(parse_tag_rule, tags)),
     )
     if backups and not _typed_to_keep(click.get_current_context()):
-        policy = Policy()  # that of a profile is for runs that name nothing
+        policy = Policy()  # the policy of a profile is only for runs without named backups
     if backups and not policy.is_empty:
         raise UsageError(
             "backups are named, and there is a policy too",
@@ -178,7 +178,7 @@ def _tell(
     }
 
     def text() -> None:
-        if not named:  # else there is nothing to say that was not typed
+        if not named:  # otherwise the output would only repeat the command line
             _print_decisions(output, decisions, dry_run=dry_run)
         for backup in locked if named else ():
             output.line(f"backup {backup} was not removed: {LOCKED}")
@@ -194,7 +194,7 @@ def _tell(
 
 
 def _print_decisions(output: Output, decisions: Decisions, *, dry_run: bool) -> None:
-    """One line for each backup, oldest first, group by group."""
+    """Print one line for each backup, oldest first, in groups."""
     gone = "would remove" if dry_run else "removed"
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for kept in decisions.kept:

@@ -1,4 +1,4 @@
-"""`jsbackup key`: who can read an encrypted repository, and who signs. And what `init` does about both.
+"""`jsbackup key`: who can read an encrypted repository, and who signs; also used by `init`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -23,17 +23,17 @@ from jsbackup.errors import UsageError
 from jsbackup.times import format_time
 
 if TYPE_CHECKING:
-    from jsbackup.repository.crypto.new_keys import Founding
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.descriptor import Descriptor
     from jsbackup.repository.repository import Repository
 
-__all__ = ["COMMANDS", "encryption_options", "founding_of", "writer_key_file"]
+__all__ = ["COMMANDS", "encryption_options", "new_keys_of", "writer_key_file"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def encryption_options(command: F) -> F:
-    """`--encrypt-to` and `--encrypt-passphrase-file`, given as `encrypt_to` and `passphrase`."""
+    """Add `--encrypt-to` and `--encrypt-passphrase-file`, passed as `encrypt_to` and `passphrase`."""
     to = click.option(
         "--encrypt-to",
         multiple=True,
@@ -49,21 +49,21 @@ def encryption_options(command: F) -> F:
     return to(passphrase(command))
 
 
-def founding_of(
+def new_keys_of(
     repository_id: str, encrypt_to: tuple[str, ...], passphrase: str | None, *, sign: bool
-) -> Founding | None:
-    """What encrypts and signs a new repository; None for a plain one."""
+) -> NewKeys | None:
+    """Return the keys of a new repository; None for a plain one."""
     if not encrypt_to and passphrase is None and not sign:
         return None
     from jsbackup.repository.crypto.age import parse_recipient
-    from jsbackup.repository.crypto.new_keys import found
+    from jsbackup.repository.crypto.new_keys import make_new_keys
 
     recipients = [parse_recipient(text) for text in encrypt_to]
-    return found(repository_id, recipients, _passphrase(passphrase), os.urandom)
+    return make_new_keys(repository_id, recipients, _passphrase(passphrase), os.urandom)
 
 
 def writer_key_file(shared: Shared) -> Path | None:
-    """Where a new writer key goes."""
+    """Return the file for a new writer key."""
     return new_writer_key_file(shared.keys, environment())
 
 
@@ -72,7 +72,7 @@ def _passphrase(file: str | None) -> str | None:
         return None
     try:
         passphrase = secret_file(file, "passphrase", environment()).decode().rstrip("\r\n")
-    except UnicodeDecodeError:  # not chained: it holds the secret
+    except UnicodeDecodeError:  # not chained: it contains the secret
         raise UsageError("the passphrase is not text") from None
     if not passphrase:
         raise UsageError("the passphrase is empty")

@@ -63,12 +63,12 @@ def plan(
 def tell_what_would_be(
     shared: Shared, asked: Asked, mask_secret: bytes, lock_timeout: str, *, output_file: Path | None = None
 ) -> int:
-    """Plan the restore that was asked for, print and save the plan; the exit code."""
+    """Plan the requested restore, print and save the plan; return the exit code."""
     from jsbackup.engine.restore.preview import preview_restore
     from jsbackup.planning.elsewhere import with_elsewhere
 
     options = asked.options()
-    if mask_secret:  # else whoever carries the plan out has it
+    if mask_secret:  # otherwise the key is only needed when the plan is carried out
         options.reshape.masks.check_secret(mask_secret)
     connection = connection_of(shared)
     repository = open_repository(shared)

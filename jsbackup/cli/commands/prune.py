@@ -1,4 +1,4 @@
-"""`jsbackup prune` and `jsbackup unlock`: what nobody needs any more.
+"""`jsbackup prune` and `jsbackup unlock`: remove unneeded objects and stale locks.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -69,7 +69,9 @@ def run_prune(
     dry_run: bool,
     without: frozenset[str] = frozenset(),
 ) -> PruneReport:
-    """Prune, or say what it would do if the backups `without` were forgotten. Errors as `repository.prune.prune`."""
+    """Prune, or report what it would do if the backups `without` were forgotten. Raises the errors of
+    `repository.prune.prune`.
+    """
     from jsbackup.repository.keep import prune
 
     if dry_run:
@@ -78,7 +80,7 @@ def run_prune(
 
 
 def prune_json(report: PruneReport) -> JsonObject:
-    """What `prune --json` says, and `forget --prune --json` below `prune`."""
+    """Return the document of `prune --json`, which is also `prune` in `forget --prune --json`."""
     return {
         "deleted_objects": report.deleted_objects,
         "freed_bytes": report.freed_bytes,
@@ -92,7 +94,7 @@ def prune_json(report: PruneReport) -> JsonObject:
 
 
 def print_prune(output: Output, report: PruneReport, *, dry_run: bool) -> None:
-    """The same for people."""
+    """Print the same as text."""
     deleted, freed = format_count(report.deleted_objects, "object"), format_bytes(report.freed_bytes)
     if not report.deleted_objects:
         output.line("nothing to delete")
@@ -154,7 +156,7 @@ def _lease_json(repository: Repository, seen: SeenLease, now: float) -> JsonObje
     text, problem = None, None
     try:
         text = read_lease(repository.store, seen)
-    except ObjectNotFound:  # renewed or given up at this moment
+    except ObjectNotFound:  # renewed or released at this moment
         pass
     except JsBackupError as error:
         problem = error.message

@@ -100,16 +100,16 @@ def repair(
             broken = [found.objects[number] for number in left]
             work = repair_from_server(connection_of(shared), repository, broken, progress, dry_run=dry_run)
             try:
-                told: Sequence[RepairOutcome | JsBackupError] = run_async(work)
+                repaired: Sequence[RepairOutcome | JsBackupError] = run_async(work)
             except NatsError as error:
                 if len(left) == len(outcomes):
                     raise
-                told = [error] * len(left)  # the others are mended
-            for number, outcome in zip(left, told, strict=True):
+                repaired = [error] * len(left)  # the others are repaired
+            for number, outcome in zip(left, repaired, strict=True):
                 outcomes[number] = outcome
         if not dry_run:
             _remember(shared, repository, found.objects, outcomes, progress=progress)
-    return _tell(shared, found, outcomes, dry_run=dry_run)
+    return _print_result(shared, found, outcomes, dry_run=dry_run)
 
 
 def _from_repository(
@@ -121,7 +121,7 @@ def _from_repository(
     other = store_at(location, replace(shared, s3={}, variables="JSBACKUP_FROM_"))
     if other.location == repository.store.location:
         raise UsageError(f"{other.location} cannot be repaired from itself", hint="Name another one with --from.")
-    Repository.open(other)  # that it is one; no key is needed for the bytes of objects
+    Repository.open(other)  # checks that it is a repository; objects are copied without a key
     outcomes: list[RepairOutcome | JsBackupError] = []
     for one in broken:
         data = fetch_from(other, one.ref)
@@ -140,7 +140,7 @@ def _remember(
     *,
     progress: Progress,
 ) -> None:
-    """Read what was mended once more, and record it: the next backup builds on it again."""
+    """Read repaired objects again, and record the result: the next backup can build on them again."""
     from jsbackup.repository.checks.verified import remember
     from jsbackup.repository.checks.verify import Level, Verifier
     from jsbackup.repository.object_id import id_of
@@ -155,14 +155,16 @@ def _remember(
         for _ in verifier.check(repository.manifest(backup)):
             pass
     try:
-        # Later than the second in which it was found damaged.
+        # After the second in which the damage was found.
         now = math.ceil(time.time()) + 1
         remember(repository.documents, verifier, everything=False, now_seconds=now, tool=TOOL, random=os.urandom)
     except (KeyUnavailable, StoreError) as error:
         shared.output.note(f"the repair is not recorded; run 'jsbackup verify': {error.message}")
 
 
-def _tell(shared: Shared, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError], *, dry_run: bool) -> int:
+def _print_result(
+    shared: Shared, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError], *, dry_run: bool
+) -> int:
     output = shared.output
     rows: list[JsonObject] = []
     for one, outcome in zip(found.objects, outcomes, strict=True):

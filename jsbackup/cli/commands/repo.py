@@ -1,4 +1,4 @@
-"""Commands that make a repository or say what is in it: `init`, `list`, `show`.
+"""Commands that create a repository or show its content: `init`, `list`, `show`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup.cli.commands.keys import encryption_options, founding_of, writer_key_file
+from jsbackup.cli.commands.keys import encryption_options, new_keys_of, writer_key_file
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_tag
 from jsbackup.cli.options.context import Shared
@@ -47,26 +47,26 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
     """
     start_log(shared)
     repository_id = new_repository_id()
-    founding = founding_of(repository_id, encrypt_to, passphrase, sign=sign)
+    new_keys = new_keys_of(repository_id, encrypt_to, passphrase, sign=sign)
     file = writer_key_file(shared)
-    if founding is None and file is not None:
+    if new_keys is None and file is not None:
         raise UsageError(
             "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
         )
-    if founding is None:
+    if new_keys is None:
         repository = make_repository(shared, repository_id)
     elif file is None:
         raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
     else:
         from jsbackup.repository.crypto.writer_key import encode_writer_key
 
-        with new_key_file(file, encode_writer_key(founding.writer_key)):
-            repository = make_repository(shared, repository_id, founding)
+        with new_key_file(file, encode_writer_key(new_keys.writer_key)):
+            repository = make_repository(shared, repository_id, new_keys)
     output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 
     def text() -> None:
         output.line(f"made repository {repository.descriptor.id} at {repository.store.location}")
-        if founding is not None:
+        if new_keys is not None:
             output.line(f"its writer key is in {file}; keep a copy elsewhere")
             output.line(f"root signing key {descriptor.authority} (for --expect-signer)")
         found = [(yes if store[name] else no) for name, (yes, no) in _PROBED.items()]
@@ -78,12 +78,12 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
         "store": store,
         "encrypted": descriptor.recipient is not None,
         "authority": descriptor.authority,
-        "writer_key": None if founding is None else str(file),
+        "writer_key": None if new_keys is None else str(file),
     }
     output.result(document, text)
 
 
-# What the probe found out -> what to say if it is so, and if it is not.
+# Result of the probe -> text if it is true, text if it is false.
 _PROBED = {
     "conditional_writes": ("supports write-once", "does not support write-once (jsbackup looks before it writes)"),
     "checksums": ("rejects what was damaged in transit", ""),
@@ -93,7 +93,7 @@ _PROBED = {
 
 
 def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
-    """A backup in `list --json`; so in `show --json`, which has more of the source."""
+    """Return a backup for `list --json`; `show --json` has more about the source."""
     selection = summary.selection
     return {
         "backup": summary.id,

@@ -124,7 +124,7 @@ def restore(
 
 
 def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:
-    """What 'jsbackup plan' says of the same restore; the exit code."""
+    """Print what 'jsbackup plan' prints for the same restore; return the exit code."""
     refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", *_SPARK)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook

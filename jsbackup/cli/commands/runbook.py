@@ -1,8 +1,7 @@
 """`plan --runbook` and `restore --runbook`: several restores, planned together and carried out in their order.
 
-All of them are planned and checked, each against its target and against those before it, before any of them changes
-anything. One that fails stops those behind it. A stream that was restored stays, so a rerun with `if-exists = "skip"`
-goes on from there.
+All restores are planned and checked, each against its target and the ones before, before anything is changed. A failed
+restore stops the following ones. Restored streams stay, so a rerun with `if-exists = "skip"` continues.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ __all__ = ["plan_runbook", "restore_runbook"]
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A restore with the backup that it is from."""
+    """A restore and its backup."""
 
     entry: RunbookEntry
     repository: Repository
@@ -68,9 +67,9 @@ class _Chosen:
 
 
 def plan_runbook(shared: Shared, path: Path, mask_secret: bytes, lock_timeout: str) -> int:
-    """Print all plans; the exit code is 0 if all can be carried out, else that of the refusals."""
+    """Print all plans; return the exit code: 0 if all can be carried out, else that of the refusals."""
     entries = read_runbook(path, shared)
-    if mask_secret:  # else whoever carries the plan out has it
+    if mask_secret:  # otherwise the key is only needed when the plan is carried out
         _check_masks(entries, mask_secret)
     with _opened(entries, "plan", lock_timeout) as chosen:
         previews = [_previewed(one) for one in chosen]
@@ -108,9 +107,10 @@ def _refused(plan: RestorePlan, more: Sequence[Finding]) -> RestorePlan:
 
 
 def restore_runbook(shared: Shared, path: Path, settings: RestoreSettings, lock_timeout: str) -> int:
-    """Carry all restores out and print what came of them; the exit code.
+    """Carry all restores out and print the results; return the exit code.
 
-    That is of the failure if nothing was restored, else IncompleteError's. Raises what stands against one of them.
+    If nothing was restored it is that of the failure, if only a part was, that of IncompleteError. Raises an error that
+    blocks one of them.
     """
     entries = read_runbook(path, shared)
     _check_masks(entries, settings.mask_secret)
@@ -148,7 +148,7 @@ def _check_masks(entries: Sequence[RunbookEntry], mask_secret: bytes) -> None:
 
 @contextmanager
 def _opened(entries: Sequence[RunbookEntry], purpose: str, lock_timeout: str) -> Iterator[list[_Chosen]]:
-    """The backups, each repository opened once and kept from a prune inside."""
+    """Yield the backups; each repository is opened once and locked against a prune."""
     opened: list[tuple[Shared, Repository]] = []
     with ExitStack() as leases:
         chosen = []
@@ -211,7 +211,7 @@ def _prepared(one: _Chosen, settings: RestoreSettings) -> tuple[Prepared, JetStr
 
 
 def _carried_out(one: _Chosen, ready: Prepared, settings: RestoreSettings) -> RestoreReport | JsBackupError:
-    """What came of it, or why it could not even begin."""
+    """Return the result, or the error with which it could not begin."""
     entry = one.entry
 
     async def restore(progress: Progress) -> RestoreReport:

@@ -1,4 +1,4 @@
-"""`jsbackup status`: how backups stand, as a gate for monitoring.
+"""`jsbackup status`: the state of backups, for monitoring.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -169,7 +169,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _refuse_idle_server(ctx: click.Context) -> None:
-    """Who names a server expects it to be asked. One of a profile is for other commands too."""
+    """Refuse a server on the command line that would not be used. One from a profile is also for other commands."""
     context: click.Context | None = ctx
     while context is not None:
         for name in ("server", "context"):
@@ -179,7 +179,7 @@ def _refuse_idle_server(ctx: click.Context) -> None:
 
 
 def _ask(shared: Shared, left_out: Sequence[Glob]) -> tuple[LiveStreams | None, NatsError | None]:
-    """What the server has, or why that is not known: what is known of backups is told all the same."""
+    """Return the server's streams, or the error: the state of backups is reported in any case."""
     from jsbackup.engine.check.live_streams import list_live_streams
 
     connection = connection_of(shared)
@@ -220,7 +220,7 @@ def _tell(
 
 
 def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
-    """What went wrong, if anything: one thing that cannot be written does not keep the others from being."""
+    """Run the work and return its errors: one output that cannot be written does not prevent the others."""
     try:
         work()
     except JsBackupError as error:
@@ -230,14 +230,14 @@ def _attempt(work: Callable[[], None]) -> list[JsBackupError]:
 
 @dataclass(frozen=True, slots=True)
 class _Outlet:
-    """Where metrics go."""
+    """The outputs for metrics."""
 
     shared: Shared
     file: Path | None
     target: PushTarget | None
 
     def tell(self, metrics: Callable[[], Metrics]) -> list[JsBackupError]:
-        """What went wrong."""
+        """Write the metrics; return errors."""
         file, target = self.file, self.target
         if file is None and target is None:
             return []
@@ -250,7 +250,7 @@ class _Outlet:
         return errors
 
     def tell_failure(self, now_ns: int, error: JsBackupError) -> None:
-        """That there is nothing to tell."""
+        """Write metrics that only report a failure."""
         from jsbackup.cli.notify.metrics import failure_metrics
 
         for one in self.tell(lambda: failure_metrics(now_ns, error.exit_code)):

@@ -114,12 +114,12 @@ def verify(
         ):
             report = run.check(gaps, flaws, progress=progress, checker=checker, portion=portion)
     run.record(report, part=portion is not None)
-    return _tell(shared.output, level, report, alone=len(backups) == 1)
+    return _print_result(shared.output, level, report, alone=len(backups) == 1)
 
 
 @contextmanager
 def _checker(shared: Shared, where: Where, progress: Progress) -> Iterator[Checker | None]:
-    """What checks objects on Spark, if that was asked for."""
+    """Return the checker on Spark, if requested."""
     if not where.given:
         yield None
         return
@@ -153,7 +153,7 @@ def _portion(level: str, sample: float | None, max_bytes: str | None) -> Portion
 # --- what it prints ---
 
 
-def _tell(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
+def _print_result(output: Output, level: str, report: VerifyReport, *, alone: bool) -> int:
     found, gaps, flaws, coverage = report.backups, report.gaps, report.flaws, report.coverage
     wrong = {gap.backup for gap in gaps}
     documents: list[JsonObject] = [
@@ -209,7 +209,7 @@ def _coverage_text(coverage: Coverage) -> str:
 
     checked = f"{format_count(coverage.checked_objects)} of {format_count(coverage.objects, 'object')} checked"
     sizes = f"{format_bytes(coverage.checked_bytes)} of {format_bytes(coverage.bytes)}"
-    # Rounded down: 100 % are all of it.
+    # Rounded down: 100 % means everything.
     percent = math.floor(1000 * coverage.recent_bytes / coverage.bytes) / 10 if coverage.bytes else 100.0
     text = f"{checked} ({sizes}); {percent:g} % of all bytes verified in the last {RECENT_DAYS} days"
     if coverage.never_bytes:

@@ -1,1 +1,1 @@
-"""`jsbackup help`: finds pages of the manual (`jsbackup/manual/*.md`) and shows them, without a network."""
+"""`jsbackup help`: find pages of the manual (`jsbackup/manual/*.md`) and show them, offline."""

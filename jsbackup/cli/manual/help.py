@@ -1,4 +1,4 @@
-"""`jsbackup help`: a page of the manual, the help of a command, or where words are."""
+"""`jsbackup help`: show a page of the manual or the help of a command, or search for words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jsbackup.errors import UsageError
 
 __all__ = ["COMMANDS"]
 
-_WIDEST = 100  # what is wider is hard to read
+_WIDEST = 100  # wider text is hard to read
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -58,7 +58,7 @@ def _list_topics(output: Output) -> None:
 
 
 def _find_command(ctx: click.Context, words: tuple[str, ...]) -> click.Context | None:
-    """The context of the command that is typed so, such as `key add`; None if there is none."""
+    """Return the context of the command with these words, such as `key add`; None if there is none."""
     found = ctx.find_root()
     for word in words:
         command = found.command

@@ -1,4 +1,4 @@
-"""The pages of the manual: which there are, and where a word is in them. `index.md` lists them in their order."""
+"""The pages of the manual, and search in them. `index.md` lists them in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADING = re.compile(r"^#+ (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading of a page, with what is below it up to the next one."""
+    """A heading of a page, with the text up to the next one."""
 
     topic: str
     heading: str
@@ -24,17 +24,17 @@ class Section:
 
 
 def read_page(topic: str) -> str:
-    """The Markdown of a page."""
+    """Return the Markdown of a page."""
     return (_FOLDER / f"{topic}.md").read_text(encoding="utf-8")
 
 
 def topics() -> dict[str, str]:
-    """Topic -> what its page is for."""
+    """Return the purpose of each page, by topic."""
     return dict(_ENTRY.findall(read_page("index")))
 
 
 def search(words: Sequence[str]) -> list[Section]:
-    """The sections that have all of the words, in capitals or not."""
+    """Return the sections that contain all of the words, ignoring case."""
     wanted = [word.casefold() for word in words]
     sections = (section for topic in topics() for section in _sections(topic))
     return [section for section in sections if all(word in section.text.casefold() for word in wanted)]

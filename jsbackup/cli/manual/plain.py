@@ -12,12 +12,12 @@ __all__ = ["plain"]
 _LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 _PAGE = re.compile(r"([\w-]+)\.md(?:#.*)?")
 _ITEM = re.compile(r"- |\d+\. ")
-_RULE = re.compile(r"\|[| :-]*-[| :-]*")  # below the head of a table
+_RULE = re.compile(r"\|[| :-]*-[| :-]*")  # below the header of a table
 _GAP = 2  # blanks between columns
 
 
 def plain(markdown: str, width: int) -> str:
-    """The text of a page, with lines of at most `width` but for blocks and words that are longer."""
+    """Return the text of a page, with lines of at most `width`, except for blocks and longer words."""
     shown: list[str] = []
     paragraph: list[str] = []
     rows: list[list[str]] = []
@@ -56,7 +56,7 @@ def plain(markdown: str, width: int) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Columns under each other; cells that are too long for the width go on in the next line."""
+    """Yield the lines of a table; long cells continue in the next line."""
     columns = list(zip(*rows, strict=True))
     widths = _fit(
         [max(map(len, cells)) for cells in columns],
@@ -78,7 +78,7 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 
 
 def _fit(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
-    """Widths of columns: the widest ones are narrowed until all fit, but none below its longest word."""
+    """Return widths of columns: the widest ones are narrowed until all fit, but not below their longest words."""
     widths = list(natural)
     while sum(widths) > width:
         wider = [column for column, room in enumerate(widths) if room > least[column]]

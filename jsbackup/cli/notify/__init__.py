@@ -1,1 +1,1 @@
-"""Who is told how a run went: hooks, pings, metrics."""
+"""Notifications about runs: hooks, pings, metrics."""

@@ -1,13 +1,13 @@
-"""Commands that run unattended tell others how it went: programs before and after, and URLs that are pinged.
+"""Hooks of unattended commands: programs run before and after, and URLs to ping.
 
     ping start · before · the command · after · on-failure, if it did not end with 0 · ping success or failure
 
-`after` runs whenever `before` went well, so that it can undo what `before` did. A `before` that fails stops the run; an
-`after` that fails makes a success a failure. Neither an `on-failure` that fails nor a ping that is not answered changes
-anything but the log. Programs are split as a shell would do it and run without one, have `--hook-timeout` to end, and
-find in their environment what this is about: `JSBACKUP_COMMAND`, `JSBACKUP_PROFILE` and `JSBACKUP_CONFIG` if there are
-any, and afterwards `JSBACKUP_RESULT` (`success`, `incomplete`, `failure`), `JSBACKUP_EXIT_CODE` and `JSBACKUP_ERROR`.
-What they print goes to the log: stdout is the command's own.
+`after` runs whenever `before` succeeded, so that it can undo what `before` did. If `before` fails, the command is not
+run; if `after` fails, a success becomes a failure. A failing `on-failure` and an unanswered ping are only logged.
+Programs are split as by a shell and run without one, must end within `--hook-timeout`, and have in their environment:
+`JSBACKUP_COMMAND`, `JSBACKUP_PROFILE` and `JSBACKUP_CONFIG` if they exist, and afterwards `JSBACKUP_RESULT` (`success`,
+`incomplete`, `failure`), `JSBACKUP_EXIT_CODE` and `JSBACKUP_ERROR`. Their output goes to the log: stdout is only for
+the command.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -34,7 +34,7 @@ __all__ = ["HOOK_OPTIONS", "HOOK_PREFIX", "Hooks", "Occasion", "run_between"]
 
 _log = logging.getLogger(__name__)
 
-HOOK_PREFIX: Final = "hook-"  # which keys in the table of hooks do without
+HOOK_PREFIX: Final = "hook-"  # omitted from keys in the table of hooks
 
 HOOK_OPTIONS: list[click.Option] = [
     click.Option(["--hook-before"], metavar="COMMAND", help="Run this first; if it fails, nothing else is done."),
@@ -59,7 +59,7 @@ _AFTER_THE_END_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What runs, and whom to tell. `str` and `repr` show no URL."""
+    """The programs to run and the URLs to ping. `str` and `repr` do not show URLs."""
 
     before: str | None = None
     after: str | None = None
@@ -71,7 +71,7 @@ class Hooks:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Hooks:
-        """From the options of `HOOK_OPTIONS` by parameter name. Raises UsageError."""
+        """Make it from the options of `HOOK_OPTIONS` by parameter name. Raises UsageError."""
         environ = environment()
         names = ("ping_url", "ping_start", "ping_success", "ping_failure")
         urls = {name: resolve_secret(given[name], "ping URL", environ) for name in names if given.get(name)}
@@ -97,7 +97,7 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """What hooks are told of. `profile` and `config` are "" where there is none."""
+    """Information for hooks. `profile` and `config` are "" if there is none."""
 
     command: str
     profile: str = ""
@@ -113,7 +113,7 @@ class Occasion:
 
 
 def run_between(hooks: Hooks, occasion: Occasion, work: Callable[[], Any]) -> int:
-    """Do the work with its hooks around it; the exit code. Raises what the work raises, and what `before` does."""
+    """Run the work with its hooks; return the exit code. Raises the errors of the work and of `before`."""
     if hooks == Hooks():
         return _code_of(work())
     begun = False
@@ -152,7 +152,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def _finish(hooks: Hooks, occasion: Occasion, code: int, message: str, *, begun: bool) -> int:
-    """Run what comes afterwards; the exit code."""
+    """Run the hooks after the command; return the exit code."""
     if hooks.after and begun:
         try:
             _run("after", hooks.after, hooks, occasion.variables() | _outcome(code, message))
@@ -185,7 +185,7 @@ def _ping(url: Secret | None, what: str) -> None:
 
 
 def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) -> None:
-    """Raises JsBackupError if the program cannot be run, fails, or takes too long. Its command is not repeated."""
+    """Run a program. Raises JsBackupError, without its command, if it cannot be run, fails, or takes too long."""
     process: subprocess.Popen[bytes] | None = None
     reading, writing = os.pipe()
     printed = _Tail(reading)
@@ -198,9 +198,9 @@ def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) ->
                     stdout=writing,
                     stderr=subprocess.STDOUT,
                     env={**environment(), **variables},
-                    start_new_session=True,  # ended with all that it started
+                    start_new_session=True,  # so that all its children can be ended too
                 )
-        except (OSError, ValueError, IndexError) as error:  # not chained: it repeats the command
+        except (OSError, ValueError, IndexError) as error:  # not chained: it contains the command
             reason = (error.strerror or "").lower() if isinstance(error, OSError) else "it is no command"
             raise JsBackupError(f"hook-{name} cannot be run: {reason}") from None
         finally:
@@ -226,7 +226,7 @@ def _run(name: str, command: str, hooks: Hooks, variables: Mapping[str, str]) ->
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect at the end: nobody could end a process that is not known yet."""
+    """Delay Ctrl-C and SIGTERM to the end: a process that is being started could not be ended."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda came_now, _frame: came.append(came_now))
@@ -242,7 +242,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def _code_in_time(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """The exit code; None if it took longer, and was ended."""
+    """Return the exit code; None if it took too long, and was ended."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -257,7 +257,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Tail(threading.Thread):
-    """Reads a pipe to its end, which it closes, and keeps the last of it."""
+    """Reads a pipe to its end, closes it, and keeps the last part."""
 
     def __init__(self, pipe: int) -> None:
         super().__init__(name="output of a hook", daemon=True)
@@ -271,6 +271,6 @@ class _Tail(threading.Thread):
         os.close(self._pipe)
 
     def lines(self) -> list[str]:
-        # What a program leaves running in the background may keep the pipe open for as long as it likes.
+        # A background process of the program may keep the pipe open indefinitely.
         self.join(_AFTER_THE_END_SECONDS)
         return self._kept.decode("utf-8", "replace").splitlines()[-_MOST_LINES:]

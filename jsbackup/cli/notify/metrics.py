@@ -1,8 +1,8 @@
-"""What `status` found as metrics for Prometheus: for node_exporter's textfile collector or a push.
+"""Results of `status` as metrics for Prometheus: for node_exporter's textfile collector or a push.
 
-All are gauges. Times are Unix seconds, so that an alert can say `time() - jsbackup_newest_backup_timestamp_seconds`
-and goes off also when nothing writes the metrics any more. Names of streams, clusters and accounts are foreign text:
-they stand in labels only, and no series comes twice.
+All are gauges. Times are Unix seconds, so that an alert can say `time() - jsbackup_newest_backup_timestamp_seconds` and
+fires also if the metrics are not written any more. Names of streams, clusters and accounts are untrusted: they are only
+in labels, and no series is repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jsbackup.times import parse_time
 
 __all__ = ["Metrics", "failure_metrics", "status_metrics"]
 
-# What one scrape should bear; the largest are written.
+# As much as one scrape should have; the largest are included.
 _MOST_STREAMS = 10_000
 _MOST_DRILLED = 1_000
 
@@ -29,7 +29,7 @@ _Series = tuple[Mapping[str, str], float]
 
 
 class Metrics:
-    """Families in the order of their making: a collector of `prometheus_client`."""
+    """A collector of `prometheus_client`, with families in the order of their creation."""
 
     def __init__(self) -> None:
         self._families: list[GaugeMetricFamily] = []
@@ -38,7 +38,7 @@ class Metrics:
         return self._families
 
     def family(self, name: str, about: str, series: Iterable[_Series]) -> None:
-        """One gauge with its series; left out without any. The first of equal ones counts."""
+        """Add a gauge with its series, unless there are none. The first of equal series counts."""
         values: dict[tuple[str, ...], float] = {}
         names: list[str] = []
         for labels, value in series:
@@ -58,12 +58,12 @@ class Metrics:
 
 
 def _whole(text: str) -> str:
-    """With half characters written out."""
+    """Return the text with lone surrogates escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def failure_metrics(now_ns: int, code: int) -> Metrics:
-    """For when there is nothing to tell: the repository could not be looked at, and status ended with this code."""
+    """Return the metrics if the repository could not be examined, and status ended with this code."""
     found = Metrics()
     _head(found, now_ns, 0, code)
     return found
@@ -78,7 +78,7 @@ def _head(found: Metrics, now_ns: int, up: int, code: int) -> None:
 def status_metrics(
     status: RepositoryStatus, breaches: Sequence[Breach], live: LiveStreams | None, code: int
 ) -> Metrics:
-    """All of it."""
+    """Return all metrics."""
     found = Metrics()
     _head(found, status.now_ns, 1, code)
     counts = dict.fromkeys(BreachRule, 0)

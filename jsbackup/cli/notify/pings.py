@@ -1,8 +1,8 @@
-"""URLs that are asked for so that somebody notices when they no longer are (a dead man's switch).
+"""Ping URLs, so that missing pings are noticed (a dead man's switch).
 
-With `/start` and `/fail` behind it as https://healthchecks.io/docs/http_api/ has it. Whoever has the URL can keep the
-switch from telling, so it is a secret: messages name the host alone. No ping holds a command up for longer than some
-seconds, and none makes it fail.
+With `/start` and `/fail` appended as in https://healthchecks.io/docs/http_api/. Anybody with the URL can keep the
+switch from firing, so it is a secret: messages only contain the host. Pings delay a command by some seconds at most,
+and never make it fail.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 3
 _PAUSE_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 10.0
-# Names are looked up and headers read without a bound of their own.
+# Looking up names and reading headers have no timeout of their own.
 _MOST_SECONDS: Final = 40.0
 _TEMPORARY: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 
 def check_url(url: Secret) -> None:
-    """Raises UsageError for what is no URL to ping."""
+    """Raise UsageError if this is not a URL to ping."""
     text = url.reveal()
     hint = "Write it as https://host/path."
     try:
         parts = urlsplit(text)
         host, _port = parts.hostname, parts.port
-    except ValueError:  # not chained: it may quote the URL
+    except ValueError:  # not chained: it may contain the URL
         raise UsageError("a ping URL cannot be understood", hint=hint) from None
     if parts.scheme not in ("http", "https") or not host or not text.isascii() or not text.isprintable() or " " in text:
         raise UsageError("a ping URL is not an http or https URL", hint=hint)
@@ -48,13 +48,13 @@ def check_url(url: Secret) -> None:
 
 
 def below(url: Secret, word: str) -> Secret:
-    """The URL with another word at the end of its path; a query stays behind it."""
+    """Return the URL with another word at the end of its path; a query stays after it."""
     parts = urlsplit(url.reveal())
     return Secret(urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{word}", fragment="")))
 
 
 def ping(url: Secret, what: str) -> None:
-    """Ask for a URL, again if need be. What comes of it is logged, and no more."""
+    """Request a URL, with retries. The result is only logged."""
     said: list[str] = []
     asking = threading.Thread(target=lambda: said.append(_ask(url)), name=f"ping {what}", daemon=True)
     asking.start()
@@ -68,7 +68,7 @@ def ping(url: Secret, what: str) -> None:
 
 
 def _ask(url: Secret) -> str:
-    """What went wrong; nothing if it was answered."""
+    """Return what went wrong; "" if it was answered."""
     request = urllib.request.Request(url.reveal(), headers={"User-Agent": f"jsbackup/{__version__}"})
     problem = ""
     for attempt in range(_TRIES):
@@ -85,7 +85,7 @@ def _ask(url: Secret) -> str:
         except OSError as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             problem = _words_of(reason)
-        except (http.client.HTTPException, ValueError):  # they may quote the URL
+        except (http.client.HTTPException, ValueError):  # they may contain the URL
             problem = "the answer is not HTTP"
     return problem
 

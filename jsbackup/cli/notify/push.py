@@ -1,6 +1,6 @@
-"""Metrics to a Prometheus Pushgateway: one PUT, which replaces what was pushed for the same job before.
+"""Push metrics to a Prometheus Pushgateway: one PUT, which replaces the previous metrics of the same job.
 
-A login in the URL is sent as HTTP basic authentication, and told to nobody. Redirects are not followed.
+A login in the URL is sent as HTTP basic authentication, and never shown. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATH = f"/metrics/job/{_JOB}"
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where to. Prints without its login."""
+    """The target of a push. Its repr has no login."""
 
     url: str
     authorization: str | None = field(repr=False)
@@ -39,7 +39,7 @@ class PushTarget:
     def request(
         self, *, url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
     ) -> Callable[[], None]:
-        """A handler of `prometheus_client`, for a whole path, without proxies, and with an answer that is closed."""
+        """Handle requests of `prometheus_client`: for a whole path, without proxies, closing the answer."""
         from urllib.request import ProxyHandler, Request, build_opener
 
         request = Request(self.url, data, dict(headers), method=method)
@@ -54,7 +54,7 @@ class PushTarget:
 
 
 def parse_push_url(url: str) -> PushTarget:
-    """`http://host:9091`, or a whole path such as `…/metrics/job/backup/instance/a`. Raises UsageError."""
+    """Parse `http://host:9091`, or a whole path such as `…/metrics/job/backup/instance/a`. Raises UsageError."""
     hint = f"Write http://HOST:9091, which stands for http://HOST:9091{_PATH}, or the whole path."
     try:
         parts = urlsplit(url.strip())
@@ -79,7 +79,7 @@ def _authorization(parts: SplitResult) -> str | None:
 
 
 def push_metrics(target: PushTarget, metrics: Metrics) -> None:
-    """Raises JsBackupError if they are not taken."""
+    """Push metrics. Raises JsBackupError if they are not accepted."""
     from prometheus_client import push_to_gateway
 
     try:

@@ -1,1 +1,1 @@
-"""Options that commands share: parsed to values, with connection and repository opened by them."""
+"""Shared options of commands: parsed to values, and the connection and repository opened with them."""

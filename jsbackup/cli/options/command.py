@@ -1,4 +1,4 @@
-"""A command with the options that all share (`shared.py`): its function gets them as one `Shared` value."""
+"""A command with the shared options (`shared.py`), which its function gets as one `Shared` value."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ __all__ = ["Command"]
 
 
 class Command(click.Command):
-    """A command that takes the shared options too and passes them to its function as `shared`.
+    """A command that also has the shared options and passes them to its function as `shared`.
 
-    `needs_server` says whether the server options make sense; where they do not, giving one is a usage error.
-    `unattended` commands are what schedules run: they have hooks, and may be run for several profiles, one after
-    another, unless they never end (`endless`). Of a command that `answers`, 1 is no failure: its exit code is what was
-    asked for.
+    `needs_server` says whether the server options are allowed; otherwise giving one is a usage error. `unattended`
+    commands are run by schedules: they have hooks, and may be run for several profiles, one after another, unless they
+    never end (`endless`). For a command that `answers`, 1 is not a failure: its exit code is the answer.
     """
 
     context_class = CommandContext
@@ -68,10 +67,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         assert isinstance(ctx, CommandContext)
         try:
-            # A shell completes: nobody looks at errors while they type.
+            # A shell completes: errors are not shown while typing.
             with suppress(JsBackupError) if ctx.resilient_parsing else nullcontext():
                 self.take_profile(ctx, args)
-            if len(ctx.names) > 1 and not ctx.resilient_parsing:  # each of them has a context of its own
+            if len(ctx.names) > 1 and not ctx.resilient_parsing:  # each profile has its own context
                 return []
             left = super().parse_args(ctx, args)
             self._prefer_profile(ctx)
@@ -80,12 +79,12 @@ class Command(click.Command):
             if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):
                 raise self._no_server(unknown.option_name) from None
             raise
-        except click.UsageError as wrong:  # click leaves out whose it is where a value is missing
+        except click.UsageError as wrong:  # click omits the source if a value is missing
             wrong.ctx = wrong.ctx or ctx
             raise
 
     def take_profile(self, ctx: CommandContext, args: list[str]) -> None:
-        """Give the context what the named profile says. Raises UsageError for what is wrong with it."""
+        """Apply the named profile to the context. Raises UsageError for errors in it."""
         ctx.words = tuple(args)
         typed = self.make_parser(ctx).parse_args(list(args))[0]
         asks_for_help = self.get_help_option(ctx)
@@ -105,12 +104,12 @@ class Command(click.Command):
             raise UsageError(first.message, hint=hint if more else first.hint)
         ctx.profile = profile
         ctx.from_profile = profile.values(ctx.table)
-        # What contradicts a typed option goes; what is typed wins by itself.
+        # Options that contradict a typed one are removed; the same option is overridden anyway.
         options = {param.name for param in self.params if isinstance(param, click.Option)}
         ctx.default_map = over(ctx.from_profile, {n: value for n, value in typed.items() if n in options})
 
     def _prefer_profile(self, ctx: CommandContext) -> None:
-        """To the environment, which click prefers."""
+        """Prefer the profile to the environment, contrary to click."""
         for param in self.params:
             name = str(param.name)
             if name in (ctx.default_map or {}) and ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
@@ -120,7 +119,9 @@ class Command(click.Command):
     def named_profiles(
         self, ctx: CommandContext, typed: Mapping[str, Any]
     ) -> tuple[ConfigFile | None, tuple[str, ...]]:
-        """The file and the profiles that the command line names, else the environment. UsageError if there is none."""
+        """Return the file and the profiles of the command line or the environment. Raises UsageError if there
+        are none.
+        """
         above = contexts_of(ctx)[:-1]
         given: dict[str, Any] = {}
         for option in GLOBAL_OPTIONS:
@@ -159,7 +160,7 @@ class Command(click.Command):
         table: Sequence[str] = (),
         every_command: bool = False,
     ) -> Profile:
-        """A profile, as far as it concerns this command, or the one whose `table` is named, or all of it."""
+        """Return a profile: the part for this command, or for the one with the `table`, or all of it."""
         from jsbackup.cli.profiles.profiles import read_profile
 
         root = ctx.find_root()
@@ -223,7 +224,7 @@ class Command(click.Command):
         return Shared(
             repo=values["repo"],
             verbose=values["verbose"],
-            # Bars would stand between lines that a program reads.
+            # Bars would be between lines that a program reads.
             progress=not (values["no_progress"] or values["quiet"] or log_json),
             log_format=values["log_format"],
             output=output,
@@ -257,7 +258,7 @@ class Command(click.Command):
         )
 
     def format_shared_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those that are the same for other commands."""
+        """Write the options that are the same for other commands."""
         if self.needs_server:
             write_options(ctx, formatter, "Server options (also before the command)", SERVER_OPTIONS)
         write_options(ctx, formatter, "Global options (also before the command)", GLOBAL_OPTIONS)
@@ -274,12 +275,12 @@ class Command(click.Command):
 
 
 def _name_of(ctx: click.Context) -> str:
-    """As it is typed: `key add`."""
+    """Return the name as typed: `key add`."""
     return ctx.table.replace(".", " ") if isinstance(ctx, CommandContext) else ""
 
 
 def _run_unattended(command: str, shared: Shared, given: Mapping[str, Any], work: Callable[[], Any]) -> int:
-    """With its hooks, and with a profile not while the same is running."""
+    """Run with hooks, and with a profile not concurrently with the same command."""
     from jsbackup.cli.notify.hooks import Hooks, Occasion, run_between
     from jsbackup.cli.output.log import start_log
 

@@ -1,7 +1,7 @@
-"""What the help of a command has beside its options: examples, exit codes, and commands to see, as in a man page.
+"""The help of a command besides its options: examples, exit codes, and related commands, as in a man page.
 
-One table for all commands, so it is as long as they are many. Exit codes are those of the contract; an entry says what
-one means there only where that is more than the contract's words. Every command may end with 0, 1, 2 and 130.
+One table for all commands. Exit codes are those of the contract; an entry only explains one if that adds to the
+contract's text. Every command may end with 0, 1, 2 and 130.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _NO_SPARK = "format or feature not supported; Spark or Java is not there"
 
 @dataclass(frozen=True, slots=True)
 class CommandHelp:
-    """`examples`: command line -> what it does. `codes`: those of the command beside what all have, or `means` says."""
+    """`examples`: command line -> what it does. `codes`: those of the command besides the common ones and those in
+    `means`.
+    """
 
     examples: Mapping[str, str]
     codes: set[int] = field(default_factory=set)
@@ -41,7 +43,7 @@ class CommandHelp:
 
     @property
     def exit_codes(self) -> dict[int, str]:
-        """All that the command can end with, in order, and what each means there."""
+        """Return all possible exit codes of the command, in order, with their meaning."""
         given = {**EXIT_CODES, **self.means}
         return {code: given[code] for code in sorted(_ALWAYS.union(self.codes, self.means))}
 
@@ -398,7 +400,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 }
 
 
-# command -> the page of the manual that says more
+# command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
     **dict.fromkeys(("verify", "repair"), "verify"),
@@ -418,7 +420,7 @@ MANUAL_PAGES: Mapping[str, str] = {
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], title: str = "Examples") -> None:
-    """Command lines to copy, each with what it does."""
+    """Write command lines to copy, each with what it does."""
     with formatter.section(title):
         for line, purpose in examples.items():
             for text in (*_folded(line, formatter.width - 2), f"    {purpose}"):
@@ -426,18 +428,18 @@ def write_examples(formatter: click.HelpFormatter, examples: Mapping[str, str], 
 
 
 def write_end(formatter: click.HelpFormatter, name: str) -> None:
-    """Exit codes, and what to read besides."""
-    told = COMMAND_HELP[name]
+    """Write exit codes and related commands."""
+    entry = COMMAND_HELP[name]
     with formatter.section("Exit codes"):
-        formatter.write_dl([(str(code), text) for code, text in told.exit_codes.items()])
-    others = [*told.see_also, *([f"help {MANUAL_PAGES[name]}"] if name in MANUAL_PAGES else [])]
+        formatter.write_dl([(str(code), text) for code, text in entry.exit_codes.items()])
+    others = [*entry.see_also, *([f"help {MANUAL_PAGES[name]}"] if name in MANUAL_PAGES else [])]
     if others:
         with formatter.section("See also"):
             formatter.write_text(", ".join(f"jsbackup {other}" for other in others))
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """A command line in lines that a shell takes as one; words in quotes stay whole."""
+    """Fold a command line to lines that a shell joins; words in quotes stay whole."""
     lines = [""]
     for word in _WORD.findall(line):
         if lines[-1] and len(f"{lines[-1]} {word} \\") > width:

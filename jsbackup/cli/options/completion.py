@@ -1,7 +1,7 @@
-"""`jsbackup completion`: the script that a shell sources, made by click; and words that are looked up while one types.
+"""`jsbackup completion`: the script that a shell sources, made by click; and completion of words by look-ups.
 
-A look-up ends after a while, fails silently, and runs no program for a secret. What a shell might take for more than a
-word is not offered: it would go into the line as it is.
+A look-up has a timeout, fails silently, and runs no programs for secrets. Names with special characters of shells are
+not offered, because they would not be quoted.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stream", "co
 
 _Look = Callable[[], Iterable[str]]
 
-_SECONDS = 1.5  # with what it takes to start some two
+_SECONDS = 1.5  # about two, including the start
 _WORD = re.compile(r"[\w./=@%+:][\w./=@%+:-]*")
-_CUTS = ":=@"  # where bash cuts words
+_CUTS = ":=@"  # where bash splits words
 _LATEST, _LIVE = "latest", "live"
-# Parameters that name a backup of whose streams others name some.
+# Parameters that name a backup whose streams are named by others.
 _OF_BACKUPS = ("backup", "a", "b")
 
 
 def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """`latest`, and the ids of the backups in the repository that the command line or the environment names."""
+    """Complete `latest`, and the ids of the backups in the repository of the command line or the environment."""
 
     from jsbackup.repository.repository import Repository
 
@@ -55,7 +55,7 @@ def complete_backup(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Streams: of the backup that is named, else of the newest; of the server where the command takes no backup."""
+    """Complete streams: of the named backup, or the newest; of the server if the command takes no backup."""
     backups = [ctx.params[name] or _LATEST for name in _OF_BACKUPS if name in ctx.params]
     stored = next((backup for backup in backups if backup != _LIVE), None)
     found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
@@ -64,7 +64,7 @@ def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def complete_tag(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Tags that the backups of the repository have, the newest first."""
+    """Complete tags of the backups in the repository, newest first."""
 
     import jsbackup.repository.repository  # noqa: F401
 
@@ -80,7 +80,7 @@ def _offer(words: Iterable[str], incomplete: str) -> list[CompletionItem]:
 
 
 def _look_up(look: _Look) -> list[str]:
-    """What it finds in time; what it takes to import is imported before. Nobody looks at errors while they type."""
+    """Return what is found in time; imports are done before. Errors are not shown while typing."""
     found: list[str] = []
 
     def run() -> None:
@@ -94,7 +94,7 @@ def _look_up(look: _Look) -> list[str]:
 
 
 def _shared(ctx: click.Context) -> Shared:
-    """What the line says so far, but for programs that would have to be run."""
+    """Return the shared options of the line so far, without programs that would have to be run."""
     values, groups = merge_shared(ctx)
     given: dict[str, dict[str, Any]] = {
         group: {name: value for name, value in options.items() if not name.endswith("_command")}
@@ -139,11 +139,11 @@ def _live_streams(ctx: click.Context) -> _Look:
 
 
 class _JoiningBash(BashComplete):
-    """bash cuts words at `:`, `=` and `@`, as in `nats://host:4222` and `K=V`: here they are whole again."""
+    """Rejoins words that bash splits at `:`, `=` and `@`, as in `nats://host:4222` and `K=V`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._there = ""  # the beginning of the word that is completed, which bash leaves as it is
+        self._there = ""  # the start of the completed word, which bash does not replace
 
     def get_completion_args(self) -> tuple[list[str], str]:
         asked = environment()
@@ -163,8 +163,8 @@ class _JoiningBash(BashComplete):
 
 
 def answer_shell(group: click.Group, instruction: str) -> int:
-    """Answer what a script of `jsbackup completion` asks; the exit code. Nothing is asked back, and nothing is said."""
-    with suppress(OSError):  # whatever opens the terminal by its name finds none
+    """Answer a script of `jsbackup completion`; return the exit code. Never prompts, and prints no messages."""
+    with suppress(OSError):  # programs that open the terminal by its name find none
         os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 2):

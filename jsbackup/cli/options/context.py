@@ -1,6 +1,5 @@
-"""What the shared options said, wherever they stood: beside the command's name, in a profile, in the environment.
-
-One after the name wins over one before it, both win over a profile, and all of it over the environment.
+"""Values of the shared options from all places: before or after the command's name, in a profile, in the environment.
+One after the name wins over one before it, both win over a profile, and all of them over the environment.
 """
 
 from __future__ import annotations
@@ -38,46 +37,46 @@ __all__ = [
     "write_options",
 ]
 
-# What a shell sets when it asks for completions.
+# Set by a shell when it requests completions.
 COMPLETE_VARIABLE = "_JSBACKUP_COMPLETE"
 
 INTERRUPTED = "interrupted; what was committed before is untouched"
 
-# Where the value of a parameter comes from if somebody chose it: it was typed, or stands in the profile.
+# Sources of values that somebody chose: typed, or in the profile.
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
-# Groups of which only those count that were given.
+# Groups of which only given options count.
 _GROUPS = {"server": SERVER_OPTIONS, "s3": S3_OPTIONS, "keys": KEY_OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the shared options said."""
+    """The values of the shared options."""
 
     repo: str | None
     verbose: int
     progress: bool
     log_format: str
     output: Output
-    server: Mapping[str, Any] = field(default_factory=dict)  # the server options that were given, by parameter name
-    s3: Mapping[str, Any] = field(default_factory=dict)  # so with those for S3
-    keys: Mapping[str, Any] = field(default_factory=dict)  # and with those for keys; there is no secret among them
-    variables: str = "JSBACKUP_"  # how the variables begin that stand in for options of the repository
-    server_named: bool = False  # by a profile: nothing of the environment and no selected context is added
+    server: Mapping[str, Any] = field(default_factory=dict)  # the given server options, by parameter name
+    s3: Mapping[str, Any] = field(default_factory=dict)  # likewise for S3
+    keys: Mapping[str, Any] = field(default_factory=dict)  # likewise for keys; none of them is a secret
+    variables: str = "JSBACKUP_"  # prefix of the variables for options of the repository
+    server_named: bool = False  # by a profile: the environment and the selected context are ignored
     profile: str = ""  # "" without one
     config: Path | None = None  # the file of the profile
 
 
 @dataclass(slots=True)
 class LastOutput:
-    """How to print what goes wrong: as the command has it once that is known. The root context's `obj`."""
+    """How to print errors: as the command does once that is known. The root context's `obj`."""
 
     output: Output
 
 
 class _HelpFormatter(click.HelpFormatter):
-    """Headings are bold on a terminal."""
+    """Bold headings on a terminal."""
 
     def write_heading(self, heading: str) -> None:
         self.write(f"{'':>{self.current_indent}}{_heading(f'{heading}:')}\n")
@@ -91,7 +90,7 @@ def _heading(text: str) -> str:
 
 
 class HelpContext(click.Context):
-    """The context of whatever has a help text."""
+    """The context of a command or group with a help text."""
 
     formatter_class = _HelpFormatter
 
@@ -103,9 +102,9 @@ class HelpGroup(click.Group):
 
 
 class CommandContext(HelpContext):
-    """The context of a `Command`, with what its profile says.
+    """The context of a `Command`, with the values of its profile.
 
-    `only` is the one profile it is for, where several were named; `print_to` makes its output in that case.
+    `only` is the profile it is for, if several were named; `print_to` then makes its output.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class CommandContext(HelpContext):
 
     @property
     def table(self) -> str:
-        """The command's name as a table of a profile has it: `backup`, `key.add`."""
+        """Return the command's name as a table of a profile: `backup`, `key.add`."""
         level = self.parent
         names: list[str] = []
         while level is not None and level.parent is not None:
@@ -136,14 +135,14 @@ class CommandContext(HelpContext):
 
 
 def given_in(ctx: click.Context, names: Iterable[str], *, environment: bool) -> dict[str, Any]:
-    """The parameters of `names` that were given in this context: by the environment, or on the command line."""
+    """Return the parameters of `names` that were given in this context: in the environment, or on the command line."""
     environments = (ParameterSource.ENVIRONMENT,)
     sources = environments if environment else (ParameterSource.COMMANDLINE, ParameterSource.PROMPT)
     return {n: ctx.params[n] for n in names if n in ctx.params and ctx.get_parameter_source(n) in sources}
 
 
 def contexts_of(ctx: click.Context) -> list[click.Context]:
-    """The context and those above it, the topmost first."""
+    """Return the context and its parents, the topmost first."""
     levels = [ctx]
     while levels[0].parent is not None:
         levels.insert(0, levels[0].parent)
@@ -151,9 +150,9 @@ def contexts_of(ctx: click.Context) -> list[click.Context]:
 
 
 def merge_shared(ctx: click.Context) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Global values (all), and for each group, `server`, `s3`, `keys`, those given.
+    """Return all global values, and for each group, `server`, `s3`, `keys`, those given.
 
-    Environment, then the profile, then before the command, then after it.
+    Precedence, lowest first: environment, profile, before the command, after it.
     """
     values: dict[str, Any] = {str(o.name): None for o in GLOBAL_OPTIONS}
     values.update(as_json=False, quiet=False, verbose=0, no_progress=False, log_format="text", profile=())
@@ -188,7 +187,7 @@ def _print_all(ctx: click.Context, _param: click.Parameter, value: bool) -> None
 
 
 _ALL = "jsbackup.help_all"
-# Of a context, in `meta`: what is said before the command runs, such as what a time was taken for.
+# In `meta` of a context: notes printed before the command runs, such as the interpretation of a time.
 NOTES = "jsbackup.notes"
 HELP_ALL = click.Option(
     ["--help-all"],
@@ -201,14 +200,14 @@ HELP_ALL = click.Option(
 
 
 def wants_all(ctx: click.Context) -> bool:
-    """Whether the help of this command is to have the options that all commands share."""
+    """Return whether the help of this command should include the shared options."""
     return _ALL in ctx.meta
 
 
 def write_options(
     ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Sequence[click.Parameter]
 ) -> None:
-    """A section of a help text. Arguments are told by the usage line and the text."""
+    """Write a section of a help text. Arguments are explained by the usage line and the text."""
     options = [param for param in params if isinstance(param, click.Option)]
     rows = [record for option in options if (record := option.get_help_record(ctx)) is not None]
     if rows:

@@ -1,4 +1,4 @@
-"""The file of a new writer key: the user's alone, never over another one, gone if nothing came of it."""
+"""The file of a new writer key: only readable by the user, never overwrites one, removed if the key is not used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ __all__ = ["new_key_file"]
 
 @contextmanager
 def new_key_file(path: Path, text: str) -> Iterator[None]:
-    """Write the key, and do inside what makes it a key of something.
+    """Write the key file, then run the body, which starts using the key.
 
-    It is written first, because a repository whose key is nowhere would be of no use. Where nothing was made, the file
-    is removed; where the store failed, nobody knows whether anything was made, and it stays. Raises UsageError if it
-    cannot be written.
+    It is written first, because a repository without its key would be useless. If nothing was made, the file is
+    removed; if the store failed, that is unknown, and it stays. Raises UsageError if it cannot be written.
     """
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,5 @@
-"""Which backup BACKUP is, in every command: an id, the start of one, or `latest` (`repository/read/latest.py`).
+"""Find the backup for the argument BACKUP of commands: an id, the start of one, or `latest`
+(`repository/read/latest.py`).
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -38,7 +39,7 @@ __all__ = [
     "parse_choosing",
 ]
 
-LATEST = "latest"  # as `repository/layout.py` has it
+LATEST = "latest"  # as in `repository/layout.py`
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,7 +62,7 @@ _TAG = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """What `--origin` and `--tag` said; `given` if the command has them."""
+    """The values of `--origin` and `--tag`; `given` if the command has them."""
 
     origins: tuple[Glob, ...] = ()
     tags: tuple[TagRule, ...] = ()
@@ -69,17 +70,17 @@ class Choosing:
 
 
 def choosing_options(command: F) -> F:
-    """`--origin` and `--tag`, given to the command as `origins` and `tags`."""
+    """Add `--origin` and `--tag`, passed as `origins` and `tags`."""
     return _ORIGIN(_TAG(command))
 
 
 def origin_option(command: F) -> F:
-    """`--origin` alone, where `--tag` means something else."""
+    """Add only `--origin`, for commands where `--tag` has another meaning."""
     return _ORIGIN(command)
 
 
 def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[str]) -> Choosing:
-    """Raises UsageError for what is none, and if a backup is named by its id."""
+    """Parse the options. Raises UsageError for invalid ones, and if a backup is named by its id."""
     if backup not in (None, LATEST) and (origins or tags):
         raise UsageError(
             f"--{'origin' if origins else 'tag'} chooses what `latest` means, and {backup} is an id",
@@ -90,9 +91,9 @@ def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[st
 
 @dataclass(slots=True)
 class Finder:
-    """Finds the backup of a command, and says which it is and what else there is. `choice` is what was found.
+    """Finds the backup of a command, and reports which it is and what else there is. `choice` is the result.
 
-    It may be called from a worker thread, with the source that is connected to, or without.
+    It may be called from a worker thread, with the connected source, or without.
     """
 
     shared: Shared
@@ -102,12 +103,12 @@ class Finder:
     streams: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     silent: bool = False  # the result of the command says which backup it is
-    all_needed: bool = True  # else the streams that are named may be elsewhere
+    all_needed: bool = True  # otherwise named streams may be in other backups
     usual: Selection | None = None
     choice: Choice | None = None
 
     def __call__(self, source: Source | None = None) -> Manifest:
-        """Raises as `Repository.choose`."""
+        """Find the backup. Raises the errors of `Repository.choose`."""
         from jsbackup.repository.origin import origin_of
         from jsbackup.repository.read.latest import about_named
         from jsbackup.repository.read.sources import Wanted
@@ -115,7 +116,7 @@ class Finder:
         if self.choice is not None and not self.is_latest:
             notes = [] if source is None else about_named(self.found, source)
             self.choice = replace(self.choice, notes=tuple(notes))
-            self._tell(self.choice)
+            self._report(self.choice)
             return self.found
         wanted = Wanted(
             streams=self.streams,
@@ -130,18 +131,20 @@ class Finder:
         )
         self.choice = self.repository.choose(self.text, wanted, source)
         if self.is_latest:
-            self._tell(self.choice)
+            self._report(self.choice)
         return self.choice.manifest
 
     def early(self) -> Finder:
-        """Itself, to be called with the source. What is named by its id is looked up now: raises as a call."""
+        """Return itself, to be called with the source. A backup named by its id is looked up now, with the same
+        errors.
+        """
         if not self.is_latest:
             self()
         return self
 
     @property
     def found(self) -> Manifest:
-        """What was found."""
+        """The manifest that was found."""
         assert self.choice is not None
         return self.choice.manifest
 
@@ -149,7 +152,7 @@ class Finder:
     def is_latest(self) -> bool:
         return self.text == LATEST
 
-    def _tell(self, choice: Choice) -> None:
+    def _report(self, choice: Choice) -> None:
         from jsbackup.repository.origin import origin_of
 
         manifest, output = choice.manifest, self.shared.output
@@ -171,7 +174,7 @@ def make_finder(
     silent: bool = False,
     all_needed: bool = True,
 ) -> Finder:
-    """A `Finder`, which knows what the named profile backs up."""
+    """Return a `Finder`, which considers what the named profile backs up."""
     return Finder(
         shared,
         repository,
@@ -195,12 +198,12 @@ def find_backup(
     exclude: Sequence[Glob] = (),
     silent: bool = False,
 ) -> Manifest:
-    """The backup that a command without a server means. Raises as `Repository.choose`."""
+    """Return the backup for a command without a server. Raises the errors of `Repository.choose`."""
     return make_finder(shared, repository, text, choosing, streams=streams, exclude=exclude, silent=silent)()
 
 
 def notes_json(finder: Finder) -> JsonObject:
-    """What a document says of the backup that was found: how it was chosen, and what of it is elsewhere."""
+    """Return the part of a document about the backup: how it was chosen, and what is in other backups."""
     choice = finder.choice
     return {
         "notes": [] if choice is None else list(choice.notes),
@@ -211,9 +214,9 @@ def notes_json(finder: Finder) -> JsonObject:
 
 
 def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, newest: bool = False) -> list[str]:
-    """The ids of backups that are named. Raises as `Repository.choose`.
+    """Return the ids of named backups. Raises the errors of `Repository.choose`.
 
-    With `newest`, `latest` has to be the newest backup that there is, too: UsageError if it is another.
+    With `newest`, `latest` must also be the newest backup of all: UsageError otherwise.
     """
     found = {text: repository.resolve(text) for text in dict.fromkeys(texts) if text != LATEST}
     if LATEST in texts:
@@ -228,7 +231,7 @@ def find_ids(shared: Shared, repository: Repository, texts: Sequence[str], *, ne
 
 
 def _usual(shared: Shared) -> Selection | None:
-    """What a backup of the profile selects, by what stands in the file. None where that cannot be read."""
+    """Return what a backup with the profile selects, from the file. None if that cannot be read."""
     from jsbackup.repository.manifest import Selection
 
     ctx = click.get_current_context()

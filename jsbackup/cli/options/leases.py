@@ -1,4 +1,4 @@
-"""How commands take leases: the option, the words, and what is done where nothing can be put.
+"""Leases of commands: the option, messages, and the behaviour if the store is read-only.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -25,8 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lock_timeout_option(command: F) -> F:
-    """`--lock-timeout`, given to the command as the text `lock_timeout`."""
-    # The default outlasts the lease of a command that was killed.
+    """Add `--lock-timeout`, passed as the text `lock_timeout`."""
+    # The default is longer than the lease of a killed command.
     return click.option(
         "--lock-timeout",
         metavar="DURATION",
@@ -39,7 +39,8 @@ def lock_timeout_option(command: F) -> F:
 def holder(
     shared: Shared, repository: Repository, purpose: str, lock_timeout: str
 ) -> Callable[[Mode], AbstractContextManager[Lease]]:
-    """What takes leases for a command; `purpose` is its name. UsageError if `lock_timeout` is no duration.
+    """Return a function that takes leases for a command; `purpose` is its name. Raises UsageError for an invalid
+    `lock_timeout`.
 
     Taking one raises RepositoryLocked and StoreError.
     """
@@ -55,14 +56,14 @@ def holder(
 
 
 def writing(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[Lease]:
-    """A shared lease for what stores things. Raises RepositoryLocked and StoreError."""
+    """Hold a shared lease for writing. Raises RepositoryLocked and StoreError."""
     from jsbackup.repository.keep.leases import Mode
 
     return holder(shared, repository, purpose, lock_timeout)(Mode.SHARED)
 
 
 def reading(shared: Shared, repository: Repository, purpose: str, lock_timeout: str) -> AbstractContextManager[None]:
-    """A shared lease for what only reads, see `hold_to_read`. Raises RepositoryLocked."""
+    """Hold a shared lease for reading, see `hold_to_read`. Raises RepositoryLocked."""
     from jsbackup.engine.backup.lease_renewal import hold_to_read
 
     return hold_to_read(

@@ -1,4 +1,4 @@
-"""What commands have in common before and after they act: connection, repository, the event loop, interruption.
+"""Common parts of commands: connection, repository, the event loop, interruption.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -36,7 +36,7 @@ from jsbackup.times import format_time
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.keys import GivenKeys
-    from jsbackup.repository.crypto.new_keys import Founding
+    from jsbackup.repository.crypto.new_keys import NewKeys
     from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -65,21 +65,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_init_option(command: F) -> F:
-    """`--no-init`, given to the command as `no_init`."""
+    """Add `--no-init`, passed as `no_init`."""
     return click.option(
         "--no-init", is_flag=True, help="Do not create a repository where there is none (a disk may not be mounted)."
     )(command)
 
 
 def connection_of(shared: Shared) -> Connection:
-    """The connection that options, environment and nats context come to; of a profile that names a server, options."""
+    """Return the connection from options, environment and nats context; only from options if a profile names a
+    server.
+    """
     if shared.server_named:
         return target_connection_of(shared.server)
     return source_connection(connection_options(shared.server), environment())
 
 
 def connection_reference_of(shared: Shared) -> ConnectionReference:
-    """The same for other processes. Raises UsageError if a secret would have to be sent to them."""
+    """Return a reference to the connection for other processes. Raises UsageError if a secret would have to be sent."""
     options = connection_options(shared.server)
     if shared.server_named:
         return target_reference(options, environment())
@@ -87,7 +89,9 @@ def connection_reference_of(shared: Shared) -> ConnectionReference:
 
 
 def target_connection_of(given: Mapping[str, Any]) -> Connection:
-    """The connection to the second server of a command, by its own options, named as those of the first."""
+    """Return the connection to the second server of a command, from its options with the names of the first
+    server's.
+    """
     return target_connection(connection_options(given), environment())
 
 
@@ -98,13 +102,13 @@ def _store(shared: Shared) -> Store:
 
 
 def store_at(location: str, shared: Shared) -> Store:
-    """The store at a location, which tries again what may work a little later."""
+    """Return the store at a location, which retries temporary errors."""
     store = open_store(location, s3_settings(shared.s3, _variables(shared)))
     return RetryingStore(store, sleep=time.sleep, random=random.random, clock=time.monotonic)
 
 
 def _variables(shared: Shared) -> Mapping[str, str]:
-    """The environment as the options of this repository know it: a second one has variables of its own."""
+    """Return the environment with the names of variables for this repository: a second one has its own."""
     known = environment()
     if shared.variables == "JSBACKUP_":
         return known
@@ -115,7 +119,7 @@ def _variables(shared: Shared) -> Mapping[str, str]:
 
 
 def keys_of(shared: Shared) -> GivenKeys:
-    """The keys that options and environment come to. Raises UsageError for what is no key."""
+    """Return the keys from options and environment. Raises UsageError for invalid ones."""
     from jsbackup.repository.crypto.keys import NO_KEYS, read_keys
 
     secrets = key_secrets(shared.keys, _variables(shared))
@@ -125,12 +129,12 @@ def keys_of(shared: Shared) -> GivenKeys:
 
 
 def open_repository(shared: Shared) -> Repository:
-    """The repository, with what the keys that were given open."""
+    """Open the repository with the given keys."""
     return open_with_keys(shared)[0]
 
 
 def open_with_keys(shared: Shared) -> tuple[Repository, GivenKeys]:
-    """The repository, and the keys that were given."""
+    """Open the repository; also return the given keys."""
     from jsbackup.repository.location import in_a_folder
     from jsbackup.repository.repository import Repository
 
@@ -143,8 +147,8 @@ def new_repository_id() -> str:
     return os.urandom(16).hex()
 
 
-def make_repository(shared: Shared, repository_id: str, founding: Founding | None = None) -> Repository:
-    """A new repository in an empty location. `founding` is what encrypts and signs it; without it, it is plain."""
+def make_repository(shared: Shared, repository_id: str, new_keys: NewKeys | None = None) -> Repository:
+    """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain."""
     from jsbackup.repository.repository import Repository
 
     return Repository.create(
@@ -152,14 +156,14 @@ def make_repository(shared: Shared, repository_id: str, founding: Founding | Non
         repository_id=repository_id,
         created=format_time(time.time_ns()),
         tool=TOOL,
-        founding=founding,
+        new_keys=new_keys,
     )
 
 
 def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Repository:
-    """The repository, to write to. Where the location is empty it is made when the first thing is stored in it.
+    """Open the repository for writing. In an empty location it is created when something is stored.
 
-    Raises KeyUnavailable without the key for writing, and RepositoryNotFound if there is none and none may be made.
+    Raises KeyUnavailable without the key for writing, and RepositoryNotFound if there is none and none may be created.
     """
     from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 
@@ -185,7 +189,7 @@ def open_or_make_repository(shared: Shared, *, may_make: bool = True) -> Reposit
 
 
 def not_made(missing: RepositoryNotFound) -> RepositoryNotFound:
-    """That there is no repository, to somebody who does not want one to be made."""
+    """Return the error for a missing repository that may not be created."""
     return RepositoryNotFound(
         f"{missing.message}, and none is made (no-init)",
         hint="See whether a disk or share is not mounted there. A new repository is made by 'jsbackup init'.",
@@ -199,4 +203,4 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
         return run(work)
     finally:
-        work.close()  # interrupted before it began, it would complain that nobody awaited it
+        work.close()  # if it is interrupted before it begins, Python would warn that it was never awaited

@@ -1,7 +1,7 @@
-"""Options and arguments as keys of a TOML table: what click knows of them says what may stand there.
+"""Options and arguments as keys of a TOML table, checked by click's definitions.
 
 A key is the long name of an option without its dashes, or the name of an argument. A flag is true or false, a number a
-number, what may be repeated a list of texts, all else a text.
+number, a repeatable option a list of texts, anything else a text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["check_kind", "option_keys", "refuse_unknown"]
 
 
 def option_keys(parameters: Iterable[click.Parameter]) -> dict[str, click.Parameter]:
-    """The parameters by key. An option with an opposite (`--a/--b`) has a key for each."""
+    """Return the parameters by key. An option with an opposite (`--a/--b`) has a key for each."""
     keys: dict[str, click.Parameter] = {}
     for parameter in parameters:
         if isinstance(parameter, click.Option):
@@ -30,20 +30,20 @@ def option_keys(parameters: Iterable[click.Parameter]) -> dict[str, click.Parame
 
 
 def refuse_unknown(table: Iterable[str], known: Mapping[str, Any] | list[str], what: str) -> None:
-    """Raise UsageError for the first key that is not known, with the nearest one that is."""
+    """Raise UsageError for the first unknown key, with the most similar known one."""
     for key in table:
         if key not in known:
             raise UsageError(f"{what} has the unknown key {key[:100]!r}", hint=nearest(key, list(known)))
 
 
 def check_kind(key: str, parameter: click.Parameter, value: Any) -> None:
-    """Raise UsageError if a value is of another kind than the parameter takes, empty, or nothing one could type."""
+    """Raise UsageError if a value has the wrong type for the parameter, is empty, or could not be typed."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         _check(key, "true or false", isinstance(value, bool))
     elif isinstance(parameter.type, click.types.FloatParamType):
         _check(key, "a number", isinstance(value, int | float) and not isinstance(value, bool))
     elif isinstance(parameter.type, click.types.IntParamType):
-        # More digits than Python prints are possible in hexadecimal.
+        # Hexadecimal allows more digits than Python prints.
         _check(key, "a number", isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63)
     else:
         several = parameter.nargs == -1 or parameter.multiple

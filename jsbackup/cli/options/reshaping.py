@@ -1,6 +1,5 @@
-"""Options that say what becomes of streams on their way: their names, subjects, extent and contents.
-
-What takes long to import is imported when it is called: `--help` and completion load this module.
+"""Options that change streams: their names, subjects, extent and contents. Slow modules are imported when they are
+needed: `--help` and completion load this module.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = [
     "reshaping_options",
 ]
 
-UNMASKABLE = ("refuse", "drop", "keep")  # as `transforms/mask.py` has them
+UNMASKABLE = ("refuse", "drop", "keep")  # as in `transforms/mask.py`
 
 RESHAPING = (
     click.option(
@@ -102,7 +101,7 @@ _MASK_KEY = (
 
 
 def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Where the key for hashes is, given to the command as `mask_secret`; b"" if nowhere."""
+    """Add the options for the key for hashes, passed as `mask_secret`; b"" if not given."""
 
     @wraps(command)
     def keyed(**values: Any) -> int:
@@ -115,7 +114,7 @@ def mask_key_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def mask_key_names(command: Callable[..., int]) -> Callable[..., int]:
-    """The same options, given as `mask_key`: name and value of those that were given, for whoever reads the key."""
+    """Add the same options, passed as `mask_key`: name and value of the given ones, for processes that read the key."""
 
     @wraps(command)
     def named(**values: Any) -> int:
@@ -145,7 +144,7 @@ _NAMES = (
 
 
 def reshaping_options(command: Callable[..., int]) -> Callable[..., int]:
-    """All of `RESHAPING`, given to the command as `typed`, by their names."""
+    """Add all options of `RESHAPING`, passed as `typed`, by their names."""
 
     @wraps(command)
     def collected(**values: Any) -> int:

@@ -1,4 +1,4 @@
-"""What says which streams to restore and how: arguments and options that `plan` and `restore` share.
+"""Which streams to restore and how: the common arguments and options of `plan` and `restore`.
 
 The engine is imported when it is called: `--help` and completion load this module.
 """
@@ -38,13 +38,13 @@ __all__ = [
     "window_option",
 ]
 
-# As `planning/model.py` has them; of the ways to send only those that one can ask for.
+# As in `planning/model.py`; only those ways to send that users may choose.
 IF_EXISTS = ("fail", "skip", "replace")
 CONSUMERS = ("all", "config", "none")
 WIRES = ("auto", "v1", "v2")
 
 _BACKUP = (
-    # Not required by click: a saved plan stands in for it.
+    # Not required by click: a saved plan may replace it.
     click.argument("backup", required=False, shell_complete=complete_backup),
     click.argument("streams", nargs=-1, metavar="[STREAM_OR_GLOB]...", shell_complete=complete_stream),
     choosing_options,
@@ -112,7 +112,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The parameters as they were typed. `backup` is "" where a saved plan names it, or where there is none."""
+    """The parameters as typed. `backup` is "" if a saved plan names it, or if there is none."""
 
     backup: str
     streams: tuple[str, ...]
@@ -143,13 +143,13 @@ class Asked:
     tags: tuple[str, ...]
 
     def choosing(self) -> Choosing:
-        """What says which backup `latest` is. Raises UsageError."""
+        """Return the options that say which backup `latest` is. Raises UsageError."""
         return parse_choosing(self.backup or None, self.origins or (), self.tags or ())
 
     def finder(
         self, shared: Shared, repository: Repository, options: RestoreOptions, saved: SavedPlan | None, *, silent: bool
     ) -> Finder:
-        """What finds the backup that is named here, or by a saved plan. Raises UsageError."""
+        """Return the finder of the backup named here, or by a saved plan. Raises UsageError."""
         return make_finder(
             shared,
             repository,
@@ -161,7 +161,7 @@ class Asked:
         )
 
     def options(self) -> RestoreOptions:
-        """What they come to. Raises UsageError, and click's own error if a backup has to be named and is not."""
+        """Return the parsed options. Raises UsageError, and click's own error if a required backup is not named."""
         from jsbackup.planning.typed_options import restore_options
 
         ctx = click.get_current_context()
@@ -178,12 +178,12 @@ Parameter = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 def planning_options(command: Callable[..., int]) -> Callable[..., int]:
-    """BACKUP, streams and options, given to the command as `asked`."""
+    """Add BACKUP, streams and options, passed as `asked`."""
     return _asked(command, (*_BACKUP, *_OPTIONS))
 
 
 def live_planning_options(command: Callable[..., int]) -> Callable[..., int]:
-    """The same for streams that come from a server, not from a backup."""
+    """Add the same for streams from a server instead of a backup."""
     return _asked(command, (*_LIVE, *_OPTIONS))
 
 
@@ -202,7 +202,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def runbook_option(text: str) -> Callable[[F], F]:
-    """`--runbook`, given to the command as `runbook`; `text` is what --help says of it."""
+    """Add `--runbook`, passed as `runbook`; `text` is its text in --help."""
     return click.option("--runbook", type=click.Path(path_type=Path), metavar="FILE", help=text)
 
 
@@ -214,7 +214,7 @@ window_option = click.option(
 
 
 def refuse_given(ctx: click.Context, option: str, *others: str) -> None:
-    """Raise UsageError if one of the `others` was given, which make no sense with this option."""
+    """Raise UsageError if one of the `others` was given, which cannot be combined with this option."""
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name in others and ctx.get_parameter_source(name) in GIVEN and ctx.params.get(name) not in (None, (), False):
@@ -230,16 +230,16 @@ def _senseless(ctx: click.Context, parameter: click.Parameter, option: str, why:
 
 
 def refuse_beside(ctx: click.Context, option: str, *others: str) -> None:
-    """Raise UsageError if anything was given that the file of an option says already, or one of the `others`.
+    """Raise UsageError if anything was given that is already in the file of an option, or one of the `others`.
 
-    A saved plan may have been made with the profile that is named; it stands for what that says of planning.
+    A saved plan may have been made with the named profile, and replaces its options for planning.
     """
     for parameter in ctx.command.params:
         name = parameter.name or ""
         source = ctx.get_parameter_source(name)
         planned = name in _NAMES and option == "--plan" and source is ParameterSource.DEFAULT_MAP
         if name in (*_NAMES, *others) and source in GIVEN and not planned:
-            # An argument that may be left out counts as typed where it is empty.
+            # An optional argument counts as typed if it is empty.
             if ctx.params[name] in (None, ()):
                 continue
             raise _senseless(ctx, parameter, option, "" if name in others else ", which says it already")

@@ -1,4 +1,4 @@
-"""The options that every command shares, as click has them: help texts, profiles and the manual follow from them."""
+"""The options shared by all commands, as click objects: help texts, profiles and the manual are derived from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GLOBAL_OPTIONS", "KEY_OPTIONS", "S3_OPTIONS", "SERVER_OPTIONS"]
 
 
 class _Completed(click.types.StringParamType):
-    """A text that shells complete as a `kind` of path. What is wrong with it is for whoever opens it to say."""
+    """A text that shells complete as a `kind` of path. It is checked when it is opened."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -26,11 +26,11 @@ class _Completed(click.types.StringParamType):
 
 
 class _ProfileName(click.types.StringParamType):
-    """The name of a profile. Shells complete those of the file that is named already, or of the default one."""
+    """The name of a profile. Shells complete those of the already named file, or of the default one."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         variables = environment()
-        with suppress(JsBackupError):  # nobody looks at errors while they type
+        with suppress(JsBackupError):  # errors are not shown while typing
             named = ctx.params.get("config") or ctx.find_root().params.get("config")
             path = expand_path(named, variables) if named else default_config_path(variables)
             return [CompletionItem(name) for name in read_config(path).profiles if name.startswith(incomplete)]
@@ -106,7 +106,7 @@ S3_OPTIONS: list[click.Option] = [
     ),
 ]
 
-# So with these: `jsbackup.config.keys`. None of them takes a secret, which would show in a process list.
+# Likewise: `jsbackup.config.keys`. None of them is a secret, which would be visible in a process list.
 KEY_OPTIONS: list[click.Option] = [
     click.Option(
         ["--writer-key"],

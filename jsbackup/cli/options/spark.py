@@ -1,4 +1,4 @@
-"""What commands that run on Spark have in common: options, and a backup opened with a session.
+"""Common parts of commands on Spark: options, and a backup opened with a session.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What `--spark-master`, `--spark-remote` (None: it was not given) and `--spark-conf` said."""
+    """The values of `--spark-master`, `--spark-remote` (None if not given) and `--spark-conf`."""
 
     master: str | None
     conf: tuple[str, ...]
@@ -82,14 +82,14 @@ def _spark_options(says: str) -> Callable[[F], F]:
 _MASTERS = "local[N], spark://host:7077, yarn or k8s://…"
 
 on_spark = _spark_options(f"Where Spark runs: {_MASTERS}; by default all cores of this machine.")
-"""`--spark-master` and `--spark-conf`, given to the command as `where`."""
+"""Add `--spark-master` and `--spark-conf`, passed as `where`."""
 
 spread_by_spark = _spark_options(f"Spread the streams over executors of Spark: {_MASTERS}.")
-"""The same for what does not take Spark unless it is asked to."""
+"""Add the same options to a command that only uses Spark if they are given."""
 
 
 def settings_of(where: Where) -> SparkSettings:
-    """Raises UsageError for what is no setting, UnsupportedError where Spark is not installed."""
+    """Return the settings. Raises UsageError for invalid ones, UnsupportedError if Spark is not installed."""
     if where.master is not None and where.remote is not None:
         raise UsageError("--spark-master and --spark-remote are two places", hint="Give one of them.")
     pairs = [text.partition("=") for text in where.conf]
@@ -105,7 +105,7 @@ def settings_of(where: Where) -> SparkSettings:
 
 
 def require_spark() -> None:
-    """Raises UnsupportedError where Spark is not installed."""
+    """Raise UnsupportedError if Spark is not installed."""
     if find_spec("pyspark") is None:
         raise UnsupportedError(
             "this runs on Spark, which is not installed", hint="Install it with `pip install 'jsbackup[spark]'`."
@@ -113,7 +113,7 @@ def require_spark() -> None:
 
 
 def place_given(shared: Shared) -> RepositoryRef:
-    """The repository that the options name, for executors. Raises UsageError if there is none."""
+    """Return the repository of the options, for executors. Raises UsageError if there is none."""
     from jsbackup.pipeline.session.repository_ref import place_of
 
     if not shared.repo:
@@ -132,7 +132,7 @@ def open_with_spark(
     where: Where,
     lock_timeout: str,
 ) -> Iterator[BackupFrames]:
-    """A backup to be read with Spark, under a lease. Whatever is wrong with the command is said before Spark starts."""
+    """Open a backup with Spark, under a lease. Errors in the command are reported before Spark starts."""
     settings = settings_of(where)
     from jsbackup.cli.options.latest import find_backup
     from jsbackup.pipeline.messages.backup_frames import open_backup
@@ -143,7 +143,7 @@ def open_with_spark(
     place, patterns = place_given(shared), tuple(map(parse_glob, streams))
     repository = place.open()
     with reading(shared, repository, purpose, lock_timeout):
-        # Of the documents that of `stats` says which backup it is of.
+        # Of these documents only that of `stats` names its backup.
         silent = purpose == "stats" and shared.output.as_json
         manifest = find_backup(shared, repository, backup, choosing, streams=patterns, silent=silent)
         check_readable(repository)
@@ -153,6 +153,6 @@ def open_with_spark(
 
 
 def note_left_out(shared: Shared, backup: BackupFrames, streams: Sequence[str]) -> None:
-    """Say which of the chosen streams cannot be read."""
+    """Report which of the chosen streams cannot be read."""
     for name in backup.left_out(streams):
         shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")

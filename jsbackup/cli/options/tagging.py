@@ -1,4 +1,4 @@
-"""What is written about a backup when it is made, and by which it is chosen: tags, its origin, a lock's end."""
+"""Options of a backup at its creation, and for choosing it: tags, origin, the end of a lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["parse_lock_end", "parse_origin", "parse_tag_rule", "parse_tags"]
 
 
 def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
-    """`K=V` texts as a mapping. UsageError for anything else."""
+    """Parse `K=V` texts to a mapping. Raises UsageError for anything else."""
     tags = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -25,14 +25,14 @@ def parse_tags(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse_lock_end(text: str) -> tuple[float | None, float | None]:
-    """A time in seconds since the epoch, or a duration in seconds. UsageError for anything else."""
+    """Parse a time to seconds since the epoch, or a duration to seconds. Raises UsageError for anything else."""
     if text[:4].isdecimal() and "-" in text:
         return parse_time(text) / 10**9, None
     return None, parse_duration(text)
 
 
 def parse_origin(text: str) -> Glob:
-    """A cluster, an account, a domain, or a pattern of them. Raises UsageError."""
+    """Parse a cluster, an account, a domain, or a pattern of them. Raises UsageError."""
     if not text or any(character.isspace() or not character.isprintable() for character in text):
         raise UsageError(
             f"no cluster, account or domain can be named {text!r}", hint="See 'jsbackup list' for those there are."
@@ -41,7 +41,7 @@ def parse_origin(text: str) -> Glob:
 
 
 def parse_tag_rule(text: str) -> TagRule:
-    """`KEY` or `KEY=VALUE` as a rule. UsageError for anything else."""
+    """Parse `KEY` or `KEY=VALUE` to a rule. Raises UsageError for anything else."""
     from jsbackup.repository.keep.retention import TagRule
 
     key, equals, value = text.partition("=")

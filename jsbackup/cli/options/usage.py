@@ -1,4 +1,4 @@
-"""What click says of a wrong command line, in this project's words: one sentence, and a hint that helps."""
+"""Convert click's errors to this project's style: one sentence, and a useful hint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["no_such_command", "usage_error"]
 
 _DELETES = {"forget", "prune", "unlock", "--prune", "--force", "--release", "--replace-with-part", "--allow-empty"}
 _SURELY = 0.8
-# What other tools call it.
+# The names in other tools.
 _OTHER_WORDS = {
     "get": "'restore', or 'export' for files",
     "ls": "'list'",
@@ -35,7 +35,7 @@ _OTHER_WORDS = {
 
 
 def no_such_command(name: str, known: Iterable[str]) -> UsageError:
-    """A mistyped command, with those that come near."""
+    """Return the error for a mistyped command, with similar ones."""
     if (other := _OTHER_WORDS.get(name.lower())) is not None:
         return UsageError(f"no such command {name!r}", hint=f"You may want {other}: see 'jsbackup --help'.")
     hint = _did_you_mean(name, _harmless(name, known)) or "See 'jsbackup --help'."
@@ -43,12 +43,12 @@ def no_such_command(name: str, known: Iterable[str]) -> UsageError:
 
 
 def _harmless(name: str, known: Iterable[str]) -> list[str]:
-    """What may be suggested. What deletes is meant by a word that is nearly the same, and by no other."""
+    """Return names to suggest. Commands that delete are only suggested for a word that is nearly the same."""
     return [one for one in known if one not in _DELETES or SequenceMatcher(None, name, one).ratio() >= _SURELY]
 
 
 def usage_error(wrong: click.ClickException) -> UsageError:
-    """Any error of click's as ours. Values that were typed are repeated only where click does."""
+    """Convert any error of click's to ours. Typed values are only repeated if click does."""
     context = wrong.ctx if isinstance(wrong, click.UsageError) else None
     hint = f"See '{context.command_path if context else 'jsbackup'} --help'."
     match wrong:

@@ -1,1 +1,1 @@
-"""What a command prints: text for people, one JSON document, progress bars, log lines, pages."""
+"""Output of commands: text, one JSON document, progress bars, log lines, pages."""

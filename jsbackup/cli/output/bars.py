@@ -1,7 +1,7 @@
 """Progress bars: one line for the whole, and below it one for each running stream, drawn by tqdm.
 
-tqdm moves the cursor, keeps the rates and leaves room for log lines; what a line says is `draw_line`'s, because names
-are foreign text of any width, and numbers should be those of the tables. Calls come from worker threads too, so
+tqdm moves the cursor, computes the rates and leaves room for log lines; `draw_line` makes the lines, because names are
+untrusted text of any width, and numbers should be formatted as in tables. Calls come from worker threads too, so
 everything happens under tqdm's lock.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["LiveLine", "TqdmProgress", "draw_line"]
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _ASCII = " #"
-# Percentage, amount, messages, rate and time left, with the blanks between them.
+# Percentage, amount, messages, rate and time left, with the spaces between them.
 _NUMBERS_COLUMNS = 5 + 16 + 12 + 11 + 12
 _REDRAW_SECONDS = 0.2
 
@@ -35,7 +35,7 @@ def _unit(count: float) -> int:
 
 
 def _counted(count: int) -> str:
-    """Three or four digits: `999`, `12.3k`, `4.56M`."""
+    """Format with three or four digits: `999`, `12.3k`, `4.56M`."""
     value = float(count)
     for letter in ("", "k", "M", "G"):
         if value < 999.5 or letter == "G":
@@ -54,7 +54,7 @@ def _clock(seconds: float) -> str:
 
 
 def _bar(fraction: float, columns: int, steps: str) -> str:
-    """`steps` are the characters for a column that is empty, partly full and full."""
+    """Draw a bar. `steps` are the characters for a column that is empty, partly full and full."""
     full, part = divmod(round(fraction * columns * (len(steps) - 1)), len(steps) - 1)
     return f"{steps[-1] * full}{steps[part] if full < columns else ''}".ljust(columns)
 
@@ -62,7 +62,8 @@ def _bar(fraction: float, columns: int, steps: str) -> str:
 def draw_line(
     label: str, done: int, total: int | None, messages: int, *, rate: float, columns: int, plain: bool = False
 ) -> str:
-    """One line of at most `columns`: bytes done of `total` (None: nobody knows), messages, bytes per second, time left.
+    """Return one line of at most `columns`: bytes done of `total` (None if unknown), messages, bytes per second, time
+    left.
 
     `plain` draws the bar in ASCII. Lines too narrow for a bar have none.
     """
@@ -88,7 +89,7 @@ else:
 
 
 class LiveLine(_Tqdm):
-    """One line of text, which is drawn again in its place; `show` says it. The text is our own, without names."""
+    """A line of text that is redrawn in its place by `show`. The text is our own, without names."""
 
     monitor_interval = 0
 
@@ -106,7 +107,7 @@ class LiveLine(_Tqdm):
 
 
 class _Line(_Tqdm):
-    """A bar that draws itself with `draw_line`. `known` says whether its total means anything."""
+    """A bar that draws itself with `draw_line`. `known` says whether its total is known."""
 
     monitor_interval = 0  # no thread of tqdm's own
 
@@ -133,19 +134,19 @@ class _Line(_Tqdm):
         )
 
     def move(self, position: int) -> None:
-        """To another line, which is free."""
+        """Move to another line, which is free."""
         self.clear(nolock=True)
-        self.pos = -position  # negative: tqdm leaves it where it is
+        self.pos = -position  # negative: tqdm does not move it
         self.refresh(nolock=True)
 
 
 _LOCK = threading.RLock()
 for _kind in (LiveLine, _Line):
-    _kind.set_lock(_LOCK)  # tqdm's own default reaches across processes
+    _kind.set_lock(_LOCK)  # tqdm's default lock is shared between processes
 
 
 class TqdmProgress:
-    """See `jsbackup.progress.Progress`. Totals that turn out too small grow; a bar never passes its end."""
+    """See `jsbackup.progress.Progress`. Totals that turn out too small grow; a bar never exceeds its end."""
 
     def __init__(self, verb: str, stream: TextIO) -> None:
         self._verb = verb
@@ -217,7 +218,7 @@ class TqdmProgress:
             self._whole.close()
 
     def write(self, text: str) -> None:
-        """A line of text above the bars."""
+        """Write a line of text above the bars."""
         _Line.write(text, file=self._stream)
 
     def _grow(self, byte_count: int) -> None:

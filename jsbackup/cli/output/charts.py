@@ -1,9 +1,8 @@
-"""Charts as SVG for a page (`page.py`), which has the colours: columns over time or classes, lines, bars in tables,
+"""SVG charts for a page (`page.py`), which has the colours: columns over time or classes, lines, bars in tables,
 calendars.
 
-Values are counts or bytes and never negative. Each chart says in words what it shows, for those who do not see it, and
-stands beside a table of the same numbers, which is the page's business. Coordinates are those of a view box that is
-narrow enough for text to be read where it is shrunk to a phone.
+Values are counts or bytes and never negative. Each chart has a text alternative, and the page has a table of the same
+numbers beside it. The view box is narrow enough for text to be readable on a phone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _GAPS = 4
 
 
 class ChartScale(IntEnum):
-    """How an axis is divided: thousands, or the powers of two that bytes are told in."""
+    """The units of an axis: thousands, or powers of 1024 for bytes."""
 
     COUNT = 1000
     BYTES = 1024
@@ -55,7 +54,7 @@ class ChartScale(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A column and what is said about it; `mark` stands below it on the axis, where there is room."""
+    """A column and its text; `mark` is below it on the axis, if there is room."""
 
     value: int
     tip: str
@@ -64,7 +63,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """Values at the moments of a chart, one each, and what is said about them."""
+    """Values at the moments of a chart, one each, and their texts."""
 
     name: str
     values: Sequence[int]
@@ -82,10 +81,10 @@ class Day:
 
 
 def columns(about: str, slots: Sequence[Slot], scale: ChartScale) -> Markup:
-    """Columns side by side, of the same width; those of 0 are left out."""
+    """Draw columns of the same width side by side; those of 0 are left out."""
     top, axis = _value_axis(max((slot.value for slot in slots), default=0), scale)
     wide = (_RIGHT - _LEFT) / max(1, len(slots))
-    # Gaps as wide as a fifth of a column, and none where they could not be seen.
+    # Gaps are a fifth of a column, and omitted if they would not be visible.
     gap = wide / 5 if wide >= 3 else 0.0
     drawn, marks = [], []
     for number, slot in enumerate(slots):
@@ -109,7 +108,9 @@ def columns(about: str, slots: Sequence[Slot], scale: ChartScale) -> Markup:
 def lines(
     about: str, moments: Sequence[int], marks: Sequence[str], given: Sequence[ChartLine], *, scale: ChartScale
 ) -> Markup:
-    """Up to two lines through values at `moments`, which do not fall; `marks` are those of the first and the last."""
+    """Draw up to two lines through values at `moments`, in ascending order; `marks` are those of the first and the
+    last.
+    """
     top, axis = _value_axis(max((value for line in given for value in line.values), default=0), scale)
     span = moments[-1] - moments[0] if moments else 0
     places = [_LEFT + 6 + (_RIGHT - _LEFT - 12) * ((moment - moments[0]) / span if span else 0.5) for moment in moments]
@@ -125,7 +126,7 @@ def lines(
 
 
 def calendar(about: str, days: Sequence[Day]) -> Markup:
-    """Weeks side by side, Monday on top: days that follow each other, at most `CALENDAR_WEEKS` weeks of them."""
+    """Draw weeks side by side, Monday at the top, for consecutive days of at most `CALENDAR_WEEKS` weeks."""
     first = days[0].weekday if days else 0
     drawn = []
     for number, day in enumerate(days, first):
@@ -138,7 +139,7 @@ def calendar(about: str, days: Sequence[Day]) -> Markup:
 
 
 def key(given: Sequence[ChartLine]) -> Markup:
-    """Which line is which."""
+    """Return the legend."""
     parts = [
         join(_svg(element("path", class_=class_, d="M0 4H24"), width=24, height=8, class_="key"), line.name, " ")
         for class_, line in zip(_CLASSES, given, strict=False)
@@ -147,13 +148,13 @@ def key(given: Sequence[ChartLine]) -> Markup:
 
 
 def bar(value: int, most: int) -> Markup:
-    """A bar for a cell of a table that tells the value too."""
+    """Return a bar for a cell of a table that contains the value too."""
     wide = 100 * value / most if most else 0.0
     return _svg(element("rect", class_="one", x=0, y=2, width=wide, height=6), width=100, height=10, stretched=True)
 
 
 def ticks(most: int, scale: ChartScale) -> list[tuple[int, str]]:
-    """Round values from 0 to the first that is not below `most`, at least 1, and how they are written."""
+    """Return round values from 0 to the first that is not below `most`, at least 1, with their texts."""
     power = 0
     while _STEPS[-1] * _GAPS * scale**power < most:
         power += 1
@@ -174,7 +175,7 @@ def _written(value: int, step: int, scale: ChartScale) -> str:
 
 
 def _value_axis(most: int, scale: ChartScale) -> tuple[int, Markup]:
-    """The value at the top, and lines across with what they stand for."""
+    """Return the value at the top, and horizontal lines with their values."""
     marks = ticks(most, scale)
     top = marks[-1][0]
     drawn = []

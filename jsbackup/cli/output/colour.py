@@ -1,7 +1,6 @@
-"""Colour on a terminal, for words that say how something stands. They say the same without it.
+"""Colour on a terminal, for words that name a state. They mean the same without it.
 
-Nothing is coloured in a pipe or a file, where NO_COLOR is set (https://no-color.org), or where TERM is `dumb` or not
-set.
+Nothing is coloured in a pipe or a file, if NO_COLOR is set (https://no-color.org), or if TERM is `dumb` or not set.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _COLOURS = {
 
 
 class State(str):
-    """A word of our own that says how something stands, and more behind a comma."""
+    """One of our words for a state, perhaps followed by a comma and more text."""
 
     __slots__ = ()
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether what is written there may have colours."""
+    """Return whether output to the stream may have colours."""
     variables = environment()
     return stream.isatty() and not variables.get("NO_COLOR") and (variables.get("TERM") or "dumb") != "dumb"
 
 
 def paint(text: str) -> str:
-    """In its colour, if it is a state that has one."""
+    """Return the text in its colour, if it is a state that has one."""
     colour = _COLOURS.get(text.partition(",")[0]) if isinstance(text, State) else None
     return text if colour is None else click.style(text, fg=colour)
 
 
 def bold(text: str) -> str:
-    """As headings are."""
+    """Return the text in bold, for headings."""
     return click.style(text, bold=True)

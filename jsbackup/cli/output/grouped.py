@@ -1,6 +1,6 @@
-"""What is said of streams, a line for each; where the same is said of many, one line that says of how many.
+"""Print findings about streams, one line each; equal ones of many streams as one line with their number.
 
-What is said often names the stream itself, in a subject or a command: it is the same if it is so without that name.
+A text often contains the stream's name, in a subject or a command: texts are equal if they are without it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMED", "Said", "in_short", "tell_each", "without"]
 
-NAMED = 4  # streams of those of which the same is said
+NAMED = 4  # number of streams named in a shared line
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """`word: name: text`, with a hint below it; and what is lost with it."""
+    """`word: name: text`, with a hint below it; and the messages lost because of it."""
 
     word: str
     name: str
@@ -32,24 +32,24 @@ class Said:
     lost: Problem | None = None
 
     def of_any(self) -> Said:
-        """The same without what only this stream has."""
+        """Return it without what is specific to this stream."""
         text = re.sub(r"\d+", "…", self.text.replace(self.lost.key, "…")) if self.lost and self.lost.key else self.text
         return Said(self.word, "", without(self.name, text), without(self.name, self.hint))
 
 
 def without(name: str, text: str) -> str:
-    """`text` as it is for any stream."""
+    """Return `text` without the stream's name."""
     return re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "<stream>", text) if name and name in text else text
 
 
 def in_short(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {format_count(len(names) - NAMED)} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def tell_each(output: Output, said: Iterable[Said]) -> int:
-    """Print it in its order; how many lines that is, without the hints."""
+    """Print the findings in order; return the number of lines without hints."""
     groups: dict[Said, list[Said]] = {}
     keyed = [(one, one.of_any()) for one in said]
     for one, key in keyed:
@@ -58,27 +58,27 @@ def tell_each(output: Output, said: Iterable[Said]) -> int:
     lines = 0
     for one, key in keyed:
         if len(names[key]) <= NAMED:
-            _tell(output, one, one.name, _lost_text(one.lost))
+            _print(output, one, one.name, _lost_text(one.lost))
         elif one is groups[key][0]:
-            _tell_group(output, key, groups[key], names[key])
+            _print_group(output, key, groups[key], names[key])
         else:
             continue
         lines += 1
     return lines
 
 
-def _tell_group(output: Output, key: Said, group: Sequence[Said], names: Sequence[str]) -> None:
+def _print_group(output: Output, key: Said, group: Sequence[Said], names: Sequence[str]) -> None:
     lost = sum(one.lost.messages for one in group if one.lost)
-    told = group[0] if all(one.text == group[0].text for one in group) else key
-    _tell(
+    shown = group[0] if all(one.text == group[0].text for one in group) else key
+    _print(
         output,
-        told,
+        shown,
         f"{format_count(len(names))} streams ({in_short(names)})",
         f" (lost: {format_count(lost, 'message')})" if lost else "",
     )
 
 
-def _tell(output: Output, said: Said, of: str, more: str) -> None:
+def _print(output: Output, said: Said, of: str, more: str) -> None:
     word = ": " if said.word.strip() else ""
     output.line(State(said.word), f"{word}{of}{': ' if of else ''}{said.text}{more}")
     if said.hint:
@@ -86,7 +86,7 @@ def _tell(output: Output, said: Said, of: str, more: str) -> None:
 
 
 def _lost_text(problem: Problem | None) -> str:
-    """The messages that are lost, in brackets; nothing if none are."""
+    """Return the number of lost messages, in brackets; "" if none are."""
     if problem is None or not problem.messages:
         return ""
     return f" (lost: {format_count(problem.messages, 'message')}, sequences {problem.first_seq} to {problem.last_seq})"

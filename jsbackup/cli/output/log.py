@@ -37,14 +37,14 @@ class _JsonLines(logging.Formatter):
 
 
 class _FewAlike(logging.Filter):
-    """Where the same is logged of one stream or backup after the other, it is logged of the first ones only.
+    """Logs messages that repeat for many streams or backups only for the first ones.
 
-    Whose it is the first argument says, and numbers do not count. After a minute it is news again.
+    The first argument is the stream or backup, and numbers are ignored. After a minute it is logged again.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[tuple[str, ...], tuple[float, set[str]]] = {}  # since when, and of which streams
+        self._seen: dict[tuple[str, ...], tuple[float, set[str]]] = {}  # since when, and for which streams
 
     def filter(self, record: logging.LogRecord) -> bool:
         texts = [arg for arg in record.args if isinstance(arg, str)] if isinstance(record.args, tuple) else []
@@ -70,7 +70,7 @@ class _BesideBars(logging.Handler):
 
 
 def _is_no_remark_on_tls(record: logging.LogRecord) -> bool:
-    """nats-py upgrades a connection to TLS without telling its protocol, and asyncio remarks on that when it ends."""
+    """Filter asyncio's remark when nats-py upgrades a connection to TLS without telling its protocol."""
     return "eof_received() has no effect" not in record.getMessage()
 
 
@@ -79,7 +79,7 @@ def _encoding() -> str:
 
 
 def start_log(shared: Shared) -> None:
-    """Log as the options say: warnings, with -v what is done, with -vv everything, with -q errors only."""
+    """Set up logging by the options: warnings, -v for actions, -vv for everything, -q only for errors."""
     lines = _JsonLines(shared.output.labels) if shared.log_format == "json" else _TextLines()
     ours = logging.getLogger("jsbackup")
     level = {0: logging.WARNING, 1: logging.INFO}.get(shared.verbose, logging.DEBUG)
@@ -88,11 +88,11 @@ def start_log(shared: Shared) -> None:
         ours.handlers[0].addFilter(_FewAlike())
     ours.setLevel(logging.ERROR if shared.output.quiet else level)
     ours.propagate = False
-    # Without a handler Python prints what asyncio says as it is, between our lines.
+    # Without a handler Python prints asyncio's messages unformatted between our lines.
     others = logging.getLogger("asyncio")
     others.handlers = [_BesideBars(logging.WARNING if shared.verbose > 1 else logging.CRITICAL)]
     others.handlers[0].addFilter(_is_no_remark_on_tls)
-    # What nats-py logs is told by callback too, or ends a task that is watched.
+    # nats-py also reports by callback, or ends a task that is watched.
     nats = logging.getLogger("nats")
     nats.handlers = [logging.NullHandler()]
     nats.propagate = False
@@ -101,9 +101,9 @@ def start_log(shared: Shared) -> None:
 
 
 def silence_spark() -> None:
-    """What Spark and its gateway log by themselves would go to the terminal."""
-    # py4j tells the root logger of calls that Ctrl-C has broken off.
+    """Silence Spark and its gateway, which would log to the terminal."""
+    # py4j uses the root logger for calls interrupted by Ctrl-C.
     if not logging.root.handlers:
         logging.root.addHandler(logging.NullHandler())
-    # Errors of queries, with the text of these in them.
+    # Errors of queries, which contain their text.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)

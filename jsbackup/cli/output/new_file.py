@@ -1,4 +1,4 @@
-"""A file that a command writes: whole or not at all, and over another one only if that was asked for."""
+"""Write a file of a command atomically, and replace an existing one only on request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["check_new_file", "write_new_file"]
 
 _MODE = 0o644
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# A name of 255 bytes with ours around it would be too long for a file system; a character has up to four.
+# A name of 255 bytes with our additions would be too long for a file system; a character has up to four bytes.
 _MAX_SHOWN = 40
 
 
 def check_new_file(path: Path, *, replace: bool) -> None:
-    """Refuse early what `write_new_file` would refuse, before the work is done. Raises UsageError."""
+    """Raise UsageError before the work is done if `write_new_file` would refuse."""
     try:
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
@@ -35,7 +35,7 @@ def check_new_file(path: Path, *, replace: bool) -> None:
 
 
 def write_new_file(path: Path, data: bytes, *, replace: bool, for_all: bool = False) -> None:
-    """Write the file for all to read, as far as the umask lets them, or `for_all` in any case. A symbolic link is
+    """Write a file, readable for all if the umask allows it, or with `for_all` in any case. A symbolic link is
     followed.
 
     Raises:
@@ -59,7 +59,7 @@ def write_new_file(path: Path, data: bytes, *, replace: bool, for_all: bool = Fa
                 elif not posix.link_new(folder, temporary, folder, target.name):
                     raise _exists(path)
             finally:
-                with suppress(FileNotFoundError):  # it has its name
+                with suppress(FileNotFoundError):  # already renamed
                     os.unlink(temporary, dir_fd=folder)
     except OSError as error:
         raise JsBackupError(f"cannot write {path}: {_reason(error)}") from error

@@ -1,10 +1,10 @@
-"""The one way to stdout: a command makes a result, `Output` prints it as text for people or as one JSON document.
+"""All output to stdout: a command returns a result, `Output` prints it as text or as one JSON document.
 
-stdout carries the result only; progress and log lines go to stderr. Whatever comes from outside is made safe for a
-terminal on the way (`cli/output/terminal.py`).
+stdout only has the result; progress and log lines go to stderr. Untrusted text is made safe for a terminal
+(`cli/output/terminal.py`).
 
-`--quiet` holds back what is said, and gives it up on stderr if the command does not end well: a result that nobody sees
-because all is well most days must not stay away on the day it is not (cron mails what is printed).
+`--quiet` holds back the result, and prints it to stderr if the command does not succeed: cron mails what is printed,
+and a result that is usually suppressed must be visible on the day of a failure.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 
-_MOST_HELD_BACK = 200  # a command that never ends has remarks without end
+_MOST_HELD_BACK = 200  # for commands that never end
 
 
 def format_bytes(count: int) -> str:
-    """IEC, three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
+    """Format bytes in IEC units with three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(value) < 1024 or unit == "PiB":
@@ -52,7 +52,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_count(count: int, noun: str = "") -> str:
-    """`1,234`, or with a noun `1 stream`, `1,234 streams`."""
+    """Format `1,234`, or with a noun `1 stream`, `1,234 streams`."""
     return f"{count:,}" + (f" {noun}{'' if count == 1 else 's'}" if noun else "")
 
 
@@ -65,16 +65,16 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_time(ns: int) -> str:
-    """RFC 3339 to the second, UTC; `-` for no time."""
+    """Format a time as RFC 3339 to the second, UTC; `-` for none."""
     if not ns:
         return "-"
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Output:
-    """Where results go. `as_json` prints one JSON document, else `text` is called to print lines.
+    """The output of results. `as_json` prints one JSON document, otherwise `text` is called to print lines.
 
-    `log_json` turns what goes to stderr, errors included, into one JSON object per line, with `labels` in each.
+    `log_json` prints everything on stderr, including errors, as one JSON object per line, with `labels` in each.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Output:
             self._held_back.append(text)
 
     def give_up_silence(self) -> None:
-        """Say on stderr what --quiet has held back until now."""
+        """Print on stderr what --quiet has held back so far."""
         self._giving_up = True
         if self._held_back and self.labels and not self.log_json:
             self.line(" ".join(f"{name} {value}" for name, value in self.labels.items()))
@@ -111,22 +111,22 @@ class Output:
         self._giving_up = False
 
     def line(self, *parts: str) -> None:
-        """The parts in one line; those that are a `State` have a colour on a terminal."""
+        """Print the parts in one line; `State`s are coloured on a terminal."""
         self._lines([_joined(parts, _encoding(sys.stdout), coloured=self._coloured)])
 
     def verbatim(self, text: str) -> None:
-        """Lines that are our own and go out as they are, such as a script."""
+        """Print our own lines unchanged, such as a script."""
         _write(sys.stdout, text.removesuffix("\n"))
 
     def paged(self, text: str) -> None:
-        """A long text of our own: through a pager on a terminal, else as it is."""
+        """Print a long text of our own, through a pager on a terminal."""
         if sys.stdout.isatty() and not self._giving_up:
             click.echo_via_pager(text)
         else:
             self.verbatim(text)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Left-aligned columns; those whose header starts with `>` are right-aligned. Cells may be a `State`."""
+        """Print left-aligned columns; those whose header starts with `>` are right-aligned. Cells may be a `State`."""
         coloured, encoding = self._coloured, _encoding(sys.stdout)
         cells = [[_shown(cell, encoding) for cell in row] for row in rows]
         names = [h.lstrip(">") for h in header]
@@ -147,7 +147,7 @@ class Output:
         return wants_colour(sys.stdout)
 
     def _lines(self, lines: Sequence[str]) -> None:
-        """Of the result, safe to print."""
+        """Print lines of the result, which are safe to print."""
         if not self._giving_up:
             _write(sys.stdout, "\n".join(lines))
         elif not self.log_json:
@@ -157,15 +157,15 @@ class Output:
                 self._aside("error", [line], {})
 
     def note(self, *parts: str) -> None:
-        """A remark for people on stderr, held back by --quiet."""
+        """Print a remark on stderr, held back by --quiet."""
         self._remark("info", *parts)
 
     def announce(self, text: str) -> None:
-        """A remark on stderr that --quiet does not hold back, for what nobody may overlook."""
+        """Print an important remark on stderr, which --quiet does not hold back."""
         self._aside("warning" if self.quiet else "info", [text], {})
 
     def warning(self, text: str) -> None:
-        """The same where something may be wrong."""
+        """Print a warning on stderr, held back by --quiet."""
         self._remark("warning", *([] if self.log_json else [State("warning"), ": "]), text)
 
     def _remark(self, level: str, *parts: str) -> None:
@@ -175,7 +175,7 @@ class Output:
             self._held_back.append(lambda: self._aside(level, parts, {}))
 
     def error(self, error: JsBackupError) -> None:
-        """One object on stdout with --json, else `error:` and `hint:` lines on stderr."""
+        """Print an error: one object on stdout with --json, else `error:` and `hint:` lines on stderr."""
         message, hint = hide_logins(error.message), hide_logins(error.hint) if error.hint else None
         if self.as_json:
             self._json(error_json(error))
@@ -200,19 +200,19 @@ class Output:
 
 
 def error_json(error: JsBackupError) -> JsonObject:
-    """What is printed in place of a result."""
+    """Return the document printed instead of a result."""
     hint = hide_logins(error.hint) if error.hint else None
     return {"error": {"code": error.exit_code, "message": hide_logins(error.message), "hint": hint}}
 
 
 def log_line(level: str, text: str, more: JsonObject, encoding: str) -> str:
-    """One line of `--log-format json`: time, level, message, and `more`."""
+    """Return a line of `--log-format json`: time, level, message, and `more`."""
     moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     return to_json({"time": moment, "level": level, "message": text, **more}, encoding=encoding)
 
 
 def _shown(part: str, encoding: str) -> str:
-    """Safe to print, and a `State` still if it was one."""
+    """Return the part safe to print; a `State` stays one."""
     text = printable(part, encoding)
     return State(text) if isinstance(part, State) else text
 
@@ -227,7 +227,7 @@ def _encoding(stream: TextIO) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write and flush. A reader that has gone (`| head`) is no error, a result that a full disk cuts short is one."""
+    """Write and flush. A closed pipe (`| head`) is not an error, a result cut short by a full disk is."""
     try:
         stream.write(text + "\n")
         stream.flush()
@@ -239,7 +239,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Send what is still to be written nowhere, so that the interpreter does not stumble over it at its end."""
+    """Discard unwritten output, so that the interpreter does not fail at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

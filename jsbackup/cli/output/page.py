@@ -1,8 +1,8 @@
-"""HTML pages that stand alone: one file, nothing fetched, no script, light or dark as the reader has it.
+"""Self-contained HTML pages: one file, nothing fetched, no script, light or dark as the reader prefers.
 
-All text is escaped where it enters an element, whoever wrote it; only what elements made of it is markup. What is
-invisible in it is written out as on a terminal, so that no name looks like another. The policy in the page's head lets
-a browser use this one style sheet and nothing else: even markup that got in somehow could load and run nothing.
+All text is escaped when it becomes part of an element; only the result is markup. Invisible characters are shown as on
+a terminal, so that no name looks like another. The policy in the page's head only allows this style sheet: even
+injected markup could not load or run anything.
 
 Pages are well-formed as XML too, which is how tests read them.
 """
@@ -19,7 +19,7 @@ __all__ = ["Markup", "clipped", "document", "element", "join", "text"]
 
 _MOST_SHOWN = 120
 
-# Elements that have no end tag in HTML.
+# Elements without an end tag in HTML.
 _VOID = {"meta", "rect", "line", "path", "circle"}
 
 
@@ -30,17 +30,19 @@ class Markup(str):
 
 
 def text(value: str) -> Markup:
-    """Text as HTML that shows it: escaped, what is invisible or changes directions included."""
+    """Escape text for HTML, including invisible characters and those that change directions."""
     return Markup(escape(printable(value)))
 
 
 def clipped(value: str) -> str:
-    """Foreign text, or as much of its start as a page should show."""
+    """Return untrusted text, shortened for a page."""
     return clip(printable(value[: _MOST_SHOWN + 1]), _MOST_SHOWN)
 
 
 def element(name: str, /, *children: str, **attributes: str | float) -> Markup:
-    """An element. Children are text unless they are markup; attributes are named as in `class_` and `http_equiv`."""
+    """Return an element. Children are text unless they are markup; attributes are named as in `class_` and
+    `http_equiv`.
+    """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_number(value) if not isinstance(value, str) else text(value)}"'
         for key, value in attributes.items()
@@ -51,13 +53,13 @@ def element(name: str, /, *children: str, **attributes: str | float) -> Markup:
 
 
 def join(*parts: str) -> Markup:
-    """Parts one after the other; those that are no markup are escaped."""
+    """Join parts; those that are not markup are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else text(part) for part in parts))
 
 
 def document(title: str, *body: str) -> bytes:
-    """The whole page."""
-    # Exactly these bytes are what the policy allows.
+    """Return the whole page."""
+    # The policy allows exactly these bytes.
     allowed = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
     head = element(
@@ -75,7 +77,7 @@ def document(title: str, *body: str) -> bytes:
 
 
 def _number(value: float) -> str:
-    """Two digits behind the point are a hundredth of a pixel."""
+    """Format with two digits after the point, a hundredth of a pixel."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 

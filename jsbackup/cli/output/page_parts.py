@@ -1,4 +1,4 @@
-"""What pages are made of, besides charts: tables for reading and for folding away, figures with a title."""
+"""Parts of pages besides charts: tables, foldable sections, figures with a title."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def figure(title: str, *drawn: Markup) -> Markup:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    """`>` at the start of a header: numbers."""
+    """Return a table; `>` at the start of a header means numbers."""
     names = [
         element("th", name[1:], scope="col", class_="number")
         if name.startswith(">")
@@ -23,7 +23,7 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Markup]])
     ]
     body = element("tbody", *(element("tr", *row) for row in rows))
     made = element("table", element("caption", caption), element("thead", element("tr", *names)), body)
-    # What scrolls has to be reached by keyboard too.
+    # Scrolling elements must be accessible by keyboard too.
     return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 

@@ -1,4 +1,4 @@
-"""What a plan comes to, as JSON and for people."""
+"""Print a plan as JSON and as text."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["plan_code", "plan_json", "preview_json", "tell_plan", "tell_preview"
 
 
 def plan_code(plan: RestorePlan) -> int:
-    """The exit code: that of the restore, which is incomplete if the backup lacks what was asked for."""
+    """Return the exit code: that of the restore, which is incomplete if the backup lacks requested streams."""
     return plan.code or (IncompleteError.exit_code if plan.missing else 0)
 
 
 def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject:
-    """The document of `plan --json`, for the backup that `finder` has found."""
+    """Return the document of `plan --json`, for the backup that `finder` has found."""
     from jsbackup.repository.origin import origin_of
 
     manifest = finder.found
@@ -44,13 +44,13 @@ def plan_json(finder: Finder, preview: Preview, saved: str | None) -> JsonObject
 
 
 def tell_plan(output: Output, document: JsonObject) -> None:
-    """What `plan_json` tells, for people."""
+    """Print the document of `plan_json` as text."""
     last = [f"saved: {document['saved']}"] if document["saved"] else []
     tell_preview(output, document, "restored", f"backup {document['backup']}: {document['chosen']}", last=last)
 
 
 def preview_json(preview: Preview) -> JsonObject:
-    """The document of `plan --json`, but for where streams come from."""
+    """Return the document of `plan --json` without the origin of streams."""
     from jsbackup.planning.forecast import ESTIMATE
 
     made, target = preview.plan, preview.target
@@ -101,7 +101,7 @@ def _action_json(action: Action, order: int, target: Target) -> JsonObject:
 
 
 def _dropped_json(action: Action) -> JsonObject | None:
-    """The first message behind the end of a cut."""
+    """Return the first message after the end of a cut."""
     if action.first_dropped is None:
         return None
     sequence, time_ns = action.first_dropped
@@ -128,7 +128,7 @@ def _consumer_json(entry: StreamBackup, planned: PlannedConsumer) -> JsonObject:
 
 
 def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
-    """What there is under the name, and will not be any more."""
+    """Return what exists under the name, and would be removed."""
     there = target.streams.get(action.name)
     if there is None or not (action.replaces or action.leftover):
         return None
@@ -143,7 +143,7 @@ def _destroyed_json(action: Action, target: Target) -> JsonObject | None:
 
 
 def _left_out_json(action: Action) -> JsonObject | None:
-    """What is there, is not selected, and will not be any more."""
+    """Return what exists, is not selected, and would be removed."""
     left_out = action.left_out
     if left_out is None:
         return None
@@ -156,7 +156,7 @@ def _left_out_json(action: Action) -> JsonObject | None:
 
 
 def tell_preview(output: Output, document: JsonObject, done: str, origin: str, *, last: Iterable[str] = ()) -> None:
-    """What `preview_json` tells, for people: what would be `done`, and the `origin` of it."""
+    """Print the document of `preview_json` as text: what would be `done`, and the `origin`."""
     actions, refusals = document["actions"], document["refusals"]
     if actions:
         output.table(
@@ -222,12 +222,12 @@ def _details(action: JsonObject) -> Iterator[Said]:
 
 
 def _consumer_text(consumer: JsonObject) -> str:
-    told = f"{consumer['fidelity']}; {again_text(consumer['may_come_again'])}"
-    return told + (f"; {consumer['note']}" if consumer["note"] else "")
+    known = f"{consumer['fidelity']}; {again_text(consumer['may_come_again'])}"
+    return known + (f"; {consumer['note']}" if consumer["note"] else "")
 
 
 def _second(moment: str) -> str:
-    """RFC 3339 in UTC, without what is less than a second."""
+    """Return RFC 3339 in UTC without fractions of a second."""
     return moment if "." not in moment else moment.partition(".")[0] + "Z"
 
 

@@ -1,4 +1,4 @@
-"""Who watches: progress bars where stderr is a terminal and nobody asked for silence, else nobody."""
+"""Choose the progress watcher: bars if stderr is a terminal and the command is not quiet, else none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jsbackup.progress import NullProgress, Progress
 
 __all__ = ["make_live_line", "make_progress", "write_above_bars", "write_beside_bars"]
 
-# How a line gets onto stderr while bars are drawn there; None while there are none.
+# Writes a line to stderr while bars are drawn there; None while there are none.
 _write_above: Callable[[str], None] | None = None
 
 
 @contextmanager
 def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
-    """Bars if wanted and stderr is a terminal, else silence."""
+    """Yield bars if wanted and stderr is a terminal, else a silent watcher."""
     global _write_above
     if not wanted or not sys.stderr.isatty():
         yield NullProgress()
@@ -35,7 +35,7 @@ def make_progress(verb: str, *, wanted: bool) -> Iterator[Progress]:
 
 @contextmanager
 def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
-    """What shows a text in one line that stays, if wanted and stderr is a terminal."""
+    """Yield a function that shows a text in a fixed line, if wanted and stderr is a terminal."""
     global _write_above
     if not wanted or not sys.stderr.isatty():
         yield None
@@ -52,7 +52,7 @@ def make_live_line(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
 
 
 def write_above_bars(line: str) -> bool:
-    """A line on stderr above the bars; False, and nothing is done, if none are drawn."""
+    """Write a line to stderr above the bars; do nothing and return False if there are none."""
     if _write_above is None:
         return False
     _write_above(line)
@@ -60,7 +60,7 @@ def write_above_bars(line: str) -> bool:
 
 
 def write_beside_bars(line: str) -> None:
-    """A line on stderr that does not tear the bars, if there are any."""
+    """Write a line to stderr without breaking the bars, if there are any."""
     if not write_above_bars(line):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The JSON documents and tables of backups: one shape, whoever made the backup."""
+"""The JSON documents and tables of backups: the same for all commands that make them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tell_backup(
     *,
     notes: Sequence[str] = (),
 ) -> int:
-    """Print what came of a backup or an import; the exit code. Raises `all_failed` if nothing was committed.
+    """Print the result of a backup or an import; return the exit code. Raises `all_failed` if nothing was committed.
 
     `notes` are sentences about all of it.
     """
@@ -82,20 +82,20 @@ def consumer_result_json(consumer: RestoredConsumer) -> JsonObject:
 
 
 def consumer_result_text(consumer: RestoredConsumer) -> str:
-    """The same for people, where its state is not as it was."""
-    told = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
-    return f"{told}; {again_text(consumer.may_come_again)}"
+    """Return the same as text, if its state is not as before."""
+    known = f"consumer {consumer.name}: {consumer.fidelity}: {consumer.note}"
+    return f"{known}; {again_text(consumer.may_come_again)}"
 
 
 def again_text(count: int | None) -> str:
-    """How many messages are redelivered; None if it is not known."""
+    """Return how many messages are redelivered; None if unknown."""
     if count is None:
         return "unknown how many messages are redelivered"
     return f"up to {format_count(count, 'message')} redelivered" if count else "no redelivery"
 
 
 def stream_json(stream: StreamBackup) -> JsonObject:
-    """A stream in `show --json`, and without what it cost in `backup --json`."""
+    """Return a stream of `show --json`, which `backup --json` extends."""
     return {
         "name": stream.name,
         "messages": stream.captured.messages,
@@ -132,13 +132,13 @@ def backup_json(manifest: Manifest, streams: Sequence[JsonObject], skipped: Iter
 
 
 def read_as(stream: JsonObject) -> str:
-    """How a stream of `backup --json` or `show --json` was read, for people."""
+    """Return how a stream of `backup --json` or `show --json` was read, as text."""
     read = stream["read"]
     return "increment" if read and read["how"] == "increment" else str(stream["archive_format"])
 
 
 def print_stream_table(output: Output, streams: Sequence[JsonObject]) -> None:
-    """One line per stream of `backup --json`, for people."""
+    """Print one line per stream of `backup --json`, as text."""
     output.table(
         ["STREAM", ">MESSAGES", ">BYTES", ">FIRST", ">LAST", ">CONSUMERS", ">SEGMENTS", ">ADDED", ">TIME", "READ AS"],
         [
@@ -164,14 +164,14 @@ def _remarks(stream: JsonObject) -> Iterator[Said]:
     for warning in stream["warnings"]:
         yield Said("warning", stream["name"], warning)
     for consumer in stream["consumers"]:
-        if consumer["fidelity"] != "exact" and stream["archive_format"] != "config":  # where nobody expects more
+        if consumer["fidelity"] != "exact" and stream["archive_format"] != "config":  # otherwise no more is expected
             reason = f": {consumer['reason']}" if consumer["reason"] else ""
             text = f"consumer {consumer['name']} is known by {consumer['fidelity']}{reason}"
             yield Said("note", stream["name"], text)
 
 
 def problem_json(problem: Problem) -> JsonObject:
-    """What is wrong with an object, and what is lost with it: in `verify --json` and `restore --json`."""
+    """Return what is wrong with an object, and what is lost with it, for `verify --json` and `restore --json`."""
     return {
         "key": problem.key,
         "problem": problem.problem,

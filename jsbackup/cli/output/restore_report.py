@@ -1,4 +1,4 @@
-"""What a restore or a clone came to, as JSON and for people."""
+"""Print the result of a restore or a clone as JSON and as text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _stream_json(stream: RestoredStream) -> JsonObject:
 
 
 def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonObject:
-    """The document of `restore --json` and, without a `finder`, of `clone --json`."""
+    """Return the document of `restore --json` and, without a `finder`, of `clone --json`."""
     return {
         "streams": [_stream_json(stream) for stream in report.streams],
         "failed": [{"name": f.name, "code": f.error.exit_code, "reason": f.error.message} for f in report.failures],
@@ -57,7 +57,7 @@ def restored_json(report: RestoreReport, finder: Finder | None = None) -> JsonOb
 
 
 def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Finder | None = None) -> int:
-    """Print what came of it, which `done` names; the exit code. `finder` has found the backup."""
+    """Print the result, with the verb `done`; return the exit code. `finder` has found the backup."""
     if finder is not None:
         from jsbackup.planning.elsewhere import with_elsewhere
 
@@ -67,7 +67,7 @@ def tell_restored(shared: Shared, report: RestoreReport, done: str, finder: Find
 
 
 def tell_report(output: Output, report: RestoreReport, done: str) -> None:
-    """What `restored_json` tells, for people."""
+    """Print the document of `restored_json` as text."""
     output.table(
         ["STREAM", ">MESSAGES", ">BYTES", ">CONSUMERS", ">TIME", "SENT AS", "PROOF"],
         [

@@ -1,4 +1,4 @@
-"""What `stats` found, as a page: a table of all streams, and charts and tables of the largest of them."""
+"""The results of `stats` as a page: a table of all streams, and charts and tables of the largest of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ONE = {"1 s": "second", "1 min": "minute", "1 h": "hour", "1 d": "day"}
 
 
 def stats_page(backup: str, created: str, found: Sequence[StreamStats]) -> bytes:
-    """The page, UTF-8. `created` is RFC 3339, as the manifest has it."""
+    """Return the page in UTF-8. `created` is RFC 3339, as in the manifest."""
     by_size = sorted(range(len(found)), key=lambda number: -found[number].bytes)
     charted = sorted(number for number in by_size[:_MOST_CHARTED] if found[number].messages or found[number].growth)
     listed = sorted(by_size[:_MOST_LISTED])
@@ -159,8 +159,8 @@ def _growth(one: StreamStats) -> list[Markup]:
     marks = [f"{moment[:10]} {moment[11:16]}" for moment in (points[0].created, points[-1].created)]
 
     def line(name: str, values: list[int], write: str) -> ChartLine:
-        told = [format_bytes(value) if write == "bytes" else format_count(value, "message") for value in values]
-        tips = [f"{point.created[:19]}Z: {text}" for point, text in zip(points, told, strict=True)]
+        texts = [format_bytes(value) if write == "bytes" else format_count(value, "message") for value in values]
+        tips = [f"{point.created[:19]}Z: {text}" for point, text in zip(points, texts, strict=True)]
         return ChartLine(name, values, tips)
 
     counts = line("messages", [point.messages for point in points], "messages")
@@ -207,8 +207,8 @@ def _subjects(one: StreamStats) -> Markup:
         ]
         for subject in one.subjects
     ]
-    told = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
-    return table(told, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
+    caption = f"Largest subjects, {len(rows)} of {format_count(one.subject_count)}"
+    return table(caption, ["Subject", ">Messages", ">Bytes", "", ">Half up to", ">Largest", "Newest"], rows)
 
 
 def _largest(one: StreamStats) -> Markup:
@@ -229,7 +229,7 @@ def _class(low: int) -> str:
 
 
 def _power(count: int) -> str:
-    """A power of two: `512 B`, `1 KiB`."""
+    """Format a power of two: `512 B`, `1 KiB`."""
     power = (count.bit_length() - 1) // 10
     return f"{count >> 10 * power} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
 

@@ -1,4 +1,4 @@
-"""What `stats` prints: the document of `--json`, and tables for people."""
+"""The output of `stats`: the document of `--json`, and tables."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _growth(found: Sequence[StreamStats]) -> _Table:
 
 
 def format_width(width_ns: int) -> str:
-    """How wide a bucket of time is: `30 s`, `5 min`, `7 d`."""
+    """Format the width of a bucket of time: `30 s`, `5 min`, `7 d`."""
     seconds = width_ns // _SECOND
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -109,7 +109,7 @@ def format_width(width_ns: int) -> str:
 
 
 def format_moment(ns: int) -> str:
-    """RFC 3339 to the second, UTC; 0 is 1970."""
+    """Format as RFC 3339 to the second, UTC; 0 is 1970."""
     return datetime.fromtimestamp(ns // _SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

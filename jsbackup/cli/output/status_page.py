@@ -1,4 +1,4 @@
-"""What `status` found, as a page: what is wrong, a calendar of backups, growth, checks, streams without a backup."""
+"""The results of `status` as a page: problems, a calendar of backups, growth, checks, streams without a backup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_CHECKS = 30
 
 
 def status_page(report: Report, location: str) -> bytes:
-    """The page, UTF-8. `location` holds no login."""
+    """Return the page in UTF-8. `location` has no login."""
     status = report.status
     title = f"Backups in {clipped(location)}"
     looked = format_time(status.now_ns)
@@ -90,12 +90,12 @@ def _calendar(report: Report, line: BackupSeries) -> Markup:
     days = []
     for date in dates:
         name = date.isoformat()
-        told = [
+        counts = [
             f"{count} {word}" for count, word in ((complete[name], "complete"), (partial[name], "partial")) if count
         ]
         class_ = "one" if complete[name] else "two" if partial[name] else "none"
         mark = f"{date:%b}" if date.day <= 7 and date.weekday() == 0 else ""
-        days.append(Day(date.weekday(), class_, f"{name}: {', '.join(told) or 'no backup'}", mark))
+        days.append(Day(date.weekday(), class_, f"{name}: {', '.join(counts) or 'no backup'}", mark))
     with_backup = sum(day.class_ != "none" for day in days)
     about = f"Backups by day over a year: {with_backup} of {len(days)} days have one that is kept."
     rows = [
@@ -122,8 +122,8 @@ def _growth(line: BackupSeries) -> list[Markup]:
     charts = []
     for name, scale in (("Messages", ChartScale.COUNT), ("Bytes", ChartScale.BYTES)):
         values = [one.messages if scale is ChartScale.COUNT else one.bytes for one in points]
-        told = [format_count(value) if scale is ChartScale.COUNT else format_bytes(value) for value in values]
-        tips = [f"{one.created[:19]}Z: {text}" for one, text in zip(points, told, strict=True)]
+        counts = [format_count(value) if scale is ChartScale.COUNT else format_bytes(value) for value in values]
+        tips = [f"{one.created[:19]}Z: {text}" for one, text in zip(points, counts, strict=True)]
         curve = ChartLine(name.lower(), values, tips)
         about = f"{name} in {len(points)} backups, from {tips[0]} to {tips[-1]}."
         charts.append(figure(f"{name} by backup", lines(about, moments, marks, [curve], scale=scale)))
@@ -139,7 +139,7 @@ def _growth(line: BackupSeries) -> list[Markup]:
 
 
 def _thinned(backups: Sequence[BackupSummary]) -> list[BackupSummary]:
-    """So many of them at most, evenly, with the first and the last."""
+    """Return at most so many of them, evenly distributed, with the first and the last."""
     if len(backups) <= _MOST_POINTS:
         return list(backups)
     step = (len(backups) - 1) / (_MOST_POINTS - 1)

@@ -1,4 +1,4 @@
-"""What `status` found, as JSON and for people."""
+"""Print the results of `status` as JSON and as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GROWTH_DAYS = (1, 7, 30)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The facts, what was asked of them, and what is wrong."""
+    """The facts, the rules given by options, and the breaches."""
 
     status: RepositoryStatus
     limits: Limits
@@ -48,7 +48,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What has come in so many days; negative where there is less now."""
+    """The growth within that many days; negative if there is less now."""
 
     days: int
     messages: int
@@ -56,7 +56,9 @@ class Growth:
 
 
 def growth_of_line(line: BackupSeries) -> list[Growth]:
-    """From the newest complete backup that was so old when the newest of all was made, to that one."""
+    """Return the growth from the newest complete backup that was so old when the newest of all was made, to
+    that one.
+    """
     complete = line.complete
     found: list[Growth] = []
     for days in _GROWTH_DAYS if complete else ():
@@ -69,7 +71,7 @@ def growth_of_line(line: BackupSeries) -> list[Growth]:
 
 
 def recovery_point_seconds(drill: DrillOutcome) -> float:
-    """How old the backup was when it was restored: what had come since would have been lost."""
+    """Return the age of the backup when it was restored: newer messages would have been lost."""
     return (parse_time(drill.begun) - parse_time(drill.backup_created)) / 1e9
 
 
@@ -196,7 +198,7 @@ def _work_json(work: SeenWork) -> JsonObject:
 
 
 def tell_status(output: Output, report: Report, location: str, unanswered: str = "") -> None:
-    """`unanswered` is why the server did not tell its streams, if it was asked."""
+    """Print the report. `unanswered` is why the server did not list its streams, if it was asked."""
     status = report.status
     output.line(f"repository  {location}")
     for line in status.lines:

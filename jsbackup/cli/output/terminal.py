@@ -1,8 +1,8 @@
-"""Foreign text for terminals: names come from servers and archives, and may hold escape sequences.
+"""Untrusted text for terminals: names come from servers and archives, and may contain escape sequences.
 
-A name may hold any character but blanks, dots and wildcards, so what is printed for people passes through `printable`;
-JSON keeps names exact and writes such characters as escapes. Widths are columns of a terminal, where Chinese, Japanese
-and Korean characters and most emoji take two and combining marks none.
+A name may have any characters except blanks, dots and wildcards, so text output passes through `printable`; JSON keeps
+names exact and writes such characters as escapes. Widths are columns of a terminal, where Chinese, Japanese and Korean
+characters and most emoji take two and combining marks none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOGIN = re.compile(r"://\S*@")
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
-    """`text` with everything escaped that is no visible character or that `encoding` cannot express.
+    """Return `text` with everything escaped that is not a visible character or that `encoding` cannot express.
 
     That is control characters, marks that change the direction of writing, and lone surrogates.
     """
@@ -32,18 +32,20 @@ def _escaped(character: str) -> str:
 
 
 def hide_logins(text: str) -> str:
-    """`text` without user, password or token of the URLs in it, which people paste into the wrong place."""
+    """Return `text` without user, password or token in its URLs, which people paste into the wrong place."""
     return _LOGIN.sub("://…@", text)
 
 
 def to_json(document: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """JSON that is safe on a terminal, and valid in whatever encoding: what is not printable is escaped."""
+    """Encode JSON that is safe on a terminal, and valid in any encoding: characters that are not printable are
+    escaped.
+    """
     text = json.dumps(document, indent=indent, ensure_ascii=encoding.lower().replace("-", "") != "utf8")
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def display_width(text: str) -> int:
-    """How many columns `text` takes."""
+    """Return how many columns `text` takes."""
     if text.isascii():
         return len(text)
     return sum(map(_columns, text))
@@ -56,7 +58,7 @@ def _columns(character: str) -> int:
 
 
 def clip(text: str, columns: int) -> str:
-    """`text`, or as much of its start as fits with an ellipsis behind it."""
+    """Return `text`, or as much of its start as fits, followed by an ellipsis."""
     if display_width(text) <= columns:
         return text
     kept, used = [], 0
@@ -69,6 +71,6 @@ def clip(text: str, columns: int) -> str:
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """`text` filled up with blanks, behind it or (`right`) before it."""
+    """Return `text` padded with spaces after it or (`right`) before it."""
     blanks = " " * max(0, columns - display_width(text))
     return blanks + text if right else text + blanks

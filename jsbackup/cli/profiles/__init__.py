@@ -1,1 +1,1 @@
-"""Options of commands from a TOML file: read, checked, run for several profiles in turn."""
+"""Options of commands from a TOML file: read, checked, and run for several profiles."""

@@ -1,8 +1,8 @@
 """One command for several profiles: one after another, one output, one exit code.
 
-A profile that fails, or that is wrong itself, does not stop the others. The exit code is 0 if all were done. Damage
-(14) and a breach (17) that any of them found come first. If none came to anything it is the code they agree on, else 1;
-and if some did it is 3, as for a backup in which some streams failed.
+A profile that fails, or that is invalid, does not stop the others. The exit code is 0 if all succeeded. Damage (14) and
+a breach (17) found by any have precedence. If none succeeded it is their common code, else 1; if some did it is 3, as
+for a backup in which some streams failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["run_each"]
 
 
 class _Kept(Output):
-    """Keeps the document of a result in place of printing it; what is for people goes out as ever."""
+    """Keeps the document of a result instead of printing it; text is printed as usual."""
 
     def __init__(self, like: Output, *, as_json: bool) -> None:
         super().__init__(as_json=as_json, quiet=like.quiet, log_json=like.log_json, labels=like.labels)
@@ -53,7 +53,9 @@ class _Outcome:
 
 
 def run_each(command: click.Command, ctx: CommandContext) -> int:
-    """Run the command of the context for each profile that it names; the exit code. Interrupted ends all of it."""
+    """Run the command of the context for each profile that it names; return the exit code. Interrupted ends all of
+    them.
+    """
     output = _output_of_all(command, ctx)
     outcomes = []
     for name in ctx.names:
@@ -71,7 +73,7 @@ def run_each(command: click.Command, ctx: CommandContext) -> int:
 
 
 def _output_of_all(command: click.Command, ctx: CommandContext) -> Output:
-    """As the command line says: what profiles say of it may differ."""
+    """Return the output by the command line: profiles may differ."""
     typed = command.make_parser(ctx).parse_args(list(ctx.words))[0]
     for level in (ctx.parent, ctx.find_root()):
         for name in ("as_json", "quiet", "log_format"):

@@ -1,4 +1,4 @@
-"""Options from two sources, such as the command line and a profile: which of them count."""
+"""Precedence of options from two sources, such as the command line and a profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsbackup.config import LOGIN_NAMES
 
 __all__ = ["over"]
 
-# Of the options in a set one stands for all: given from above, it replaces whichever was given below.
+# The options in a set are alternatives: one from above replaces any of them from below.
 _ALTERNATIVES: Final = tuple(
     frozenset(f"{prefix}{name}" for name in names)
     for prefix in ("", "to_")
@@ -27,7 +27,7 @@ _PASSWORDS: Final = frozenset({"password", "password_file", "password_command"})
 
 
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Options, by parameter name, of two sources: what contradicts those `above` goes."""
+    """Return the options `below`, by parameter name, without those that contradict options `above`."""
     gone = {name for names in _ALTERNATIVES if names & above.keys() for name in names}
     for prefix in ("", "to_"):
         login = {f"{prefix}{name}" for name in LOGIN_NAMES}

@@ -1,9 +1,9 @@
 """Profiles: options of all commands from a TOML file, as if they had been typed.
 
-What may stand in a table is what click knows of the options and arguments (`option_keys.py`); there is no second list.
-A typed option wins over the profile, the profile's own tables over `[defaults]`, and in each the table of a command
-over what stands for all of them. All of it wins over the environment: whoever names a profile means it, and a variable
-left in a shell must not send one account into another's repository.
+The allowed keys of a table are click's options and arguments (`option_keys.py`); there is no second list. A typed
+option wins over the profile, the profile's own tables over `[defaults]`, and in each the table of a command over
+options for all commands. All of them win over the environment: a named profile is intended, and a leftover variable in
+a shell must not back up one account to another's repository.
 
 This module is loaded when a profile is named.
 """
@@ -49,7 +49,7 @@ _SHARED: Final = [
 
 
 def _check_program(text: str) -> None:
-    """Whether a shell would split it. Raises UsageError, which does not repeat it."""
+    """Raise UsageError, without the text, if a shell could not split it."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -65,7 +65,7 @@ def _check_location(text: str) -> None:
         raise UsageError(error.message, hint=error.hint) from error
 
 
-# What click takes as any text, and is understood later on, as the help text shows it.
+# Options that are any text for click, and parsed later, by their metavar.
 _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
     "DURATION": parse_duration,
     "BYTES": parse_size,
@@ -87,7 +87,7 @@ FindCommand = Callable[[str], click.Command | None]
 class Setting:
     """One key of the file. `table` is "" for options of all commands, else `backup`, `key.add`, `hooks` …
 
-    `value` is what click takes for the parameter, `written` what stands in the file.
+    `value` is that for click, `written` the one in the file.
     """
 
     table: str
@@ -107,7 +107,7 @@ class Setting:
 
     @property
     def is_secret(self) -> bool:
-        """Whether what stands in the file is a secret itself, and not where to find one."""
+        """Whether the value in the file is a secret itself, not a reference to one."""
         name = self.name.removeprefix("to_")
         if not isinstance(self.written, str):
             return False
@@ -121,7 +121,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile over the defaults, and what is wrong with both."""
+    """A profile combined with the defaults, and the errors in both."""
 
     name: str
     path: Path
@@ -130,7 +130,7 @@ class Profile:
     others_read: bool
 
     def values(self, table: str) -> dict[str, Any]:
-        """By parameter name: what a command gets whose table is `table`."""
+        """Return the values by parameter name for the command with this `table`."""
         merged: dict[str, Any] = {}
         for of_defaults in (True, False):
             for one in ("", HOOKS, table):
@@ -143,7 +143,7 @@ class Profile:
 
     @property
     def exposed(self) -> list[str]:
-        """Keys of secrets that others than the owner of the file can read."""
+        """Return keys of secrets that users besides the owner of the file can read."""
         return [setting.path for setting in self.settings if setting.is_secret] if self.others_read else []
 
 
@@ -156,9 +156,10 @@ def read_profile(
     only: Sequence[str] | None,
     environ: Mapping[str, str],
 ) -> Profile:
-    """A profile over the defaults. `find` gives a command by name; `only` is the one command whose tables are read.
+    """Combine a profile with the defaults. `find` returns a command by name; `only` is the only command whose tables
+    are read.
 
-    What is wrong is collected, not raised; but UsageError if there is no profile of that name.
+    Errors are collected, not raised, except a UsageError if there is no profile of that name.
     """
     reader = _Reader(file.path, commands, find, only, environ)
     table = file.profile(name)
@@ -239,7 +240,9 @@ class _Reader:
             self.settings.append(Setting(table, key, parameter, value, written, of_defaults))
 
     def _unknown(self, where: str, key: str, known: Collection[str], table: str | None = None) -> None:
-        """`table` is where options of all commands stand, and where somebody may have written one of a command."""
+        """Report an unknown key. `table` has options of all commands, where an option of one command may be
+        misplaced.
+        """
         hint = nearest(key, list(known))
         owners = [name for name in self.commands if table is not None and key in self._keys_of(name)]
         if key in _NOT_HERE:
@@ -264,7 +267,7 @@ class _Reader:
 
 
 def _value(key: str, parameter: click.Parameter, written: Any, environ: Mapping[str, str]) -> Any:
-    """The value for click. Raises UsageError and click's own for what it would not take."""
+    """Return the value for click. Raises UsageError and click's own error if it is not valid."""
     check_kind(key, parameter, written)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return written if f"--{key}" not in parameter.secondary_opts else not written
@@ -281,14 +284,14 @@ def _text(key: str, parameter: click.Parameter, written: str, environ: Mapping[s
     text = expand_variables(written, environ)
     if not text:
         raise UsageError(f"{key} is empty")
-    if text.startswith("~/") and parameter.metavar in ("FILE", "LOCATION"):  # no shell does it here
+    if text.startswith("~/") and parameter.metavar in ("FILE", "LOCATION"):  # no shell expands it here
         text = str(expand_path("~", environ)) + text[1:]
     if parse := _BY_METAVAR.get(parameter.metavar or ""):
         parse(text)
     name = str(parameter.name).removeprefix("to_")
     if name == "server":
         has_login(text)
-    if name == "repo" and not text.lower().startswith("s3://"):  # for which boto3 would be imported
+    if name == "repo" and not text.lower().startswith("s3://"):  # checking it would import boto3
         _check_location(text)
     if name.startswith("ping_") and not text.startswith(_REFERENCES):
         check_url(Secret(text))

@@ -10,11 +10,11 @@
     if-exists = "skip"
     replicas = 3
 
-A key is the long name of an option without its dashes, or `backup`, `streams`; what click knows of the option says what
-its value is: a list of texts where it may be repeated, a number, true or false, else a text. Whatever concerns the
-repository, its keys and the server is as on the command line where a restore does not say it; a restore that names
-`server` or `context` has nothing of another server but the timeout, and none of the environment, as the target of a
-clone. Secrets stand in files or variables (`env://NAME`), and nothing in a runbook runs a program.
+A key is the long name of an option without its dashes, or `backup`, `streams`; its type follows from click's option: a
+list of texts if it is repeatable, a number, true or false, else a text. Options for the repository, its keys and the
+server default to those of the command line; a restore that names `server` or `context` only inherits the timeout, and
+ignores the environment, like the target of a clone. Secrets are in files or variables (`env://NAME`), and nothing in a
+runbook runs a program.
 
 What takes long to import is imported when it is called: `--help` and completion load this module.
 """
@@ -51,7 +51,7 @@ MAX_ENTRIES: Final = 1000
 _LIST = "restore"
 _REPO = next(option for option in GLOBAL_OPTIONS if option.name == "repo")
 _GROUPS = {"repo": [_REPO], "s3": S3_OPTIONS, "keys": KEY_OPTIONS, "server": SERVER_OPTIONS}
-_BARE = ("password", "token")  # options that may hold a secret itself
+_BARE = ("password", "token")  # options that may be a secret themselves
 _REFERENCES = ("env://", "file://")
 
 
@@ -68,7 +68,7 @@ class RunbookEntry:
 
 
 class _EntryCommand(click.Command):
-    """The options of one restore. What was given of the shared ones is passed as `given`, by groups and names."""
+    """The options of one restore. Given shared options are passed as `given`, by groups and names."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -91,7 +91,7 @@ def _entry(**values: Any) -> Any:
 
 
 def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
-    """The restores of a file; what it leaves open is as in `shared`. Raises UsageError, which names the restore."""
+    """Read the restores of a file, with defaults from `shared`. Raises UsageError, which names the restore."""
     found = read_toml(path, "runbook")
     refuse_unknown(found, [_LIST], f"runbook {path}")
     tables = found.get(_LIST)
@@ -108,7 +108,7 @@ def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
 
 @contextmanager
 def naming(number: int) -> Iterator[None]:
-    """Errors inside say which restore of a runbook they are about."""
+    """Add to errors raised inside which restore of a runbook they are about."""
     try:
         yield
     except click.ClickException as wrong:
@@ -150,7 +150,7 @@ def _read(number: int, table: Mapping[str, Any], shared: Shared) -> RunbookEntry
 
 
 def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connection]:
-    """The server options that count, and what they come to."""
+    """Return the effective server options and their connection."""
     if given.keys() & {"server", "context"}:
         timeout = {name: value for name, value in shared.server.items() if name == "timeout"}
         own = replace(shared, server={**timeout, **given})
@@ -168,12 +168,12 @@ def _connected(shared: Shared, given: Mapping[str, Any]) -> tuple[Shared, Connec
 
 
 def _keys() -> dict[str, click.Parameter]:
-    """What a restore may say, by key."""
+    """Return the allowed options of a restore, by key."""
     return option_keys(_entry.params)
 
 
 def _words(key: str, parameter: click.Parameter, value: Any) -> list[str]:
-    """The value as one would type it. Raises UsageError if it is of another kind, or may not stand here."""
+    """Return the value as typed on the command line. Raises UsageError if it has the wrong type, or is not allowed."""
     check_kind(key, parameter, value)
     if isinstance(parameter, click.Option) and parameter.is_flag:
         opposite = [name for name in (*parameter.opts, *parameter.secondary_opts) if name != f"--{key}"]
@@ -185,7 +185,7 @@ def _words(key: str, parameter: click.Parameter, value: Any) -> list[str]:
 
 
 def _check_text(key: str, text: str) -> None:
-    """Raise UsageError for programs, and for secrets. No message repeats one."""
+    """Raise UsageError for programs and secrets, without their text."""
     if key.endswith("-command"):
         raise UsageError(f"{key} runs a program, which a runbook may not", hint="Give it on the command line.")
     bare = key in _BARE and not text.startswith(_REFERENCES)

@@ -1,9 +1,8 @@
-"""One run of a command and profile at a time, on this machine: the one that comes second says so and leaves.
+"""Allow one run of a command and profile at a time on this machine: the second one reports that and ends.
 
-The first listens on an abstract Unix socket, whose name says command, profile, file and user. The system takes it back
-when the process ends, however it does, so nothing is left behind and nothing needs a place that can be written to.
-Where there are no such sockets nothing is kept apart. (What may not happen at the same time in a repository, whoever
-does it and wherever, is the business of leases.)
+The first listens on an abstract Unix socket, whose name says command, profile, file and user. The system releases it
+when the process ends in any way, so nothing is left behind and no writable folder is needed. On systems without such
+sockets runs are not limited. (Leases protect repositories against concurrent commands in general.)
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: unix(7), SO_PEERCRED
 
 @contextmanager
 def alone(config: Path, profile: str, command: str) -> Iterator[None]:
-    """Raises RepositoryLocked if the same is running already."""
+    """Hold the lock. Raises RepositoryLocked if the same command is already running."""
     key = "\0".join([str(os.getuid()), str(config.resolve()), profile, command])
     name = f"\0jsbackup-{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
     try:
@@ -54,7 +53,7 @@ def alone(config: Path, profile: str, command: str) -> Iterator[None]:
 
 
 def _holder(name: str) -> str | None:
-    """Who listens, in words; None if it is somebody else's process, which has no say here."""
+    """Return the listening process in words; None if it is another user's, which is ignored."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:

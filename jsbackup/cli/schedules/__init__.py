@@ -1,5 +1,5 @@
-"""Ready files that run the commands of a profile: what runs when (`jobs.py`), and the forms it is written in.
+"""Files that run the commands of a profile: what runs when (`jobs.py`), and the formats.
 
-`cron.py`, `systemd.py` and `kubernetes.py` each give the files of a `Plan` as text. Nothing here reads or writes a
-file, and none of what is made holds a secret: secrets are named by where they are.
+`cron.py`, `systemd.py` and `kubernetes.py` each return the files of a `Plan` as text. Nothing here reads or writes
+files, and the results contain no secrets, only references to them.
 """

@@ -1,6 +1,6 @@
-"""Lines for `crontab`: one for each job. What overlaps with the run before says so and leaves, by jsbackup itself.
+"""Lines for `crontab`, one for each job. A run that overlaps with the previous one ends by itself.
 
-A percent sign ends a command in a crontab, so it is escaped. Whatever goes wrong is mailed: commands are quiet.
+A percent sign ends a command in a crontab, so it is escaped. Errors are mailed: commands are quiet.
 """
 
 from __future__ import annotations

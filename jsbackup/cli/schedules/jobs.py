@@ -1,7 +1,7 @@
-"""What a schedule runs, and when: the same for every form that it is written in.
+"""What a schedule runs, and when: the same for every format.
 
-Minutes and days follow from the profile's name, so that a hundred hosts with a hundred profiles do not call on one
-store at the full hour, and so that the files are the same whenever they are printed.
+Minutes and days follow from the profile's name, so that a hundred hosts with a hundred profiles do not use one store at
+the full hour, and the same files are printed every time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ JOBS: Final = ("backup", "forget", "verify", "status", "drill")
 
 _DAY_MINUTES: Final = 24 * 60
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
-# In the shortest of months, too.
+# Exists in every month.
 _DAYS: Final = 28
 _FORGET_AFTER, _VERIFY_AFTER, _DRILL_AFTER = 60, 120, 180
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """Minutes of hours of days: None for `hours` is every hour, for `day` every day, else that day of each month."""
+    """Minutes of hours of days: `hours` None means every hour, `day` None every day, else that day of each month."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...] | None = None
@@ -38,13 +38,13 @@ class When:
 
     @property
     def cron(self) -> str:
-        """The five fields, as cron and Kubernetes have them."""
+        """Return the five fields for cron and Kubernetes."""
         hours = "*" if self.hours is None else ",".join(map(str, self.hours))
         return f"{','.join(map(str, self.minutes))} {hours} {self.day or '*'} * *"
 
     @property
     def calendar(self) -> str:
-        """As systemd has it."""
+        """Return the time for systemd."""
         hours = "*" if self.hours is None else ",".join(f"{hour:02}" for hour in self.hours)
         day = "*" if self.day is None else f"{self.day:02}"
         return f"*-*-{day} {hours}:{','.join(f'{minute:02}' for minute in self.minutes)}:00"
@@ -52,7 +52,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A file that holds a secret or certifies something, and the option that names it (`--creds`)."""
+    """A file with a secret or a certificate, and its option (`--creds`)."""
 
     option: str
     path: str
@@ -64,7 +64,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One command. `arguments` are those beside the profile's; `folders` has to be written to, `repo` among them."""
+    """One command. `arguments` are added to the profile's; `folders` must be writable, including `repo`."""
 
     name: str
     arguments: tuple[str, ...]
@@ -80,10 +80,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is to run for a profile of the file `config`. `program` are the words that start jsbackup.
+    """All jobs of a profile in the file `config`. `program` are the words that start jsbackup.
 
-    `variables` are those of the environment that the profile names. Construction raises UsageError for a text that
-    could end a line, and so become a line of its own, in a file of any form.
+    `variables` are the environment variables that the profile names. Construction raises UsageError for a text that
+    could end a line in a file of any format.
     """
 
     profile: str
@@ -102,7 +102,7 @@ class Plan:
                 )
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """All that comes from elsewhere, and what it is."""
+        """Yield all untrusted texts, with descriptions."""
         yield "the name of the profile", self.profile
         yield "the path of the config file", str(self.config)
         yield from (("the path of this program", word) for word in self.program)
@@ -125,12 +125,12 @@ class File:
 
 
 def _is_of_a_line(letter: str) -> bool:
-    """Whether no reader takes it for the end of a line, or for nothing: YAML ends lines at U+0085 and U+2028, too."""
+    """Return whether it cannot end a line or be dropped: YAML also ends lines at U+0085 and U+2028."""
     return letter.isprintable() or unicodedata.category(letter) == "Zs"
 
 
 def times_of(profile: str, every: str, at: str | None) -> tuple[Mapping[str, When], int]:
-    """When each of JOBS runs, and how many minutes lie between backups. Raises UsageError."""
+    """Return when each of JOBS runs, and the minutes between backups. Raises UsageError."""
     seed = int.from_bytes(hashlib.sha256(profile.encode()).digest()[:8], "big")
     between = _minutes_between(every)
     start = 2 * 60 + seed % 60 if at is None else _minute_of_day(at)

@@ -1,11 +1,10 @@
-"""A ConfigMap with the profile and a CronJob for each job, with no rights that a job does not take.
+"""A ConfigMap with the profile and a CronJob for each job, with minimal rights.
 
     secret jsbackup-NAME       its files are those that the profile names, mounted under /etc/jsbackup/secrets
     secret jsbackup-NAME-env   its keys become variables: those that the profile names, credentials of S3
     claim jsbackup-NAME        the volume of a repository in a folder, mounted where the profile says
 
-The three are not printed: they are the user's. What the profile holds as a secret itself is left out, and a variable
-stands in its place.
+These three are not printed: the user provides them. Secrets in the profile itself are replaced by variables.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ __all__ = ["SECRETS_FOLDER", "kubernetes_files", "toml_text"]
 SECRETS_FOLDER: Final = "/etc/jsbackup/secrets"
 _CONFIG: Final = "/etc/jsbackup/config.toml"
 _NOBODY: Final = 65532
-# A CronJob's name has at most 52 characters, and `jsbackup-` and `-backup` are among them.
+# A CronJob's name has at most 52 characters, including `jsbackup-` and `-backup`.
 _MAX_NAME: Final = 36
 
 Tables = Mapping[str, Mapping[str, Any]]
 
 
 def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str]) -> list[File]:
-    """`config` is the profile as TOML without secrets, `withheld` the variables that stand in place of some."""
+    """Return the files. `config` is the profile as TOML without secrets, `withheld` the variables that replace some."""
     name = _name(plan.profile)
     files = dict.fromkeys(one for job in plan.jobs for one in job.credentials)
-    told = [
+    remarks = [
         f"# jsbackup, profile {plan.profile}: kubectl apply -f jsbackup-{plan.profile}.yaml",
         "# Before that, and in the same namespace, by somebody who has the secrets:",
         *_secret(name, [shlex.quote(f"--from-file={one.name}={one.path}") for one in files]),
         *_secret(f"{name}-env", [f"--from-literal={variable}=…" for variable in (*plan.variables, *withheld)]),
     ]
     if plan.in_s3:
-        told.append(f"# Credentials of S3, unless the pod has a role: AWS_ACCESS_KEY_ID … in the secret {name}-env")
+        remarks.append(f"# Credentials of S3, unless the pod has a role: AWS_ACCESS_KEY_ID … in the secret {name}-env")
     if any(job.repo for job in plan.jobs):
-        told.append(f"# The repository is in a folder: make a PersistentVolumeClaim {name} for it")
+        remarks.append(f"# The repository is in a folder: make a PersistentVolumeClaim {name} for it")
     labels = {"app.kubernetes.io/name": "jsbackup", "app.kubernetes.io/instance": name}
     documents: list[Mapping[str, Any]] = [
         {
@@ -55,12 +54,12 @@ def kubernetes_files(plan: Plan, image: str, config: str, withheld: Sequence[str
         },
         *(_cron_job(plan, job, name, image, labels=labels, with_files=bool(files)) for job in plan.jobs),
     ]
-    text = "\n".join([*told, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
+    text = "\n".join([*remarks, ""]) + "".join(f"---\n{to_yaml(document)}" for document in documents)
     return [File(f"jsbackup-{plan.profile}.yaml", text)]
 
 
 def toml_text(tables: Tables) -> str:
-    """Tables of texts, numbers, truths and lists of texts as TOML."""
+    """Encode tables of texts, numbers, booleans and lists of texts as TOML."""
     lines: list[str] = []
     for name, table in tables.items():
         lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items()), ""]
@@ -78,7 +77,9 @@ def _secret(name: str, parts: Iterable[str]) -> list[str]:
 
 
 def _name(profile: str) -> str:
-    """The profile in a name of an object: lower case, digits and hyphens (RFC 1123), and a hash if that changes it."""
+    """Return the profile's name for an object: lower case, digits and hyphens (RFC 1123), and a hash if that changes
+    it.
+    """
     plain = re.sub(r"[^a-z0-9-]", "-", profile.lower()).strip("-")
     if plain != profile or len(plain) > _MAX_NAME:
         plain = f"{plain[: _MAX_NAME - 7]}-{hashlib.sha256(profile.encode()).hexdigest()[:6]}"
@@ -96,7 +97,7 @@ def _cron_job(
     ]
     if with_files:
         mounts.append({"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True})
-        # 0440: for the group of the pod (fsGroup), and nobody else.
+        # 0440: only for the group of the pod (fsGroup).
         volumes.append({"name": "secrets", "secret": {"secretName": name, "defaultMode": 0o440}})
     if job.repo is not None:
         mounts.append({"name": "repository", "mountPath": str(job.repo)})

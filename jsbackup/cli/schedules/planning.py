@@ -1,4 +1,4 @@
-"""A profile read for a schedule: what of it runs, which files and variables it takes, and what of it is no secret."""
+"""Read a profile for a schedule: its jobs, the files and variables it needs, and the parts that are not secret."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jsbackup.errors import UsageError
 
 __all__ = ["plan_schedule", "without_secrets"]
 
-# A login in a URL, in whatever option it stands.
+# A login in a URL, in any option.
 _LOGIN = re.compile(r"://[^/\s]*@")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}|\benv://([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
 _REFERENCE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 
-# Options that all commands share and that name a file to read.
+# Shared options that name a file to read.
 _FILE_OPTIONS: Final[Mapping[str, str]] = {
     str(option.name): option.opts[0]
     for option in (*SERVER_OPTIONS, *S3_OPTIONS, *KEY_OPTIONS)
@@ -38,7 +38,7 @@ FindCommand = Callable[[str], click.Command | None]
 def plan_schedule(
     profile: Profile, find: FindCommand, every: str, at: str | None, *, without: Sequence[str]
 ) -> tuple[Plan, list[str]]:
-    """What is to run, and what people should know about it. `find` gives a command by its name. Raises UsageError."""
+    """Return the plan, and notes for the user. `find` returns a command by its name. Raises UsageError."""
     times, between = times_of(profile.name, every, at)
     notes: list[str] = []
     jobs: list[Job] = []
@@ -74,7 +74,7 @@ def plan_schedule(
 
 def _job(name: str, values: Mapping[str, Any], times: Mapping[str, When], between: int) -> Job:
     arguments = [name]
-    if name == "backup" and "no_init" not in values:  # a disk that is not mounted is no place for a new repository
+    if name == "backup" and "no_init" not in values:  # an unmounted disk must not get a new repository
         arguments.append("--no-init")
     if name == "forget" and not values.get("prune"):
         arguments.append("--prune")
@@ -87,7 +87,7 @@ def _job(name: str, values: Mapping[str, Any], times: Mapping[str, When], betwee
 
 
 def _credentials(values: Mapping[str, Any]) -> tuple[Credential, ...]:
-    """Files with secrets and certificates that the profile names; references of other kinds are no files."""
+    """Return files with secrets and certificates in the profile; other kinds of references are not files."""
     paths = {option: str(values.get(name) or "").removeprefix("file://") for name, option in _FILE_OPTIONS.items()}
     return tuple(
         Credential(option, str(_absolute(path, option.removeprefix("--"))))
@@ -97,7 +97,9 @@ def _credentials(values: Mapping[str, Any]) -> tuple[Credential, ...]:
 
 
 def _folder(values: Mapping[str, Any]) -> Path | None:
-    """Where the repository is, None in S3. Raises UsageError if there is none, or if nobody knows where that is."""
+    """Return the folder of the repository, None in S3. Raises UsageError if there is none, or its location is not
+    absolute.
+    """
     repo = values.get("repo")
     if not repo:
         raise UsageError("the profile names no repository", hint="Write repo = … into it.")
@@ -122,14 +124,14 @@ def _texts(setting: Setting) -> list[str]:
 
 
 def _program() -> tuple[str, ...]:
-    """The words that start this program, from wherever."""
+    """Return the words that start this program from any folder."""
     if Path(sys.argv[0]).name == "jsbackup" and (found := shutil.which(sys.argv[0])):
         return (str(Path(found).absolute()),)
     return (sys.executable, "-m", "jsbackup")
 
 
 def without_secrets(profile: Profile) -> tuple[str, list[str]]:
-    """The profile as TOML, with variables in place of secrets and paths in the container; and those variables."""
+    """Return the profile as TOML, with variables instead of secrets and paths in the container; and those variables."""
     own = {(setting.table, setting.key) for setting in profile.settings if not setting.of_defaults}
     top = f"profiles.{_quoted(profile.name)}"
     tables: dict[str, dict[str, Any]] = {}

@@ -123,7 +123,7 @@ def schedule(
 
 
 def _profile(shared: Shared) -> Profile:
-    """All of the profile that was named. Raises UsageError for the first thing that is wrong with it."""
+    """Return the whole named profile. Raises UsageError for the first error in it."""
     if shared.config is None:
         raise UsageError("a schedule is for a profile, and none was named", hint="Name it with --profile.")
     ctx = click.get_current_context()
@@ -157,7 +157,7 @@ def _files(kind: str, plan: Plan, profile: Profile, image: str | None, *, run_as
 
 
 def _write(folder: Path, files: Sequence[File], *, force: bool) -> None:
-    """All of them, or none if one is in the way."""
+    """Write all files, or none if one exists."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A service and a timer for each job. Services may do nothing but what the job takes.
+"""A service and a timer for each job. Services have minimal rights.
 
-Files with secrets, the profile's included, are read by systemd as root and lent to the service (`LoadCredential`,
-systemd.exec(5)): they may belong to root alone. A repository in S3 needs no user that lasts, one in a folder has to be
-the user's own. `MemoryDenyWriteExecute` is missing because of Java and Go runtimes that a drill or Spark starts.
+Files with secrets, including the profile, are read by systemd as root and passed to the service (`LoadCredential`,
+systemd.exec(5)): they may be readable only by root. A repository in S3 needs no permanent user, one in a folder must
+belong to the user. `MemoryDenyWriteExecute` is missing because of Java and Go runtimes that a drill or Spark starts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HOMES = ("/home", "/root", "/run/user")
 
 
 def systemd_files(plan: Plan, user: str | None) -> list[File]:
-    """`user` runs the services; without one `jsbackup` does where folders are written to, else one made for the run."""
+    """Return the files. `user` runs the services; by default `jsbackup` if folders are written, else a dynamic user."""
     return [file for job in plan.jobs for file in (_service(plan, job, user), _timer(plan, job))]
 
 
@@ -71,7 +71,7 @@ def _service(plan: Plan, job: Job, user: str | None) -> File:
 
 
 def _timer(plan: Plan, job: Job) -> File:
-    # A tenth of the time between backups: what the name of the profile spreads is spread a little more.
+    # A tenth of the time between backups, in addition to the spread by the profile's name.
     delay = min(300, plan.every_minutes * 6)
     lines = [
         "[Unit]",
@@ -94,12 +94,12 @@ def _unit(plan: Plan, job: Job) -> str:
 
 
 def _escaped(word: str) -> str:
-    """As a word of a command: variables are replaced there, so `$` is doubled."""
+    """Escape a word of a command: variables are expanded there, so `$` is doubled."""
     return _quoted(word.replace("$", "$$"))
 
 
 def _quoted(word: str) -> str:
-    """As a word of a unit file: `%` means something there, and quotes keep blanks together."""
+    """Quote a word of a unit file: `%` is special there, and quotes keep spaces."""
     word = word.replace("%", "%%")
     if not word or any(letter in " \t\"'\\;" for letter in word):
         word = '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -107,7 +107,7 @@ def _quoted(word: str) -> str:
 
 
 def _whole(path: str) -> str:
-    """As the rest of a line, in which quotes are letters. Raises UsageError for an end that would not be read."""
+    """Return the rest of a line, in which quotes are literal. Raises UsageError for an end that would not be read."""
     if path.endswith(("\\", " ")):
         raise UsageError(f"no unit can name the file {path!r}", hint="Give it a name that ends with another character.")
     return path.replace("%", "%%")

@@ -1,6 +1,6 @@
-"""JSON-like values as YAML: maps and lists in blocks, texts in double quotes as in JSON, which YAML takes as they are.
+"""Encode JSON-like values as YAML: maps and lists in blocks, texts in double quotes as in JSON, which is valid YAML.
 
-Texts of several lines are literal blocks. Nothing more is needed here, and nothing more is known.
+Texts of several lines are literal blocks. Nothing else is supported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["to_yaml"]
 
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9./_-]*", re.ASCII)
-# Words that older readers of YAML take for booleans or nothing.
+# Words that older YAML parsers treat as booleans or null.
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
@@ -60,7 +60,7 @@ def _scalar(value: Any) -> str:
 
 
 def _is_block(text: str) -> bool:
-    """Whether a literal block gives the text back: lines of what can be printed, all of them ended."""
+    """Return whether a literal block preserves the text: only printable characters, and every line is ended."""
     lines = text.split("\n")
     return (
         len(lines) > 2

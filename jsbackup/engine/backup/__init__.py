@@ -1,1 +1,1 @@
-"""A backup: streams chosen, read and stored side by side, then the manifest that commits them."""
+"""A backup: streams are chosen, read and stored in parallel, then a manifest commits them."""

@@ -1,9 +1,9 @@
-"""Backup: every chosen stream of an account into a repository, side by side, then the manifest that commits it.
+"""Back up the chosen streams of an account in parallel, then put the manifest that commits the backup.
 
-A stream that fails does not stop the others; it is named with its reason, and the backup is partial. Segments are
-stored while they arrive; nobody sees them until the manifest is written, last.
+A stream that fails does not stop the others; it is recorded with the reason, and the backup is partial. Segments are
+stored while they arrive; they are not visible until the manifest is written, last.
 
-Each of `jobs` workers has a connection of its own, so that a reconnect or a slow stream troubles no other.
+Each of `jobs` workers has its own connection, so a reconnect or a slow stream does not affect the others.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What came of it. `manifest` is None if nothing was committed because every stream failed.
+    """The result of a backup. `manifest` is None if nothing was committed because every stream failed.
 
-    `notes` are sentences about all of it.
+    `notes` are sentences about the whole backup.
     """
 
     manifest: Manifest | None
@@ -69,7 +69,7 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Streams to read, largest first, with the last backup of each that has one. Travels to other processes."""
+    """Streams to read, largest first, with the last backup of each that has one. Can be sent to other processes."""
 
     source: Source
     streams: tuple[StreamInfo, ...]
@@ -78,7 +78,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class BegunBackup:
-    """A backup before its streams are read. `failures` are streams that cannot be, `notes` is as in a report."""
+    """A backup before its streams are read. `failures` are streams that cannot be read; `notes` is as in a report."""
 
     begun_ns: int
     chosen: Chosen
@@ -104,20 +104,20 @@ async def run_backup(run: BackupRun, lease: leases.Lease) -> BackupReport:
 
 @with_own_threads
 async def begin_backup(run: BackupRun, lease: leases.Lease) -> BegunBackup:
-    """The backup that is to be made, whose streams are going to be read elsewhere. Raises as `run_backup`."""
+    """Begin a backup whose streams will be read elsewhere. Raises as `run_backup`."""
     async with _begun(run, lease) as begun:
         return begun
 
 
 @asynccontextmanager
 async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBackup]:
-    """Ask the server what there is. While this is entered its advisories are logged."""
+    """Ask the server for its streams. The server's advisories are logged until this exits."""
     repository, options, begun_ns = run.repository, run.options, run.clock_ns()
     lock = None
     if options.lock is not None:
         lock = await in_thread(open_lock, repository, options.lock, begun_ns / 10**9)
     async with connect_jetstream(run.connection) as js, advisories(js.link):
-        await js.account()  # JetStream is there, and for this account
+        await js.account()  # checks that JetStream is enabled for this account
         source = replace(await named_source(js, run.connection), profile=options.profile or None)
         streams, failures, notes = await choose_streams(
             js, options.streams, options.exclude, may_exclude_all=options.allow_empty
@@ -189,7 +189,7 @@ def finish_backup(
 
 
 def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
-    """Streams beside which there is a copy that is needed are not what they were."""
+    """Warn about streams that an interrupted restore was to replace: their copies may have more messages."""
     copies = {replaced_by(one.stream.name, one.stream.config): one.stream.name for one in results}
 
     def warned(result: StoredStream) -> StoredStream:
@@ -203,7 +203,7 @@ def _beside_copies(results: Sequence[StoredStream]) -> list[StoredStream]:
 
 
 def _selection(options: BackupOptions) -> Selection:
-    """In an order that does not depend on how it was typed."""
+    """Return the selection, sorted so that it does not depend on the order of options."""
     streams, exclude = (sorted({glob.pattern for glob in globs}) for globs in (options.streams, options.exclude))
     return Selection(
         tuple(streams), tuple(exclude), options.consumers, options.config_only, allow_empty=options.allow_empty
@@ -218,9 +218,10 @@ async def choose_streams(
     pattern_may_miss: bool = True,
     may_exclude_all: bool = True,
 ) -> tuple[list[StreamInfo], list[Failure], list[str]]:
-    """The streams that are meant, largest first, those that are too but did not answer, and sentences about others.
+    """Return the chosen streams, largest first; those that did not answer; and sentences about others.
 
-    Raises UsageError if one is named that does not exist, and for what excludes none or all unless that may be.
+    Raises UsageError for a named stream that does not exist, and for an --exclude that matches no stream or leaves
+    none, unless that is allowed.
     """
     listing = await js.streams()
     silent = dict.fromkeys(listing.missing, "it did not answer")
@@ -263,7 +264,7 @@ async def choose_streams(
 
 
 async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
-    """How far it has copied from its origins, if it has any."""
+    """Return how far the stream has copied from its origins, if it has any."""
     if not (info.config.get("mirror") or info.config.get("sources")):
         return ()
     from jsbackup.engine.read.copy_reach import ask_copied
@@ -275,9 +276,9 @@ async def _ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]
 async def back_up_streams(
     run: BackupRun, chosen: Chosen, receipts: Receipts
 ) -> tuple[list[StoredStream], list[Failure]]:
-    """Store all of them, `jobs` at a time; results in order of names. What fails is among the failures.
+    """Store the streams, `jobs` at a time. Returns results and failures, ordered by name.
 
-    What copies from a stream is captured before it (`downstream.py`).
+    Streams that copy from another one are captured before it (`downstream.py`).
     """
     order = CaptureOrder(chosen.streams)
     at_once = min(run.options.jobs, len(chosen.streams))

@@ -1,18 +1,17 @@
-"""A backup that finds nothing of what there was before: has the server lost its streams, or is it another one now?
+"""Find out whether a server has lost its streams, or is another one, when a backup finds nothing of the earlier ones.
 
-Only a backup is looked at in which no stream with messages goes on from an earlier one (of configurations: one without
-any stream). It is held against the newest backup of the same source that has messages of streams that it would have
-too. If one of these has a message that is as old as that backup, it was restored, and something is left. Else a stream
-that had messages and is still the same one, but lets go of them by itself (a work queue that was worked off,
-`max_age`), is as it should be. One that is gone, was made anew or was purged is not: then the backup is partial, and
-says of each what it had. What has come since to streams that were made anew does not stand for what was lost, nor does
-it in the backups that follow: each stream of such a backup says so, by which the next one knows.
+This only concerns a backup in which no stream with messages continues from an earlier backup (for configurations: one
+without any stream). It is compared with the newest backup of the same source that has messages of streams in its
+selection. If one of these streams has a message as old as that backup, it was restored, and not everything is lost.
+Otherwise a stream that had messages, still is the same one, and removes messages by itself (a work queue, `max_age`) is
+fine. A stream that is gone, was recreated or was purged is not: then the backup is partial, and reports what each of
+them had. Messages that have arrived in recreated streams since do not replace the lost ones, neither in this backup nor
+in later ones: each stream of such a backup has a warning, by which the next one knows.
 
-Where others go on, a stream that has no messages any more, and does not let go of them by itself, is warned of. It may
-have been purged on purpose, so the backup is complete. As long as it stays empty its backups keep that warning, and a
-restore tells it.
+If other streams continue, an empty stream that does not remove messages by itself gets a warning. It may have been
+purged on purpose, so the backup is complete. While it stays empty its backups keep the warning, and a restore shows it.
 
-An account that never had a message has nothing to lose, and `backup --allow-empty` says that all is as it should be.
+An account that never had a message has nothing to lose. `backup --allow-empty` accepts the present state.
 """
 
 from __future__ import annotations
@@ -40,14 +39,17 @@ _log = logging.getLogger(__name__)
 _LOOKED_AT = 8
 _NOTHING_LEFT = "nothing is left of what backup"
 _ANOTHER = "is another stream now"
-# By these a stream becomes empty without anybody's mistake.
+# With these settings a stream may become empty by itself.
 _LETTING_GO = ("max_age", "allow_msg_ttl")
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """`results` are those of the backup, marked where a stream has lost all that it had; `gone` are streams that are
-    there no more. `note` is a sentence; "" where nothing is missed."""
+    """`results` are those of the backup, marked if a stream has lost all its messages; `gone` are streams that no
+    longer exist.
+
+    `note` is a sentence, "" if nothing was lost.
+    """
 
     results: tuple[StoredStream, ...]
     gone: tuple[Failure, ...] = ()
@@ -57,9 +59,9 @@ class Lost:
 def find_lost(
     repository: Repository, made: Manifest, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
 ) -> Lost:
-    """What is lost, if nothing is left, of a backup that is about to be committed as `made`. Raises StoreError.
+    """Find lost streams in a backup that is about to be committed as `made`. Raises StoreError.
 
-    `earlier` are the last backups of its streams since they were made.
+    `earlier` has the last backups of its streams since they were created.
     """
     asked = made.selection
     assert asked is not None
@@ -93,9 +95,9 @@ def find_lost(
 def warn_emptied(
     repository: Repository, results: Sequence[StoredStream], earlier: Mapping[str, StreamBackup]
 ) -> list[StoredStream]:
-    """The results, with a warning at each stream that has lost all its messages, and not by itself. Raises StoreError.
+    """Return the results, with a warning on each stream that has lost all its messages, and not by itself.
 
-    `earlier` are the last backups of the streams since they were made.
+    `earlier` has the last backups of the streams since they were created. Raises StoreError.
     """
     empty = (one.stream for one in results if not one.stream.captured.messages)
     before = [
@@ -105,12 +107,12 @@ def warn_emptied(
     ]
     why = {one.name: one.emptied for one in before if not one.captured.messages and one.emptied}
     why.update(_last_held(repository, {one.name: one for one in before if one.captured.messages}))
-    return [_told(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
+    return [_with_warning(one, why[one.stream.name]) if one.stream.name in why else one for one in results]
 
 
 def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> dict[str, str]:
-    """In which backup these are as they are here, and with how much, in a sentence for each."""
-    told: dict[str, str] = {}
+    """Return for each stream a sentence on which backup has it in this state, and with how many messages."""
+    sentences: dict[str, str] = {}
     for backup in reversed(repository.backups()) if streams else ():
         try:
             manifest = repository.manifest(backup)
@@ -118,16 +120,16 @@ def _last_held(repository: Repository, streams: Mapping[str, StreamBackup]) -> d
             _log.warning("backup %s: %s", backup, error.message)
             continue
         for one in manifest.streams:
-            if one.name in streams and one.name not in told and one.captured == streams[one.name].captured:
+            if one.name in streams and one.name not in sentences and one.captured == streams[one.name].captured:
                 held = f"{one.captured.messages:,} in backup {backup}"
-                told[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
-        if told.keys() == streams.keys():
+                sentences[one.name] = f"{EMPTIED}{held}, made {manifest.created[:19]}Z"
+        if sentences.keys() == streams.keys():
             break
-    return told
+    return sentences
 
 
 def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
-    """The newest backups with something that the new one would have too, those asked for in the same words first."""
+    """Yield the newest backups with streams of the same selection; those with an equal selection come first."""
     mine = summary_of(made)
     try:
         backups = [one for one in repository.inventory().summaries if _is_comparable(one, mine)]
@@ -138,7 +140,7 @@ def _earlier(repository: Repository, made: Manifest) -> Iterator[Manifest]:
     accepted = max((one.id for one in alike if one.selection.allow_empty), default="")
     others = [one for one in backups if one not in alike]
     lines = [[one for one in line if one.id >= accepted] for line in (alike, others)]
-    # A partial one may be of a server that had lost everything before.
+    # A partial one may come from a server that had already lost everything.
     newest = (
         one.id
         for result in (Result.COMPLETE, Result.PARTIAL)
@@ -163,14 +165,14 @@ def _is_comparable(backup: BackupSummary, mine: BackupSummary) -> bool:
 
 
 def _of_worth(before: Manifest, made: Manifest) -> list[StreamBackup]:
-    """The streams of an earlier backup that the new one would have too, and that had messages."""
+    """Return the streams of an earlier backup that are in the new selection and had messages."""
     asked = made.selection
     assert asked is not None
     return [one for one in before.streams if asked.selects(one.name) and (one.captured.messages or asked.config_only)]
 
 
 def _goes_on(earlier: StreamBackup | None) -> bool:
-    """Whether the last backup of a stream is one that did not find that everything was lost."""
+    """Return whether a stream's last backup was made before everything was lost."""
     return earlier is not None and not any(
         _NOTHING_LEFT in warning or _ANOTHER in warning for warning in earlier.warnings
     )
@@ -181,7 +183,7 @@ def _has_old(now: StreamBackup, before: Manifest) -> bool:
 
 
 def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> str:
-    """Why the stream may have been lost; "" if it is as it should be."""
+    """Return why the stream may have been lost; "" if it is fine."""
     messages = had.captured.messages
     held = f"it had {messages:,} messages in backup {backup}" if messages else f"it is in backup {backup}"
     if found is None:
@@ -191,7 +193,7 @@ def _why_missed(had: StreamBackup, found: StoredStream | None, backup: str) -> s
         count = now.captured.messages
         holds = f"with {count:,} messages" if count > 1 else "with 1 message" if count else "without messages"
         return f"{held}, and {_ANOTHER}, {holds}"
-    # By a clock behind the server's, messages of before are newer than the backup that has them.
+    # If our clock is behind the server's, old messages seem newer than the backup that has them.
     return "" if now.captured.messages or _lets_go(now.config) else f"{held}, and has none any more"
 
 
@@ -200,8 +202,8 @@ def _lets_go(config: JsonObject) -> bool:
 
 
 def _warned(result: StoredStream, why: str) -> StoredStream:
-    return replace(_told(result, why), incomplete=True)
+    return replace(_with_warning(result, why), incomplete=True)
 
 
-def _told(result: StoredStream, why: str) -> StoredStream:
+def _with_warning(result: StoredStream, why: str) -> StoredStream:
     return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, why)))

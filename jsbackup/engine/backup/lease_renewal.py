@@ -1,7 +1,7 @@
-"""A lease for as long as a piece of work takes: renewed by a thread beside it, given up when it ends.
+"""Hold a lease for the duration of some work: a thread renews it, and releases it at the end.
 
-A thread serves plain and asynchronous work alike, and goes on while the work waits for a slow store. It does one thing
-after the other, so renewals of a store that hangs cannot pile up. A killed process leaves its lease to expire.
+A thread works for synchronous and asynchronous code, and continues while the work waits for a slow store. It sends one
+request at a time, so renewals cannot pile up if the store hangs. The lease of a killed process expires.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["hold_lease", "hold_to_read", "lease_terms"]
 
 _log = logging.getLogger(__name__)
 
-# How long the end of the work waits for the lease to be given up. After an error or Ctrl-C somebody waits too, but a
-# lease that is left behind keeps prunes waiting for longer. A second Ctrl-C ends that as well.
+# How long the end of the work waits for the release. After an error or Ctrl-C the user waits too, but a lease that is
+# left behind delays prunes for longer. A second Ctrl-C ends the wait.
 _PATIENT_SECONDS = 60.0
 _HURRIED_SECONDS = 5.0
 
 
 def lease_terms(purpose: str, mode: Mode = Mode.SHARED) -> Terms:
-    """What a lease says of this program, which holds it for `purpose`, such as `backup`."""
+    """Return the terms of a lease of this program for `purpose`, such as `backup`."""
     host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
     return Terms(mode, purpose, f"jsbackup {__version__}", host, format_time(time.time_ns()))
 
@@ -46,9 +46,9 @@ def hold_lease(
     waiting: Callable[[RepositoryLocked], None],
     sleep: Callable[[float], None] | None = None,
 ) -> Iterator[Lease]:
-    """Hold a lease. Arguments and errors as `acquire`; that it was lost meanwhile, `lease.check()` tells.
+    """Hold a lease. Arguments and errors as `acquire`; `lease.check()` raises if it was lost meanwhile.
 
-    `sleep` waits for another command, in the way of the caller (default: `time.sleep`).
+    `sleep` is called while it waits for another command (default: `time.sleep`).
     """
     lease = acquire(
         store,
@@ -79,9 +79,9 @@ def hold_to_read(
     note: Callable[[str], None],
     sleep: Callable[[float], None] | None = None,
 ) -> Iterator[None]:
-    """Hold a shared lease for what only reads; none where nothing can be put, which is noted. Else as `hold_lease`.
+    """Hold a shared lease for a command that only reads; if none can be put, call `note`. Otherwise as `hold_lease`.
 
-    What it has found damaged by then is recorded at its end, so that the next backup does not build on it.
+    At the end the objects found damaged are recorded, so that the next backup does not build on them.
     """
     terms = lease_terms(purpose)
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def hold_to_read(
 def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], None]) -> None:
     if not repository.objects.found_damaged:
         return
-    from jsbackup.repository.checks.damaged import read_damaged  # only those who find something need it
+    from jsbackup.repository.checks.damaged import read_damaged  # rarely needed
     from jsbackup.repository.checks.verified import remember_damaged
 
     new = repository.objects.found_damaged - read_damaged(repository.documents)
@@ -113,15 +113,15 @@ def _remember_damaged(repository: Repository, tool: str, note: Callable[[str], N
 
 
 def _clock() -> float:
-    """Seconds that rise, also while the machine sleeps, where the system can count those."""
+    """Return monotonic seconds, including the time that the machine sleeps, if the system counts it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class _Keeper(threading.Thread):
-    """Renews a lease after each fifth of its time, sooner after a failure; gives it up when it is told to stop."""
+    """Renews a lease after each fifth of its time, sooner after a failure; releases it in the end."""
 
     def __init__(self, lease: Lease) -> None:
-        # A daemon: the process ends without it where the store does not answer.
+        # A daemon: the process can end if the store does not answer.
         super().__init__(name=f"lease {lease.id}", daemon=True)
         self._lease = lease
         self._ended = threading.Event()

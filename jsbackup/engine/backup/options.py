@@ -1,4 +1,4 @@
-"""What is asked of a backup."""
+"""The options of a backup."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["BackupOptions"]
 
 @dataclass(frozen=True, slots=True)
 class BackupOptions:
-    """What the user asked for. `streams` and `exclude` are names or globs; no `streams` means all.
+    """The options of the user. `streams` and `exclude` are names or globs; no `streams` means all.
 
-    `allow_empty`: that nothing is left of what there was before is as it should be. `profile` is that of the command.
+    `allow_empty` accepts a backup without the streams of earlier ones. `profile` is that of the command.
     """
 
     streams: tuple[Glob, ...] = ()

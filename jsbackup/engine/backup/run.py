@@ -1,4 +1,4 @@
-"""What all steps of a backup need."""
+"""What all steps of a backup share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BackupRun"]
 
 @dataclass(frozen=True, slots=True)
 class BackupRun:
-    """A backup that is made now: of what, into which repository, how, and by which clock."""
+    """A running backup: its source, repository and options, and the sources of time and randomness."""
 
     connection: Connection
     repository: Repository

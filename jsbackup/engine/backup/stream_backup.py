@@ -1,4 +1,4 @@
-"""One stream into the repository: captured, its consumers completed by the API, described for the manifest."""
+"""Store one stream: capture it, complete its consumers from the API, describe it for the manifest."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ async def back_up_stream(
     previous: StreamBackup | None,
     receipts: Receipts,
 ) -> StoredStream:
-    """Store one stream, whose last backup is `previous`; `receipts` know of what was stored since, and are kept.
+    """Store one stream, whose last backup is `previous`; `receipts` know what was stored since.
 
-    Raises what makes it impossible; what was put into the store by then is nobody's."""
+    Raises the error if it fails; objects stored by then are unused.
+    """
     repository, options = run.repository, run.options
     incarnation = layout.incarnation(source.cluster, source.account, info.name, info.created)
     folder = repository.objects.sealing.folder(info.name, incarnation)

@@ -1,7 +1,7 @@
-"""The messages of one stream into the repository: what is new, or the whole of it, and the state that they are.
+"""Store the messages of one stream: the new ones, or all, with the state that they belong to.
 
-Attempts adapt: after a broken transfer the next one asks for a smaller window and smaller chunks (slow links and slow
-stores need little on the way), and a stream of which somebody else is making a snapshot is waited for.
+Attempts adapt: after a broken transfer the next one uses a smaller window and smaller chunks (better for slow links and
+slow stores). While another snapshot of the stream is being made, it waits.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
-_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
 _BUSY_PAUSE_SECONDS = 1.0
 _V2_SINCE = (2, 15)
-# Snapshots that are made again where messages are missing that the user may not read one by one.
+# How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a capture left in the store. `config` and `state` as reported, the state advanced to what was proved.
+    """The result of a capture. `config` and `state` are as reported; the state is advanced to what was proved.
 
-    `inventory` are the consumers that the state goes with, None if they are asked for afterwards.
+    `inventory` has the consumers that belong to the state, None if they are requested afterwards.
     """
 
     archive_format: ArchiveFormat
@@ -82,12 +82,12 @@ class Stored:
     reused: int = 0
     stored_bytes: int = 0
     warnings: tuple[str, ...] = ()
-    incomplete: bool = False  # something of it is missing; the warnings say what
+    incomplete: bool = False  # something is missing; the warnings say what
 
 
 @dataclass(frozen=True, slots=True)
 class _Complete:
-    """The segments of a stream that was read whole, and the state that they are; `warnings` say what is missing."""
+    """The segments of a completely read stream, and their state; `warnings` say what is missing."""
 
     segments: list[SegmentRef]
     state: StreamState
@@ -97,7 +97,7 @@ class _Complete:
 async def capture_stream(
     run: BackupRun, js: JetStream, folder: str, name: str, *, previous: StreamBackup | None, receipts: Receipts
 ) -> Stored:
-    """Store what the last backup, `previous`, lacks, or all of it. Raises what makes that impossible."""
+    """Store what the last backup, `previous`, lacks, or everything. Raises the error if that is impossible."""
     capture = _Capture(run, js, folder, name, previous=previous, receipts=receipts)
     with closing(capture):
         stored = await capture.increment()
@@ -111,7 +111,7 @@ async def capture_stream(
 
 
 class _Capture:
-    """The capture of one stream, for as many attempts as it takes."""
+    """The capture of one stream, for any number of attempts."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class _Capture:
         self.previous = previous
         self.receipts = receipts
         self._denials = 0  # how often messages were missing that the user may not read
-        self._shunned: set[str] = set()  # segments that hold what has to go, and cannot be read
-        self._writers_bytes = 0  # stored by all attempts but the last
+        self._shunned: set[str] = set()  # unreadable segments that hold messages to be removed
+        self._writers_bytes = 0  # stored by all attempts except the last
         self._last_writer: SegmentWriter | None = None
 
     def advance(self, byte_count: int, messages: int) -> None:
@@ -144,8 +144,8 @@ class _Capture:
         return [ref for ref in found if ref.key not in self._shunned]
 
     async def reusable(self) -> list[SegmentRef]:
-        """The segments that are in the store: of the previous backup, and of what runs and attempts have left since."""
-        if self._last_writer is not None:  # it may still be storing one
+        """Return the stored segments: of the previous backup, and those that later runs and attempts have left."""
+        if self._last_writer is not None:  # it may still be storing a segment
             await in_thread(self._last_writer.settle)
         return await self._stored(*self.receipts.candidates(self.folder, self.previous))
 
@@ -156,24 +156,25 @@ class _Capture:
         return self._last_writer
 
     def close(self) -> None:
-        """Let go of what the last attempt still holds, if it failed."""
+        """Release what the last attempt still holds, if it failed."""
         if self._last_writer is not None:
             self._last_writer.close()
 
     @property
     def stored_bytes(self) -> int:
-        """What was added to the store in all attempts; each goes on with the segments of the one before."""
+        """Bytes added to the store in all attempts; each continues with the segments of the one before."""
         return self._writers_bytes + (self._last_writer.stored_bytes if self._last_writer else 0)
 
     async def increment(self) -> Stored | Whole:
-        """What is new since the previous backup, or why the stream has to be read whole."""
+        """Capture what is new since the previous backup, or return why the stream has to be read completely."""
         if self.options.incremental is Incremental.NEVER:
             return Whole("it was asked for")
         if self.options.check:
             return Whole("the server checks its store when it makes a snapshot")
         if self.previous is None:
             return Whole("there is no earlier backup of it")
-        # A receipt proves nothing: what is kept unread has to be of the previous backup. The rest spares storing.
+        # Receipts prove nothing: segments that are kept unread must be from the previous backup. The others only save
+        # storing.
         kept = await self._stored(self.previous.segments)
         since = self.receipts.candidates(self.folder, None)
         reusable = await self._stored(kept, *since) if since else kept
@@ -234,7 +235,7 @@ class _Capture:
                 state = replace(capture.state, last_seq=max(capture.state.last_seq, end.last_seq))
                 whole = _Complete(segments, state)
         except (KeyUnavailable, IntegrityError) as error:
-            # Of an earlier run, and encrypted or not what it should be. What had to be read is not to be built on.
+            # Segments of an earlier run that are encrypted or damaged had to be read: do not build on them.
             if not touched:
                 raise
             self._shunned |= touched
@@ -256,9 +257,9 @@ class _Capture:
         )
 
     async def _complete(self, writer: SegmentWriter, info: StreamInfo, then: StreamState, messages: int) -> _Complete:
-        """What was read of the stream, `messages` up to the end it had `then`, as a state that it really had.
+        """Return the segments and a state that the stream really had. `messages` were read, up to its end at `then`.
 
-        If some of those that it had then went before they were read, that is how it is by now.
+        If some of the messages of `then` were deleted before they were read, it is the state of now.
         """
         if messages == then.messages:
             return _Complete(await in_thread(writer.finish), then)
@@ -272,7 +273,7 @@ class _Capture:
             try:
                 cut = partial(writer.without, segments, gone, first=now.state.first_seq)
                 return _Complete(await in_thread(cut), then)
-            except KeyUnavailable:  # what went since it was read stays
+            except KeyUnavailable:  # messages deleted since they were read stay
                 return _Complete(segments, then)
         try:
             async with open_reader(self.js, info, self.advance, first=then.last_seq + 1) as on:
@@ -284,7 +285,7 @@ class _Capture:
         return _Complete(segments, caught.info.state, _about_missing(caught))
 
     async def _denied(self, writer: SegmentWriter, then: StreamState, error: NatsPermissionDenied) -> _Complete:
-        """The user may not read on. Another snapshot may meet a moment at which nothing is written."""
+        """Handle missing permission to read on: another snapshot may be made at a moment without writes."""
         if self._denials < _DENIALS:
             self._denials += 1
             raise TransferError(f"messages of {self.name} were overwritten while it was read") from error
@@ -295,14 +296,14 @@ class _Capture:
         return _Complete(await in_thread(writer.finish), then, (note,))
 
     async def _deleted(self, info: StreamInfo) -> SequenceSet:
-        """Those asked for beforehand, so that a v1 archive needs no rewriting; the rest is learnt from its end."""
+        """Request deleted sequences before a v1 snapshot, so that it needs less rewriting; its end has the rest."""
         if self.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
             return SequenceSet()
         detailed = await self.js.stream(self.name, deleted_details=True)
         return SequenceSet(detailed.deleted or ())
 
     async def _check_count(self, then: StreamState, messages: int) -> None:
-        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        """Check the count, if the stream is unchanged since the snapshot began."""
         if messages == then.messages:
             return
         now = (await self.js.stream(self.name)).state
@@ -314,7 +315,7 @@ class _Capture:
             )
 
     async def otherwise(self, limits: CaptureLimits, why: str, unsupported: str) -> Stored:
-        """A stream of which no snapshot can be had, or none that can be decoded."""
+        """Capture a stream of which no snapshot can be made, or decoded."""
         info = await self.js.stream(self.name)
         if info.config.get("storage") == "memory":
             return await self.messages(info, why)
@@ -357,7 +358,7 @@ class _Capture:
 
 
 async def _store_with_attempts(capture: _Capture, why: str) -> Stored:
-    """The whole stream, which `why` says the reason of."""
+    """Capture the whole stream; `why` is the reason for that."""
     limits = capture.options.limits
     busy_until = time.monotonic() + _BUSY_SECONDS
     attempt = 1

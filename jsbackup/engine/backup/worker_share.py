@@ -1,10 +1,10 @@
-"""A part of a backup or a restore, done by a process that does not answer for all of it (`pipeline/` starts it).
+"""A part of a backup or a restore, in a worker process of a larger run (`pipeline/` starts it).
 
-A part may have been begun before, by a process that was lost. Then a backup stores again what was not stored. For a
-restore the target says how far the other one came: what is half-made is removed, and what is whole is proved. A stream
-that was being replaced is left for the user to look at.
+A part may have been begun by another process that was lost. Then a backup stores what is missing. For a restore the
+target shows how far the other process came: half-restored streams are removed, and complete ones are proved. A stream
+that was being replaced is left to the user.
 
-Functions here are plain, and run an event loop of their own.
+Functions here are synchronous, and run their own event loop.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = ["RestorePart", "RestoredPart", "StoredPart", "back_up_part", "complet
 
 T = TypeVar("T")
 
-# Server source: a server gives a restore up after 5 s without a chunk. If its stream is deleted before, what the server
-# still reads makes it again (`abandon.py`).
+# Server source: a server gives up a restore after 5 s without a chunk. If its stream is deleted before that, the data
+# that it still reads creates the stream again (`abandon.py`).
 _GIVEN_UP_SECONDS = 6.0
 
 
 def complete(work: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end; in a notebook too, whose own loop runs in this thread."""
+    """Run a coroutine to its end, even in a notebook, where this thread already runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -56,7 +56,7 @@ def complete(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Streams that were stored, and those that failed. `receipts` list what a manifest is going to name."""
+    """Streams that were stored, and those that failed. `receipts` list segments that a manifest will name."""
 
     results: tuple[StoredStream, ...]
     failures: tuple[Failure, ...]
@@ -64,9 +64,9 @@ class StoredPart:
 
 
 def back_up_part(run: BackupRun, chosen: Chosen, run_id: str) -> StoredPart:
-    """Store these streams, one after the other. `run_id` has 16 hex digits for receipts, new each time.
+    """Store these streams, one after another. `run_id` has 16 hex digits for receipts, new each time.
 
-    That a stream, or the server, fails is among the failures.
+    Errors of a stream or the server are among the failures.
     """
     receipts = Receipts(run.repository.documents, run_id, format_time(run.clock_ns()), TOOL)
     if not run.options.config_only:
@@ -78,7 +78,7 @@ def back_up_part(run: BackupRun, chosen: Chosen, run_id: str) -> StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class RestorePart:
-    """Streams that may be restored side by side, and what they have in common."""
+    """Streams that may be restored in parallel, and the common starting point."""
 
     start: StartingPoint
     actions: tuple[Action, ...] = ()
@@ -93,9 +93,9 @@ class RestoredPart:
 
 
 def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, again: bool) -> RestoredPart:
-    """Restore these streams, one after the other, and prove them.
+    """Restore these streams, one after another, and prove them.
 
-    `again` says that another process may have begun: then a stream that has come since the plan was made is its.
+    `again`: another process may have begun; then a stream created since the plan was made is from it.
     """
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, 
 
 
 class _Repeated(Execution):
-    """Goes on where another process was lost."""
+    """Continues after another process was lost."""
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
         await asyncio.sleep(_GIVEN_UP_SECONDS)
@@ -125,7 +125,7 @@ class _Repeated(Execution):
                 "copy of what was to come; then restore it again.",
             )
         if action.wire is SendAs.API:
-            return await self._streams.restore(js, supply, action)  # what is there already is made again to no effect
+            return await self._streams.restore(js, supply, action)  # creating it again has no effect
         found = await js.find_stream(action.name)
         if found is None or is_marked(found.config):
             return await super()._one(js, supply, replace(action, leftover=found is not None))

@@ -1,1 +1,1 @@
-"""Looks that change nothing: preconditions, drills, how backups stand, what differs from a server."""
+"""Checks that change nothing: preconditions, drills, the status of backups, differences from a server."""

@@ -1,10 +1,10 @@
-"""A backup beside the streams of a server as they are now.
+"""Compare a backup with the present streams of a server.
 
-A stream is read whole, from a snapshot, or message by message where none can be had: nothing less proves that what is
-there is what was stored. It is read up to where it ended when its turn came; what arrives after that is not looked at.
-What goes meanwhile may still be counted as there. Of the backup those segments are read that differ.
+A stream is read completely, from a snapshot, or message by message if none can be made: nothing less proves that its
+messages are those that were stored. It is read up to its end at the beginning of its comparison; later messages are
+ignored. Messages deleted meanwhile may still count as present. Only the backup's segments that differ are read.
 
-Nothing is changed at the server, and a stream that others write to or consume from is not disturbed.
+Nothing is changed on the server, and writers and consumers of the stream are not disturbed.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ __all__ = ["diff_live"]
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 0.5
-_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
 
 
 @with_own_threads
 async def diff_live(run: DiffRun, connection: Connection, manifest: Manifest, side: Side) -> DiffReport:
     """Compare streams; `side` is that of the backup.
 
-    Raises NatsError if the server cannot be asked, and what `choose` raises. What goes wrong with one stream does not
-    stop the others.
+    Raises NatsError if the server does not answer, and what `choose` raises. An error in one stream does not stop the
+    others.
     """
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []
@@ -109,7 +109,7 @@ def _live_only(info: StreamInfo, side: Side) -> StreamDiff:
 
 
 class _Stream:
-    """One stream that is on both sides."""
+    """One stream that both sides have."""
 
     def __init__(self, run: DiffRun, js: JetStream, stored: StreamBackup, side: Side) -> None:
         self._run = run
@@ -150,7 +150,7 @@ class _Stream:
         )
 
     async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
-        """The stream into a fresh sink, again until a reading comes out whole."""
+        """Read the stream into a new sink, until a reading is complete."""
         deleted, known = SequenceSet(info.deleted or ()), info.deleted is not None
         limits = CaptureLimits()
         busy_until = time.monotonic() + _BUSY_SECONDS
@@ -185,7 +185,7 @@ class _Stream:
                 late = late_deletions(capture.end)
                 if known or not (late.certain or late.doubtful):
                     return sink, capture
-                # More were deleted than can be asked for: what the archive says of them is known from now on.
+                # There are more deleted messages than can be requested: from now on they are known from the archive.
                 deleted, known = deleted | late.certain | late.doubtful, True
             await asyncio.sleep(_PAUSE_SECONDS * attempt)
             attempt += 1

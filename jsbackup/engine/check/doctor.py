@@ -1,6 +1,6 @@
-"""What a server has to be and to allow, looked at line by line for `jsbackup doctor`. Nothing is changed there.
+"""Checks of a server for `jsbackup doctor`. Nothing is changed there.
 
-A look that fails stops no other, and each is bounded by the connection's timeout.
+A check that fails does not stop the others, and each is limited by the connection's timeout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _USER_INFO = "$SYS.REQ.USER.INFO"
 
 @with_own_threads
 async def examine_server(connection: Connection, purpose: Purpose, clock_ns: Callable[[], int]) -> list[Check]:
-    """All checks of a server and of the user's account there. `clock_ns` is the own clock. Raises no JsBackupError."""
+    """Run all checks of a server and of the user's account. `clock_ns` returns our time. Raises no JsBackupError."""
     try:
         async with connect_jetstream(connection, "jsbackup doctor") as js:
             return await _examine(js, purpose, clock_ns)
@@ -51,7 +51,7 @@ async def examine_server(connection: Connection, purpose: Purpose, clock_ns: Cal
 
 
 def unreachable(error: JsBackupError) -> list[Check]:
-    """The checks of a server to which `error` left no connection."""
+    """Return the checks of a server to which there is no connection, because of `error`."""
     names = ("jetstream", "limits", "permission", "replies", "streams", "server-clock")
     skipped = [Check.not_tried(name, "there is no connection to a server", _AFTER_THAT) for name in names]
     fix = _REACH if isinstance(error, NatsError) else _NAME_IT
@@ -69,7 +69,7 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
     streams = dict(listing.entries) if isinstance(listing, Listing) else {}
     in_memory = any(stream.config.get("storage") == "memory" for stream in streams.values())
     by_message = in_memory and version < _MEMORY_SNAPSHOTS_SINCE
-    # Snapshots v2 came with those of streams in memory.
+    # Snapshots v2 came with the same release as those of streams in memory.
     on = version >= _MEMORY_SNAPSHOTS_SINCE and any(is_overwritten(stream.config) for stream in streams.values())
     grants = grants_for(js.prefix.text, purpose, reads_by_message=by_message, reads_on=on)
     return [
@@ -84,7 +84,7 @@ async def _examine(js: JetStream, purpose: Purpose, clock_ns: Callable[[], int])
 
 
 async def _server(js: JetStream, *, known: bool) -> tuple[Check, Version]:
-    """The server, and the release of its JetStream, as far as it is `known`."""
+    """Check the server. Also returns the release of its JetStream, as far as it is `known`."""
     link = js.link
     version: Version = link.server_version[:2]
     found = f"nats-server {link.server_version_text} at {link.server}"
@@ -122,8 +122,8 @@ def _jetstream(account: AccountInfo) -> Check:
 
 
 def _limits(account: AccountInfo) -> Check:
-    """How much of its limits the account, or each of its tiers, has used."""
-    told, full = [], False
+    """Check how much of its limits the account, or each of its tiers, has used."""
+    shown, full = [], False
     for name, tier in (account.tiers or {"": account.usage}).items():
         limits = tier.limits
         for what, used, limit in (
@@ -133,12 +133,12 @@ def _limits(account: AccountInfo) -> Check:
             ("consumers", tier.consumers, limits.max_consumers),
         ):
             if limit > 0:
-                told.append(f"{name} {used} of {limit} {what}".strip())
+                shown.append(f"{name} {used} of {limit} {what}".strip())
                 full |= used > limit * _NEARLY_FULL
     if full:
         fix = "Raise the limit before a restore needs the room."
-        return Check.warning("limits", f"nearly exhausted: {', '.join(told)}", fix)
-    return Check.fine("limits", ", ".join(told) or "none")
+        return Check.warning("limits", f"nearly exhausted: {', '.join(shown)}", fix)
+    return Check.fine("limits", ", ".join(shown) or "none")
 
 
 async def _listing(js: JetStream) -> Listing[StreamInfo] | Check:
@@ -151,7 +151,7 @@ async def _listing(js: JetStream) -> Listing[StreamInfo] | Check:
 
 
 def _streams(listing: Listing[StreamInfo]) -> Iterator[Check]:
-    """A problem for each kind of stream that cannot be read now."""
+    """Yield a problem for each kind of stream that cannot be read now."""
     silent = {*listing.missing, *listing.offline}
     answering = {name: stream for name, stream in listing.entries.items() if name not in silent}
     leaderless = [name for name, one in answering.items() if one.cluster is not None and not one.cluster.leader]
@@ -183,7 +183,7 @@ def _some(names: set[str] | Sequence[str]) -> str:
 
 
 async def _replies(js: JetStream) -> Check:
-    """Whether what snapshots and restores deliver to arrives."""
+    """Check that deliveries of snapshots and restores can be received."""
     inbox = js.link.new_inbox()
     below = f"{js.link.connection.inbox_prefix}.>"
     fix = f"Grant the user to subscribe to {below}, or name another prefix with --inbox-prefix."
@@ -197,8 +197,8 @@ async def _replies(js: JetStream) -> Check:
 
 
 async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], int]) -> Check:
-    """By the answer about a stream, which has the time; where there is none, by what the server says of the user."""
-    for ask in (*(partial(_told_with, js, name) for name in islice(streams, 1)), partial(_told_of_user, js)):
+    """Check the server's clock by its answer about a stream, or, if there is none, about the user."""
+    for ask in (*(partial(_time_by_stream, js, name) for name in islice(streams, 1)), partial(_time_by_user, js)):
         before = clock_ns()
         try:
             there = await ask()
@@ -212,10 +212,10 @@ async def _clock(js: JetStream, streams: Iterable[str], clock_ns: Callable[[], i
     return Check.not_tried("server-clock", "the server does not report its time", fix)
 
 
-async def _told_with(js: JetStream, stream: str) -> int:
+async def _time_by_stream(js: JetStream, stream: str) -> int:
     return (await js.stream(stream)).now_ns
 
 
-async def _told_of_user(js: JetStream) -> int:
+async def _time_by_user(js: JetStream) -> int:
     answer = read_object((await js.link.request(_USER_INFO)).data, "answer")
     return parse_time(answer["server"]["time"])

@@ -1,7 +1,6 @@
-"""A drill: a backup restored into servers of its own (`drill_server.py`), by the planner and the proof of any restore.
+"""A drill: restore a backup into temporary servers (`drill_server.py`), with the planner and proof of any restore.
 
-What a stream's configuration asks of its servers, or does by itself, is adapted where it would keep the drill from
-proving something, and told:
+Settings that would prevent the drill from proving the stream are adapted and reported:
 
     num_replicas            at most as many as the drill has servers
     storage                 file, where the servers are older than 2.15 and cannot restore into memory
@@ -9,7 +8,7 @@ proving something, and told:
     max_age, allow_msg_ttl, subject_delete_marker_ttl, allow_msg_schedules
                             none: old messages would be gone before they can be compared, or new ones would come
 
-Everything else is as in the backup. Mirrors and sources stay: nobody answers them but streams of the same drill.
+Everything else is as in the backup. Mirrors and sources stay: only streams of the same drill answer them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _FINITE = ("max_age", "allow_msg_ttl", "subject_delete_marker_ttl", "allow_msg_s
 def adapt_streams(
     manifest: Manifest, options: RestoreOptions, nodes: int, version: str
 ) -> tuple[Manifest, Mapping[str, list[str]]]:
-    """The manifest with what is to be drilled adapted to so many servers of this version, and what was adapted of each.
+    """Return the manifest, adapted to `nodes` servers of this version, and what was adapted in each stream.
 
     Raises FormatError for a damaged configuration.
     """
@@ -55,8 +54,8 @@ def adapt_streams(
     for entry in manifest.streams:
         if is_chosen(entry.name, options.streams, options.exclude):
             check_configs(entry)
-            config, told = _adapted(entry.config, nodes, keeps_memory)
-            notes[entry.name] = told
+            config, changes = _adapted(entry.config, nodes, keeps_memory)
+            notes[entry.name] = changes
             streams.append(replace(entry, config=config))
         else:
             streams.append(entry)
@@ -64,26 +63,26 @@ def adapt_streams(
 
 
 def _adapted(before: JsonObject, nodes: int, keeps_memory: bool) -> tuple[JsonObject, list[str]]:
-    config, told = dict(before), []
+    config, changes = dict(before), []
     replicas = before.get("num_replicas") or 1
     if replicas > nodes:
         config["num_replicas"] = nodes
-        told.append(f"restored with {nodes} instead of {replicas} replicas")
+        changes.append(f"restored with {nodes} instead of {replicas} replicas")
     if before.get("storage") == "memory" and not keeps_memory:
         config["storage"] = "file"
-        told.append("restored in file storage")
+        changes.append("restored in file storage")
     if before.get("placement"):
         del config["placement"]
-        told.append("restored without its placement")
+        changes.append("restored without its placement")
     for field in _FINITE:
         if before.get(field):
             del config[field]
-            told.append(f"restored without {field}")
-    return config, told
+            changes.append(f"restored without {field}")
+    return config, changes
 
 
 def needed_bytes(streams: Sequence[StreamBackup], nodes: int, jobs: int) -> int:
-    """What servers take on disk at most: every replica, and while a stream comes, its archive besides."""
+    """Return the most that the servers need on disk: every replica, and the archives of streams being restored."""
     on_disk = [one for one in streams if one.config.get("storage") != "memory"]
     kept = sum(_bytes(one) * min(nodes, one.config.get("num_replicas") or 1) for one in on_disk)
     arriving = sorted((_bytes(one) for one in streams), reverse=True)[:jobs]
@@ -95,22 +94,22 @@ def _bytes(stream: StreamBackup) -> int:
 
 
 def newest_message_ns(streams: Sequence[StreamBackup]) -> int | None:
-    """The newest time of a message in the backup; None if there is none, or that is not known."""
+    """Return the newest time of a message in the backup; None if there is no message, or it is not known."""
     return max((ref.max_ns for stream in streams for ref in stream.segments), default=None)
 
 
 @with_own_threads
 async def run_drill(run: RestoreRun, repository: Repository, manifest: Manifest, nodes: int) -> RestoreReport:
-    """Restore an adapted manifest and prove it, when the servers are ready. Raises as `run_restore`."""
+    """Wait for the servers, restore an adapted manifest and prove it. Raises as `run_restore`."""
     await _wait_ready(run.connection, nodes)
     return await run_restore(run, repository, manifest)
 
 
 async def _wait_ready(connection: Connection, nodes: int) -> None:
-    """Until a stream with as many replicas as there are servers can be made. NatsError if that takes too long."""
+    """Wait until a stream with a replica on each server can be created. Raises NatsError if that takes too long."""
     deadline = time.monotonic() + _READY_SECONDS
     config: JsonObject = {"name": _PROBE, "subjects": [_PROBE], "storage": "memory", "retention": "limits"}
-    # What is asked before there is a leader is never answered.
+    # Requests sent before there is a leader are never answered.
     async with connect_jetstream(replace(connection, timeout_seconds=_PROBE_SECONDS)) as js:
         while True:
             try:

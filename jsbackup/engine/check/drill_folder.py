@@ -1,7 +1,8 @@
-"""The folder of a drill: for this user only, and gone afterwards, because messages lie in it as they are.
+"""The folder of a drill: for this user only, and removed afterwards, because it contains plain messages.
 
-A drill that is killed cannot remove its own. It is locked as long as the drill lives (the kernel lets go of the lock),
-so the next drill in the same place removes those of this user that nobody holds. It gets its name when it is locked.
+A drill that is killed cannot remove its folder. A lock file is held as long as the drill runs (the kernel releases the
+lock), so the next drill in the same place removes this user's unlocked folders. The lock file gets its name once it is
+locked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LOCK = "lock"
 
 @contextmanager
 def drill_folder(work_dir: Path | None) -> Iterator[Path]:
-    """A new folder below `work_dir`, or where temporary files go. UsageError if none can be made there."""
+    """Make a folder below `work_dir`, or in the system's temporary folder. Raises UsageError if that fails."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=work_dir)).absolute()
     except OSError as error:

@@ -1,12 +1,12 @@
-"""nats-servers of a drill's own: thrown away afterwards, and for nobody else.
+"""Temporary nats-servers for a drill.
 
-They listen on 127.0.0.1 only, want a password that is made for this run and stands in a file that only this user can
-read, and keep everything below one folder. Client ports are chosen by the servers themselves, which write them into
-that folder: so what is connected to is ours. Routes have to be known before; if somebody takes such a port first, the
-server ends, and all are started anew with other ones.
+They listen on 127.0.0.1 only, require a random password from a file that only this user can read, and keep everything
+below one folder. The servers choose their client ports and write them into that folder, so we connect to our own
+servers only. Route ports must be known before; if another program takes one first, the server ends, and all are started
+again with other ports.
 
-They get a session of their own, so that Ctrl-C reaches the drill alone, which then ends them; where `setpriv` is there
-(util-linux) the kernel ends them if the drill is killed.
+They run in their own session, so Ctrl-C reaches only the drill, which then stops them; with `setpriv` (util-linux) the
+kernel ends them if the drill is killed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ _VERSION_SECONDS = 20.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _TIMEOUT_SECONDS = 30.0
-# More than any backup: what streams reserve by max_bytes is not used, and their messages have been counted before.
+# More than any backup: space that streams reserve by max_bytes is not used, and the messages were counted before.
 _STORE_BYTES = 1 << 50
-# Server source: server/const.go, the most that a server takes. Messages may be as large as the server they come from
-# allowed.
+# Server source: server/const.go, the maximum of a server. Messages may be as large as their first server allowed.
 _MAX_PAYLOAD = 64 << 20
 _LOG_TAIL = 2000
 
@@ -52,17 +51,17 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class ServerProgram:
-    """A nats-server that can be started. `version` as it tells it, such as `2.15.1`."""
+    """A nats-server that can be started. `version` is as it reports it, such as `2.15.1`."""
 
     path: Path
     version: str
 
 
 def find_program(given: Path | None, search_path: str | None, embedded: Path) -> ServerProgram:
-    """The program that was `given`, else the nats-server on `search_path`, else the `embedded` one, if it is there.
+    """Return the program that was `given`, else the nats-server on `search_path`, else the `embedded` one.
 
     Raises:
-        UsageError: there is none, or it is none.
+        UsageError: there is none, or it is not a nats-server.
     """
     if given is not None:
         return _asked(given)
@@ -97,9 +96,9 @@ def _reason(error: Exception) -> str:
 
 
 class DrillServers:
-    """`nodes` servers (several make a cluster) in `folder`, which is there, empty and ours. A context manager.
+    """`nodes` servers (several form a cluster) in the empty folder `folder`. A context manager.
 
-    `random` gives so many random bytes. Entering it starts them, leaving it ends them; the folder is the caller's.
+    `random` returns that many random bytes. Entering starts the servers, leaving ends them; the caller owns the folder.
     """
 
     def __init__(self, program: ServerProgram, nodes: int, folder: Path, random: Callable[[int], bytes]) -> None:
@@ -112,7 +111,7 @@ class DrillServers:
 
     @property
     def connection(self) -> Connection:
-        """To all of them."""
+        """A connection to all of them."""
         servers = tuple(Server(_LOOPBACK, port) for port in self._ports)
         login = UserPassword(_USER, Secret(self._password))
         return Connection(servers, login, timeout_seconds=_TIMEOUT_SECONDS)
@@ -161,7 +160,7 @@ class DrillServers:
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env={},  # it has no business with ours, where secrets are
+                    env={},  # our environment may have secrets
                     start_new_session=True,
                 )
         except OSError as error:
@@ -189,7 +188,7 @@ class DrillServers:
         return "\n".join([*lines, ""])
 
     def _wait(self, folders: Sequence[Path]) -> list[int]:
-        """The ports that they listen on. JsBackupError if one ends, or takes too long."""
+        """Return the ports that they listen on. Raises JsBackupError if one ends, or takes too long."""
         deadline = time.monotonic() + _START_SECONDS
         ports: dict[int, int] = {}
         while len(ports) < len(folders):
@@ -216,7 +215,7 @@ class DrillServers:
         return "it said nothing"
 
     def _end(self) -> None:
-        # Nobody reads their stores again: no need for them to close them.
+        # Their stores are not read again, so they need not be closed.
         for process in self._processes:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -227,12 +226,12 @@ class DrillServers:
 
 
 def _quoted(text: str) -> str:
-    """As a nats-server's configuration takes it: JSON's escapes are a part of its own."""
+    """Quote a string for a nats-server configuration, which understands JSON's escapes."""
     return json.dumps(text)
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
+    """Return ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -244,7 +243,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _port_in(folder: Path) -> int | None:
-    """The client port that a server has written down: `<program>_<pid>.ports`; None as long as it has not."""
+    """Return the client port from the server's file `<program>_<pid>.ports`; None if it is not written yet."""
     for file in folder.glob("*.ports"):
         try:
             return int(read_object(file.read_bytes(), file.name)["nats"][0].rpartition(":")[2])

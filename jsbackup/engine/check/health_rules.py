@@ -1,7 +1,7 @@
-"""What is wrong with how backups stand: each breach by its rule, with the reason and what to do. Pure.
+"""Rules for the health of backups: each breach has its rule, the reason and what to do. Pure.
 
-Some rules hold always (there is a complete backup, the last verify and the last drill went well, ...), others when a
-limit is given for them. A rule's name is what monitoring relies on: it never changes its meaning.
+Some rules always apply (there is a complete backup, the last verify and the last drill succeeded, ...), others only if
+a limit is given. Monitoring relies on the names of rules: their meaning never changes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from jsbackup.config import Glob
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus
-from jsbackup.repository.checks.manifest_chain import how_to_settle
+from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
 from jsbackup.repository.manifest import Result
@@ -56,7 +56,7 @@ class BreachRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """`about` is the line of backups, the backup or "" for all; `hint` is a full sentence."""
+    """`about` is the series of backups, the backup, or "" for everything; `hint` is a full sentence."""
 
     rule: BreachRule
     about: str
@@ -66,7 +66,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is asked of backups; None: nothing. A verify counts from `verify_level` on."""
+    """The limits to check; None: no limit. Verifies count from `verify_level` on."""
 
     max_age_seconds: float | None = None
     max_verify_age_seconds: float | None = None
@@ -79,7 +79,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LiveStreams:
-    """What a server has. `exclude` is not meant to be backed up."""
+    """The streams of a server. `exclude` need not be backed up."""
 
     origin: Origin
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ class LiveStreams:
 
 
 def find_breaches(status: RepositoryStatus, limits: Limits, live: LiveStreams | None = None) -> list[Breach]:
-    """All of them, the gravest rules first."""
+    """Return all breaches, the gravest rules first."""
     return [
         *_of_backups(status, limits),
         *_of_streams(status, live),
@@ -113,7 +113,7 @@ def _of_backups(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
             BreachRule.UNREADABLE,
             gap.backup,
             f"backup {gap.backup}: {gap.problem}",
-            how_to_settle(gap.backup),
+            how_to_repair(gap.backup),
         )
     for lossy, count in sorted(status.lost.items()):
         yield Breach(
@@ -188,7 +188,7 @@ def _of_line(line: BackupSeries, status: RepositoryStatus, limits: Limits) -> It
 
 
 def _has_nothing(line: BackupSeries) -> bool:
-    """Whether the newest backup found no message, and is none that stands for the line."""
+    """Whether the newest backup found no message and does not count as complete."""
     newest = line.newest
     return not newest.messages and (newest.id in line.hollow or newest.result is not Result.COMPLETE)
 
@@ -204,7 +204,7 @@ def _of_streams(status: RepositoryStatus, live: LiveStreams | None) -> Iterator[
 
 
 def not_backed_up(status: RepositoryStatus, live: LiveStreams) -> list[str]:
-    """Streams of the server that no newest backup of it has, and that none leaves out on purpose."""
+    """Return the server's streams that no newest backup of it has, and that none excludes on purpose."""
     lines = [line for line in status.lines if line.origin == live.origin]
     has = {name for line in lines for name in (*line.complete_streams, *(one.name for one in line.streams))}
     left_out = [*live.exclude, *(glob for line in lines if not line.covered for glob in line.leaves_out)]
@@ -250,7 +250,7 @@ def last_good_verify(status: RepositoryStatus, level: Level) -> VerifyOutcome | 
 
 
 def _settled(failed: VerifyOutcome, status: RepositoryStatus) -> bool:
-    """Whether a later run that looked as deep at the same found nothing, or what was damaged is forgotten."""
+    """Return whether a later run of the same depth and scope found nothing, or the damaged backups are forgotten."""
     damaged = frozenset(failed.damaged)
     if damaged and damaged.isdisjoint(status.existing):
         return True
@@ -294,13 +294,13 @@ def _of_drills(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
 
 
 def _drilled_origins(status: RepositoryStatus) -> list[Origin | None]:
-    """The sources whose drills are looked at each by themselves; None for all drills, where there is one source."""
+    """Return the sources whose drills are checked separately; None stands for all drills, if there is one source."""
     origins = sorted({line.origin for line in status.lines if line.complete_streams}, key=str)
     return [*origins] if len(origins) > 1 else [None]
 
 
 def last_good_drill(status: RepositoryStatus, origin: Origin | None = None) -> DrillOutcome | None:
-    """The last one of all streams of a backup, of this source."""
+    """Return the last successful drill of all streams of a backup of this source."""
     return next((one for one in status.drills_of(origin) if one.ok and one.everything), None)
 
 
@@ -340,11 +340,11 @@ def _of_retention(status: RepositoryStatus, limits: Limits) -> Iterator[Breach]:
         )
 
 
-# --- words ---
+# --- formatting ---
 
 
 def _age(moment: str, status: RepositoryStatus) -> float:
-    """Seconds."""
+    """Return the age in seconds."""
     return (status.now_ns - parse_time(moment)) / 1e9
 
 
@@ -359,7 +359,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it: `36 h`, `3 d 4 h`, `90 s`."""
+    """Format a duration: `36 h`, `3 d 4 h`, `90 s`."""
     whole = max(0, int(seconds))
     if whole < 120:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""Which streams a server has, for those who want to know whether all of them are backed up."""
+"""The streams of a server, to check whether all of them are backed up."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["list_live_streams"]
 
 @with_own_threads
 async def list_live_streams(connection: Connection, exclude: Sequence[Glob] = ()) -> LiveStreams:
-    """All streams of the account, those that do not answer included. Raises NatsError if the server cannot be asked.
+    """Return all streams of the account, including those that do not answer. Raises NatsError.
 
-    Copies that backups leave out (`staged.py`) are none of them.
+    Copies that backups leave out (`staged.py`) are not included.
     """
     async with connect_jetstream(connection) as js:
         await js.account()

@@ -1,10 +1,10 @@
-"""What a user has to be allowed for backups and restores, and how it is tried without changing anything.
+"""The permissions that backups and restores need, and how to test them without changing anything.
 
-A permission is tried by publishing what no server takes for a request, on a name that is not there: `{}` where
-something has to be said, and what is no JSON where nothing may be. The server of the connection tells a denial before
-it answers the ping that follows, so nobody's answer is waited for: in a cluster a stream that is not there has nobody
-to answer for it. Server source: 2.10 to 2.15 refuse such a request before they look at what it is about, and an ack of
-a snapshot or a chunk of a restore has no listener under an id that was never given out.
+A permission is tested by publishing an invalid request about a name that does not exist: `{}` if a body is required,
+and invalid JSON if none is allowed. The connected server reports a denial before it answers the ping that follows, so
+there is no need to wait for an answer: in a cluster nobody answers for a missing stream. Server source: 2.10 to 2.15
+refuse such a request before they act on it, and an ack of a snapshot or a chunk of a restore has no listener under an
+unknown id.
 
 The grants are those of the manual.
 """
@@ -25,7 +25,7 @@ _NOBODY = "jsbackup-doctor"
 _AFTER_THAT = "See the lines above first."
 _NO_REQUEST = b"!"
 _EMPTY_REQUEST = b"{}"
-# Server source: `!` would be a warning in the log of servers from 2.12 on.
+# Server source: `!` would log a warning on servers from 2.12 on.
 _WANT_A_BODY = (
     "STREAM.SNAPSHOT",
     "STREAM.RESTORE",
@@ -38,9 +38,9 @@ _WANT_A_BODY = (
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A subject to publish to. `without` is what fails where it is denied; `spare` tells that the rest works then.
+    """A subject to publish to. `without` says what fails if it is denied; `spare`: the rest works without it.
 
-    `subject` and `payload` are what it is tried with.
+    `subject` and `payload` are used to test it.
     """
 
     grant: str
@@ -53,9 +53,9 @@ class Grant:
 def grants_for(
     prefix: str, purpose: Purpose, *, reads_by_message: bool = False, reads_on: bool = False
 ) -> tuple[Grant, ...]:
-    """All that is needed below the API's `prefix`.
+    """Return all grants that are needed below the API's `prefix`.
 
-    `reads_by_message`: streams are there that have no snapshots; `reads_on`: snapshots may lack what is overwritten.
+    `reads_by_message`: some streams have no snapshots; `reads_on`: snapshots may lack overwritten messages.
     """
 
     def api(verb: str, tokens: int, without: str, *, spare: bool = False, wildcard: str = "") -> Grant:
@@ -107,8 +107,10 @@ _FLOW_CONTROL = f"$JS.FC.{_NOBODY}.{_NOBODY}.1"
 
 
 async def check_permissions(js: JetStream, grants: Sequence[Grant]) -> list[Check]:
-    """Each grant tried, as long as the server answers. Where neither names nor list of streams are granted, both are
-    needed."""
+    """Test each grant, while the server answers.
+
+    If neither the names nor the list of streams are granted, that is a problem for both.
+    """
     tried: dict[str, JsBackupError | None] = {}
     for grant in grants:
         tried[grant.grant] = await _try(js, grant)

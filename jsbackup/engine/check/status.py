@@ -1,15 +1,14 @@
-"""How a repository stands: the facts that `status` tells and judges by (`health_rules.py`).
+"""The status of a repository: the facts that `status` shows and checks (`health_rules.py`).
 
-It has to be quick with thousands of backups, so it reads the catalog as `list` does, the newest manifests of each line
-of backups, one small document for each of the last checks, and listings: of segments one page for a thousand objects.
+It has to be fast with thousands of backups, so it reads the catalog as `list` does, the newest manifests of each
+series, one small document for each of the last checks, and listings: of segments one page for a thousand objects.
 
-A *line* is what backups make that succeed each other, as for retention (`retention.py`): of the same cluster, account
-and domain (`origin.py`), asked for in the same words. Imports and backups that were made of others by reshaping come
-once, and are in no line; neither is what holds configurations only. A line is *covered* by another one of the same
-source whose newest complete backup is newer and has every stream of this one's: so a backup of one stream by hand
-neither stands in for that of all of them, nor has to be made again. One of all streams, which finds those that are new,
-is covered by another one of all only, and one with consumers by one with consumers. What a backup leaves out it does
-not cover, on purpose or not.
+A *series* (`line` in the code) has backups that succeed each other, as in retention (`retention.py`): of the same
+cluster, account and domain (`origin.py`), with the same selection. Imports, transformed backups and backups of
+configurations are in no series. A series is *covered* by another one of the same source whose newest complete backup is
+newer and has all of its streams: so a backup of one stream by hand neither replaces the backup of all, nor has to be
+repeated. A series of all streams, which includes new ones, is only covered by another one of all, and one with
+consumers only by one with consumers. Streams that a backup leaves out are not covered, on purpose or not.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 # Requests mostly wait. Each thread holds one manifest.
 _THREADS = 8
-# Of the newest lines; a repository has a few, unless their words change all the time.
+# The newest series only; a repository has a few, unless selections change all the time.
 _MOST_LINES = 50
 _MOST_CHECKS = 60
 _MOST_LEASES = 20
@@ -59,7 +58,7 @@ _MOST_LEASES = 20
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """A stream in the newest backup. `stored_bytes` are those of its objects, shared ones included."""
+    """A stream in the newest backup. `stored_bytes` is the size of its objects, including shared ones."""
 
     name: str
     messages: int
@@ -69,10 +68,10 @@ class StreamSize:
 
 @dataclass(frozen=True, slots=True)
 class BackupSeries:
-    """Backups that succeed each other, oldest first, none of them from the future. `words` tell it from others.
+    """Backups that succeed each other, oldest first, none dated in the future. `words` names the series.
 
-    `streams`, `skipped` and `warned` (streams that were read incompletely) are of the newest backup, `gone` and `new`
-    of it and the one before. They are empty where its manifest cannot be read any more.
+    `streams`, `skipped` and `warned` (streams that were read incompletely) are of the newest backup; `gone` and `new`
+    compare it with the one before. They are empty if its manifest cannot be read.
     """
 
     words: str
@@ -86,7 +85,7 @@ class BackupSeries:
     gone: tuple[str, ...] = ()
     complete_streams: tuple[str, ...] = ()  # of the newest complete backup
     covered: bool = False
-    hollow: frozenset[str] = frozenset()  # backups without any stream, although there were some before
+    hollow: frozenset[str] = frozenset()  # backups without any stream, although earlier ones had some
 
     @property
     def newest(self) -> BackupSummary:
@@ -107,9 +106,9 @@ class BackupSeries:
 
 @dataclass(frozen=True, slots=True)
 class StoredTotals:
-    """What is stored of streams. *Unused* is what the last prune found that no backup names.
+    """What is stored of streams. *Unused* objects are those that the last prune found.
 
-    `interrupted_runs` left receipts: they were stopped, and what they stored is used again or pruned.
+    `interrupted_runs` left receipts: they were stopped, and their objects will be reused or pruned.
     """
 
     objects: int = 0
@@ -121,7 +120,7 @@ class StoredTotals:
 
 @dataclass(frozen=True, slots=True)
 class SeenWork:
-    """Somebody's lease, live or expired; `expires_ns` is Unix time by the store's clock."""
+    """The lease of a command, live or expired; `expires_ns` is Unix time by the store's clock."""
 
     text: LeaseText | None
     exclusive: bool
@@ -131,17 +130,17 @@ class SeenWork:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryStatus:
-    """Everything, at `now_ns`. Checks are newest first, lines in order of their words.
+    """The status at `now_ns`. Checks are newest first, lines are ordered by their words.
 
-    `existing` are all ids. `ahead` seem to come from the future. `removed` were taken away or
-    exchanged, and not by jsbackup. `lost` are objects that the newest backups of lines name and that are missing or
-    have another size, by backup; `damaged` is how many objects were found damaged, and not sound since.
+    `existing` are all ids. `ahead` are backups dated in the future. `removed` were removed or replaced by something
+    else than jsbackup. `lost` counts, by backup, objects of the newest backups that are missing or have another size;
+    `damaged` counts objects that were found damaged, and not sound since.
     """
 
     now_ns: int
     existing: frozenset[str]
     lines: tuple[BackupSeries, ...]
-    others: int  # backups in no line
+    others: int  # backups that are in no series
     ahead: tuple[BackupSummary, ...]
     unreadable: tuple[UnreadableBackup, ...]
     verifies: tuple[VerifyOutcome, ...]
@@ -154,16 +153,16 @@ class RepositoryStatus:
     damaged: int = 0
 
     def drills_of(self, origin: Origin | None) -> list[DrillOutcome]:
-        """Those of backups of this source; with None, of the sources of all lines. Newest first.
+        """Return the drills of backups of this source; with None, of the sources of all series. Newest first.
 
-        One that does not say of which source it was counts for all.
+        A drill without a recorded source counts for all.
         """
         known = {line.origin for line in self.lines} if origin is None else {origin}
         return [one for one in self.drills if one.origin is None or one.origin in known or not known]
 
     @property
     def backups(self) -> list[BackupSummary]:
-        """Of all lines, oldest first."""
+        """The backups of all series, oldest first."""
         return sorted((backup for line in self.lines for backup in line.backups), key=lambda backup: backup.id)
 
     @property
@@ -175,8 +174,9 @@ class RepositoryStatus:
 def take_status(
     repository: Repository, *, now_ns: int, tags: Sequence[TagRule] = (), origins: Sequence[Glob] = ()
 ) -> RepositoryStatus:
-    """Look at everything. Only backups with all of `tags` count, of a cluster, account or domain that is one of
-    `origins`, if any are given. Nothing is written.
+    """Take the status. Only backups with all of `tags`, and of one of `origins`, if any are given, count.
+
+    Nothing is written.
 
     Raises:
         KeyUnavailable: nothing can be read without a key that was not given.
@@ -192,7 +192,7 @@ def take_status(
     return RepositoryStatus(
         now_ns=now_ns,
         existing=frozenset(ids),
-        lines=_covering([_told(line, manifests) for line in lines]),
+        lines=_covering([_with_streams(line, manifests) for line in lines]),
         others=others,
         ahead=ahead,
         unreadable=inventory.unreadable,
@@ -207,13 +207,15 @@ def take_status(
     )
 
 
-# --- lines ---
+# --- series ---
 
 
 def _lines(
     inventory: Inventory, now_ns: int, tags: Sequence[TagRule], origins: Sequence[Glob]
 ) -> tuple[list[BackupSeries], int, tuple[BackupSummary, ...]]:
-    """The lines, without their streams; how many backups are in none; and those from the future."""
+    """Return the series, without their streams; the number of backups that are in none; and those dated in the
+    future.
+    """
     groups: dict[tuple[str, ...], list[BackupSummary]] = {}
     others = 0
     ahead: list[BackupSummary] = []
@@ -240,12 +242,14 @@ def _lines(
 
 
 def _counts(backup: BackupSummary, tags: Sequence[TagRule], origins: Sequence[Glob]) -> bool:
-    """Whether it is in a line: made of a server, with messages, and chosen."""
+    """Return whether it is in a series: from a server, with messages, and chosen."""
     return backup.is_of_a_server and not backup.selection.config_only and counts(backup, tags, origins)
 
 
 def _newest_manifests(repository: Repository, lines: Sequence[BackupSeries]) -> dict[str, Manifest | None]:
-    """Those of the two newest backups of each line, and of its newest complete one; None for what cannot be read."""
+    """Return the manifests of the two newest backups of each series, and of its newest complete one; None if
+    unreadable.
+    """
     wanted: list[str] = []
     for line in lines:
         wanted += [backup.id for backup in line.backups[-2:]]
@@ -265,7 +269,7 @@ def _manifest(repository: Repository, backup: str) -> Manifest | None:
         return None
 
 
-def _told(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> BackupSeries:
+def _with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> BackupSeries:
     newest = manifests[line.newest.id]
     if newest is None:
         return line
@@ -273,7 +277,7 @@ def _told(line: BackupSeries, manifests: Mapping[str, Manifest | None]) -> Backu
     before = manifests[line.backups[-2].id] if len(line.backups) > 1 else None
     known = names if before is None else {stream.name for stream in before.streams}
     skipped = {one.name for one in newest.skipped}
-    # What was skipped before is not new, and what is skipped now is not gone.
+    # Streams skipped before are not new, and streams skipped now are not gone.
     skipped_before = set() if before is None else {one.name for one in before.skipped}
     complete = newest if line.newest_complete is None else manifests[line.newest_complete.id]
     return replace(
@@ -318,7 +322,7 @@ def _refs_of(manifest: Manifest) -> Iterator[AnyRef]:
 
 
 def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[str, int]) -> dict[str, int]:
-    """How many objects are not there in their size, of backups that were not forgotten meanwhile."""
+    """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile."""
     lost = {
         backup: sum(sizes.get(ref.key) != ref.size for ref in _refs_of(manifest))
         for backup, manifest in manifests.items()
@@ -330,7 +334,7 @@ def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], size
 def _stored(
     repository: Repository, live_runs: Collection[str], needed: Collection[str]
 ) -> tuple[StoredTotals, dict[str, int]]:
-    """What is there, and the sizes of those of the `needed` keys that are."""
+    """Return the totals, and the sizes of those of the `needed` keys that exist."""
     marks = _marks(repository)
     sizes: dict[str, int] = {}
     objects = size = unused = unused_size = 0

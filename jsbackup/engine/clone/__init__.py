@@ -1,1 +1,1 @@
-"""Streams from one server to another, with nothing stored in between; planned and proved like a restore."""
+"""Clones: streams from one server to another without storing them; planned and proved like a restore."""

@@ -1,7 +1,7 @@
-"""Clone: streams of one server into another, planned and carried out like a restore, with nothing stored in between.
+"""Clone streams of one server into another, planned and executed like a restore, without storing them.
 
-The source is described as if it were a backup that was made just now; so the plan is the same pure function, and
-refuses for the same reasons. Messages come while they are sent (`live.py`).
+The source is described as if it were a backup made just now; so the plan is the same pure function, and refuses for the
+same reasons. Messages are read while they are sent (`live.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _CONSUMER_LISTS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The source as a manifest without objects, streams that did not answer, and what is known of its copies."""
+    """The source as a manifest without objects, streams that did not answer, and what is known about copies."""
 
     manifest: Manifest
     failures: tuple[Failure, ...]
@@ -75,11 +75,13 @@ class Survey:
 
 @with_own_threads
 async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
-    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then."""
+    """Plan and execute a clone. If the plan is refused, raises PlanRefused or TargetConflict, and nothing was
+    changed.
+    """
     options = run.options
     async with connect_jetstream(source) as origin, connect_jetstream(run.connection) as js, advisories(js.link):
         survey = await _survey(origin, source, options, run.now_ns())
-        options = replace(options, exclude=())  # they are left out by now
+        options = replace(options, exclude=())  # they are already left out
         target = await look_at(js, run.now_ns())
         same_place = (await place_of(origin)).same(await place_of(js))
         plan = _plan(survey, target, options, same_place=same_place)
@@ -92,12 +94,12 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
     settings = run.settings
     at_once = max(1, min(settings.jobs, len(plan.actions)))
     limits = CaptureLimits().beside(at_once - 1)
-    # Each stream holds batches at both ends: together they make no more ahead than one restore does.
+    # Each stream holds batches at both ends: together they use as much memory as one restore.
     ahead = settings.limits.ahead_bytes // at_once
     settings = replace(settings, limits=replace(settings.limits, ahead_bytes=ahead))
 
     def replan(entry: StreamBackup, wire: SendAs) -> RestorePlan:
-        # As it was planned but for what is known by now; all of them, since how streams are renamed depends on others.
+        # As planned, except for what is known by now. All streams, because renaming one depends on others.
         streams = (entry if one.name == entry.name else one for one in survey.manifest.streams)
         asked = replace(options, if_exists=IfExists.REPLACE, wire=wire)
         manifest = replace(survey.manifest, streams=tuple(streams), skipped=())
@@ -127,10 +129,10 @@ async def run_clone(run: RestoreRun, source: Connection) -> RestoreReport:
 async def preview_clone(
     source: Connection, connection: Connection, options: RestoreOptions, *, now_ns: Callable[[], int]
 ) -> tuple[Preview, Source]:
-    """What a clone would do, with what stands against it among the refusals; and where it would come from."""
+    """Return what a clone would do, with everything that blocks it among the refusals; and the source."""
     async with connect_jetstream(source) as origin, connect_jetstream(connection) as js:
         survey = await _survey(origin, source, options, now_ns())
-        options = replace(options, exclude=())  # they are left out by now
+        options = replace(options, exclude=())  # they are already left out
         same_place = (await place_of(origin)).same(await place_of(js))
         preview = await preview_plan(js, lambda target: _plan(survey, target, options, same_place=same_place), now_ns)
         counted = await count_left_out(js, survey.manifest, preview.plan, preview.target, options=options)
@@ -140,14 +142,16 @@ async def preview_clone(
 
 
 async def _survey(js: JetStream, connection: Connection, options: RestoreOptions, now_ns: int) -> Survey:
-    """The chosen streams and their consumers. Raises UsageError if a named stream does not exist, and NatsError."""
+    """Return the chosen streams and their consumers. Raises UsageError if a named stream does not exist, and
+    NatsError.
+    """
     source = await describe_source(js, connection)
     infos, failures, notes = await choose_streams(
         js, options.streams, options.exclude, pattern_may_miss=options.pattern_may_miss
     )
     for note in notes:
         _log.warning("%s", note)
-    copied = any(replaced_by(info.name, info.config) for info in infos)  # what it was to replace is not whole
+    copied = any(replaced_by(info.name, info.config) for info in infos)  # the originals are incomplete
     infos, copies = await note_ends(js, infos)
 
     async def described(info: StreamInfo) -> StreamBackup:
@@ -174,7 +178,7 @@ async def _survey(js: JetStream, connection: Connection, options: RestoreOptions
 def _entry(
     info: StreamInfo, inventory: Listing[ConsumerInfo], source: Source, version: tuple[int, ...], *, now: str
 ) -> StreamBackup:
-    """A stream as a backup would describe it, had it been made now: by numbers that its server tells."""
+    """Describe a stream as a backup would if it were made now, with the numbers that the server reports."""
     state = info.state
     archive_format = ArchiveFormat.V2
     if version[:2] < _V2_SINCE:

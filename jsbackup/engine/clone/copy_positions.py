@@ -1,9 +1,8 @@
-"""Streams with sources of a living server, before they are cloned: where each ends, and how far it had copied then.
+"""Where live streams with sources end before they are cloned, and how far they had copied by then.
 
-A clone brings origins first, so that copies find them; but what is read of a copy after its origin would be ahead of
-it. So it is noted where copies end before any origin is read, downstream first, and they are cloned up to there. What
-they had beyond, they copy again from the origin that was cloned. Those that are published to as well are left whole
-(`growing_copies.py`).
+A clone restores origins first, so that copies find them; but a copy read after its origin would be ahead of it. So the
+ends of copies are noted before any origin is read, downstream first, and copies are cloned up to there. Later messages
+they copy again from the cloned origin. Copies that are also published to are cloned completely (`growing_copies.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, last_pos
 __all__ = ["note_ends"]
 
 _AT_ONCE = 64
-_MOST = 8192  # sequences that are looked at from the end of a stream back
+_MOST = 8192  # how many sequences at the end of a stream are searched
 
 
 async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[StreamInfo], CopyFacts]:
-    """The same streams, those that copy from each other as they are now, with what is known of the copies.
+    """Return the streams, with the present state of those that copy from each other, and what is known about copies.
 
     Raises NatsError if one of them does not answer.
     """
@@ -60,14 +59,14 @@ async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[
 
 
 def _at_least(facts: SourceFacts) -> SourceFacts:
-    """What is known of a source that goes on meanwhile."""
+    """Return what is known for certain about a source that continues meanwhile."""
     return replace(facts, reached=facts.left.sequence if facts.left else 0, exact=False)
 
 
 async def _facts_of(
     js: JetStream, info: StreamInfo, origins: dict[str, StreamInfo]
 ) -> dict[SourceKey, SourceFacts] | None:
-    """None where that cannot be read."""
+    """Return the facts about the sources; None if they cannot be read."""
     keys = [source_key(source) for source in sources_of(info.config)]
     try:
         left = await _last_marks(js, info, keys)
@@ -91,7 +90,7 @@ async def _facts_of(
 async def _last_marks(
     js: JetStream, info: StreamInfo, keys: Sequence[SourceKey]
 ) -> dict[SourceKey, CopyPosition] | None:
-    """The last marks of sources; None where they are not among the last messages, and might be before."""
+    """Return the last marks of sources; None if the last messages do not have them, and earlier ones might."""
     first, last = max(info.state.first_seq, 1), info.state.last_seq
     least = max(first, last - _MOST + 1)
     found: dict[SourceKey, CopyPosition] = {}

@@ -1,7 +1,7 @@
 """Clones of streams that copy from others and are published to as well.
 
-They cannot end where they stood before their origins were read (`copy_positions.py`): what was overwritten in them
-meanwhile would be lost. So all of such a stream goes, and its marks say no more than where its origins have ended.
+They cannot be cut at their end before the origins were read (`copy_positions.py`): messages overwritten meanwhile would
+be lost. So such a stream is cloned completely, and its marks are limited to the ends of its origins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Ends", "OrderedSupply"]
 
 
 class Ends:
-    """Where the streams of one clone ended, by their names at the source; `growing` are the copies that this is for."""
+    """Where the streams of one clone ended, by their names at the source; `growing` are the copies concerned."""
 
     def __init__(self, growing: Collection[str]) -> None:
         self._growing = growing
@@ -35,7 +35,7 @@ class Ends:
         self._last[sent.entry.name] = state_to_restore(sent.entry).last_seq
 
     def bound(self, action: Action) -> Action:
-        """The action, with marks within what has been sent of its origins."""
+        """Return the action, with marks limited to what was sent of its origins."""
         entry = action.entry
         if entry.name not in self._growing:
             return action
@@ -50,7 +50,7 @@ class Ends:
 
 
 class OrderedSupply(LiveSupply):
-    """Streams of a server whose ends are noted, for those that copy from them and come later."""
+    """Streams of a server whose ends are noted for the copies that are cloned later."""
 
     def __init__(
         self, ends: Ends, js: JetStream, replan: Replan, limits: CaptureLimits, *, secret: bytes = b""

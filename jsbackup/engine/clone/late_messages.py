@@ -1,4 +1,4 @@
-"""Messages that the target has, and of which the source told too late that they are no longer there."""
+"""Messages that the target has, although the source had deleted them by the end of the reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DELETES_AT_ONCE = 64
 
 
 async def find_not_held(js: JetStream, name: str, held: PresentSequences) -> SequenceSet:
-    """What the target has and the source did not hold in the end."""
+    """Return the messages of the target that the source did not hold in the end."""
     info = await describe_stream(js, name)
     ours = PresentSequences(info.state, info.deleted or ())
     before = ours.within(ours.first, held.first - 1)
@@ -26,7 +26,7 @@ async def find_not_held(js: JetStream, name: str, held: PresentSequences) -> Seq
 
 
 async def take_out(js: JetStream, name: str, late: SequenceSet, ledger: Ledger) -> str:
-    """Delete these messages at the target, and from the ledger; what prevents it, "" if nothing."""
+    """Delete these messages from the target and from the ledger; return what prevents it, "" if nothing."""
 
     async def take(sequence: int) -> None:
         message = await js.message(name, sequence)

@@ -1,7 +1,7 @@
-"""A supply that reads another server while it sends (`stream_clone.py`), again where the source breaks off.
+"""A supply that reads another server while it sends (`stream_clone.py`), and repeats that if the source fails.
 
-To replace a stream, a copy is made and proved beside it first; what then takes its place comes from that copy, not from
-the source once more, where other messages may be by then.
+To replace a stream, a copy is first made and proved beside it. The replacement is then made from that copy, not from
+the source, which may have other messages by then.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
-_BUSY_SECONDS = 120.0  # how long another snapshot of the stream is waited for
+_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
 _BUSY_PAUSE_SECONDS = 1.0
 
 
 class LiveSupply:
-    """Streams of the server behind `js`; or one only, `staged`, a proved copy at the target, reshaped already.
+    """Streams of the server behind `js`; or only one, `staged`, a proved copy at the target that is already reshaped.
 
-    `secret` is what values are hashed with.
+    `secret` is the key for hashing values.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LiveSupply:
         return CloneSource(self._js, action.entry.name, self._replan, reshape=action.reshape, secret=self._secret)
 
     async def send(self, delivery: Delivery) -> Sent:
-        """Send the stream; again from its start where the source broke off."""
+        """Send the stream. Begins again if the source fails."""
         limits, attempt = self._limits, 1
         busy_until = time.monotonic() + _BUSY_SECONDS
         by_messages = delivery.action.entry.archive_format is ArchiveFormat.MESSAGES and self._staged is None
@@ -125,7 +125,7 @@ class LiveSupply:
                 await asyncio.sleep(pause)
 
     def _as_it_comes(self, action: Action, unsupported: UnsupportedError) -> Action:
-        """The action for a snapshot that cannot be decoded. PlanRefused where it cannot be passed on."""
+        """Return the action for a snapshot that cannot be decoded. Raises PlanRefused if it cannot be passed on."""
         plan = self._replan(replace(action.entry, archive_format=ArchiveFormat.OPAQUE), SendAs.AUTO)
         reason, hint = "cannot be proved as it comes, so it replaces nothing", ""
         if plan.refusals:
@@ -146,7 +146,7 @@ class LiveSupply:
     @asynccontextmanager
     async def after_staging(self, connection: Connection, staged: str, sent: Sent) -> AsyncIterator[Supply]:
         assert isinstance(sent, LiveSent)
-        # Not the connection that it is restored over: what comes there waits while the target is slow.
+        # Not the connection used for the restore: deliveries on that one wait while the target is slow.
         async with connect_jetstream(connection) as js:
             copy = CloneSource(js, staged, self._replan, sent.known)
             yield LiveSupply(js, self._replan, self._limits, staged=copy)

@@ -1,6 +1,6 @@
-"""The source of a clone: one stream of a server, and what is sent of it.
+"""The source of a clone: one stream of a server, and how it is reshaped.
 
-How a cut stream ends is known when all of it has come: until then its state has no later end than it will get.
+The end of a cut stream is only known when all of it was read: until then its state does not end later than it will.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from jsbackup.transforms.reshape import Reshape, ReshapeTally
 __all__ = ["CloneSource", "Replan"]
 
 Replan = Callable[[StreamBackup, SendAs], RestorePlan]
-"""The plan for one stream as it turned out, to be sent in this way."""
+"""Makes a plan for one stream as it was found, to be sent in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneSource:
-    """The stream `name` of the server behind `js`, of which goes what `reshape` makes of it.
+    """The stream `name` of the server behind `js`, reshaped by `reshape`.
 
-    `consumers` are those that are known already, by name. `secret` is what values are hashed with.
+    `consumers` are those that are already known, by name. `secret` is the key for hashing values.
     """
 
     js: JetStream
@@ -40,13 +40,13 @@ class CloneSource:
     def reshaped(
         self, batches: Iterable[pa.RecordBatch], tally: ReshapeTally | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """These of its messages as they are sent. Raises as `Reshape.apply`."""
+        """Return the messages as they are sent. Raises as `Reshape.apply`."""
         if not self.reshape:
             return iter(batches)
         return self.reshape.apply(batches, stream=self.name, secret=self.secret, tally=tally)
 
     def state_before(self, state: StreamState) -> StreamState:
-        """The state to begin with, as far as it is known; messages that come later move its end."""
+        """Return the state at the beginning, as far as it is known; later messages move its end."""
         until = self.reshape.cut.until
         if isinstance(until, AtSequence) and until.sequence < state.last_seq:
             return replace(state, last_seq=until.sequence, last_ns=0)
@@ -55,7 +55,7 @@ class CloneSource:
         return state
 
     def state_after(self, state: StreamState, tally: ReshapeTally, size: int) -> StreamState:
-        """The state when all of it was sent, in so many bytes, of a stream that had `state`."""
+        """Return the state after everything was sent, in `size` bytes, of a stream that had `state`."""
         if not self.reshape.drops:
             return state
         came = tally.came
@@ -65,7 +65,9 @@ class CloneSource:
         return self.reshape.cut.state_after(before, came.last_seq, tally.cut, tally.kept, size=size)
 
     def placed(self, planned: PlannedConsumer, wire: SendAs) -> PlannedConsumer:
-        """A consumer as it can go: by v2 states go first, and nobody knows yet where a cut in time falls."""
+        """Return a consumer as it can be sent: in v2 states come first, when the sequence of a cut in time is not known
+        yet.
+        """
         if wire is not SendAs.V2 or not isinstance(self.reshape.cut.until, AtTime):
             return planned
         note = "starts from its beginning: with --until TIME the end of the stream is not known before"

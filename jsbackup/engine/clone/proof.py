@@ -1,10 +1,9 @@
-"""The proof at the end of a clone: what the target holds has the digests of what was sent, run by run.
+"""Prove a clone: compare the digests of the target's messages with those of the sent ones, run by run.
 
-Runs that differ are read again, message by message, from the target and from the source, which goes on living. What
-was sent in a run is the target's messages and those that only the source has, where the digest of both together says
-so. Else messages have gone from both since they were sent; then each message that both have has to be the same, and one
-that only the target has cannot be compared any more. What the target lacks has to be excused by its own rules
-(`restore/proof.py`).
+Runs that differ are read again, message by message, from the target and from the source, which is still changing. If
+the messages of the target, plus those that only the source has, have the run's digest, they are what was sent.
+Otherwise both have lost messages since; then messages that both have must be equal, and one that only the target has
+can no longer be compared. Messages that the target lacks must be excused by its own rules (`restore/proof.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Rows = dict[int, Row]
 
 @dataclass(slots=True)
 class CopyVerdict:
-    """What comes of the runs that differ: messages that are `wrong`, `gone` by rule, or not to be compared."""
+    """The verdict on runs that differ: messages that are `wrong`, `gone` by rule, or that cannot be compared."""
 
     wrong: list[str] = field(default_factory=list)
     gone: int = 0
@@ -52,7 +51,9 @@ async def prove_copy(
     now_ns: Callable[[], int],
     advance: Advance,
 ) -> tuple[Proof | None, str]:
-    """Read the stream back and compare it; or why that is not possible. Raises DigestMismatch and NatsError."""
+    """Read the stream back and compare it; returns the reason if that is not possible. Raises DigestMismatch and
+    NatsError.
+    """
     name = action.name
     sink = RunDigests(runs)
 
@@ -71,7 +72,7 @@ async def prove_copy(
         target = CloneSource(js, name, source.replan)
         there, here = await _looked_at(source), await _looked_at(target)
         for run in differing:
-            # The source first: what both remove by age, it then still has if the target has it.
+            # The source first: messages that both expire are then missing in the target rather than in the source.
             theirs = await _rows(source, there, run)
             judge(run, await _rows(target, here, run), theirs, excused, verdict=verdict)
     if verdict.wrong:
@@ -86,7 +87,7 @@ async def prove_copy(
 
 
 def judge(run: Run, ours: Rows, theirs: Rows, excused: Callable[[Missing], bool], *, verdict: CopyVerdict) -> None:
-    """Add to `verdict` what comes of one run, of which the target has `ours` and the source `theirs`."""
+    """Add to `verdict` the result of one run, of which the target has `ours` and the source `theirs`."""
     lacking = {sequence: row for sequence, row in theirs.items() if sequence not in ours}
     whole = ours | lacking
     as_sent = len(whole) == run.messages and _digest(whole) == run.digest
@@ -106,7 +107,7 @@ def judge(run: Run, ours: Rows, theirs: Rows, excused: Callable[[Missing], bool]
 
 
 def _plain(row: Row) -> tuple[int, bytes, bytes, bytes]:
-    # No header block and an empty one are the same to a server.
+    # A server treats no header block and an empty one alike.
     return row.timestamp_ns, row.subject, row.headers or b"", row.data
 
 

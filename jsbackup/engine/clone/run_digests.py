@@ -1,7 +1,7 @@
-"""What has gone through a clone, in digests: enough to prove the copy by, and small whatever the size of the stream.
+"""Digests of the messages that a clone has sent: enough to prove the copy, and small for any size of stream.
 
-A clone keeps no message. It keeps runs: for each run of messages its ends, their number and their digest. A copy is
-proved run by run, and what does not agree is narrowed down to a run, which is small enough to be read again.
+A clone keeps no messages. It keeps runs: for each run of messages the first and last sequence, the number and the
+digest. A copy is proved run by run, and a difference is narrowed down to a run, which is small enough to read again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from jsbackup.formats.digest import MessageBatch, StreamDigest, digest_rows, enc
 
 __all__ = ["Ledger", "Run", "RunDigests"]
 
-# Of some 300 bytes each. Where a stream has more, each two neighbours become one.
+# About 300 bytes each. If a stream has more, neighbours are joined in pairs.
 MOST_RUNS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages from one sequence to another. `last_seq` may lie behind the last message, where nothing follows it."""
+    """Messages from one sequence to another. `last_seq` may be beyond the last message if nothing follows."""
 
     first_seq: int
     last_seq: int
@@ -35,7 +35,7 @@ class Run:
 
 
 class Ledger:
-    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` are those of what came so far."""
+    """Written batch by batch, in order; `runs`, `messages`, `raw_bytes` and `digest` cover everything so far."""
 
     def __init__(self, most_runs: int = MOST_RUNS) -> None:
         self._most = most_runs
@@ -61,7 +61,7 @@ class Ledger:
         return self.runs[-1].last_seq if self.runs else 0
 
     def add(self, batch: MessageBatch) -> None:
-        """Count messages. FormatError if they are none."""
+        """Count messages. Raises FormatError for an invalid batch."""
         if not batch.num_rows:
             return
         rows = encode_rows(batch)
@@ -81,7 +81,7 @@ class Ledger:
         self._open = 1
 
     def remove(self, message: MessageBatch) -> None:
-        """Take a message, as a batch of one, out again."""
+        """Remove a message, given as a batch of one."""
         rows = encode_rows(message)
         at = bisect_left(self.runs, message.column("sequence")[0].as_py(), key=lambda run: run.last_seq)
         run = self.runs[at]
@@ -89,7 +89,7 @@ class Ledger:
         self.raw_bytes -= rows.size
 
     def until(self, last_seq: int) -> list[Run]:
-        """The runs, side by side without a gap from the first sequence to `last_seq`."""
+        """Return the runs, contiguous from sequence 1 to `last_seq`."""
         if not self.runs:
             return [Run(1, last_seq, 0, StreamDigest())]
         ends = [*(run.first_seq - 1 for run in self.runs[1:]), max(last_seq, self.last_seq)]
@@ -99,7 +99,7 @@ class Ledger:
 
 
 class RunDigests:
-    """A sink for what a server holds: the digests of the same runs. What lies behind the last one is not looked at."""
+    """A sink for the messages of a server: computes the digests of the same runs. Later messages are ignored."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -108,7 +108,7 @@ class RunDigests:
         self.messages = 0
 
     def add(self, batch: MessageBatch) -> None:
-        """Messages, in order."""
+        """Add messages, in order."""
         sequences = batch.column("sequence")
         start = 0
         while start < batch.num_rows and self._at < len(self._runs):
@@ -128,7 +128,7 @@ class RunDigests:
         return sum((run.digest for run in self._found), StreamDigest())
 
     def differing(self) -> Iterator[Run]:
-        """The expected runs that the server holds otherwise."""
+        """Yield the expected runs that differ on the server."""
         for expected, found in zip(self._runs, self._found, strict=True):
             if (expected.messages, expected.digest) != (found.messages, found.digest):
                 yield expected

@@ -1,20 +1,21 @@
-"""One stream on its way from server to server: nothing is stored, and nothing is kept but digests.
+"""Clone one stream from server to server: nothing is stored, and only digests are kept.
 
-A capture at the source, a restore at the target, and a relay of batches between their two worker threads, bounded, so
-that the slower side sets the pace of both. Where the target is slow the capture's credit trickles
-(`snapshot_transfer.py`), where the source is slow the restore is kept alive byte by byte (`restore_transfer.py`).
+A capture at the source, a restore at the target, and a bounded relay of batches between their two worker threads, so
+that the slower side sets the pace of both. If the target is slow, the capture gets little credit
+(`snapshot_transfer.py`); if the source is slow, the restore is kept alive byte by byte (`restore_transfer.py`).
 
-What a repository would know beforehand is learnt on the way:
+Some facts that a repository has in advance are only learnt during the transfer:
 
-- **How the stream ends.** The archive is begun as the source stood when its snapshot began, and ends where that ends.
-- **Consumers.** A snapshot v2 has them first, v1 last, and so does what is sent. So from v1 to v2 their states are
-  those that the API tells, unless all of a small stream has come before anything is sent.
-- **What is overwritten.** Where messages were overwritten before they were read, the source is read on
-  (`catch_up.py`). What is gone by then is known late.
-- **Late deletions.** A snapshot v1 tells at its end of messages that it should not have given (`late_deletions`). They
-  are at the target by then, and are deleted there before the stream counts as whole. Until then it has a configuration
-  that allows that (`not_yet`). Those in doubt stay: what newer messages of a subject explain, the target removes by the
-  same limit.
+- **How the stream ends.** The archive begins with the source's state at the beginning of its snapshot, and ends where
+  that ends.
+- **Consumers.** A snapshot v2 has them first, v1 last, and so do the archives that are sent. So from v1 to v2 their
+  states are those that the API reports, unless a small stream is read completely before anything is sent.
+- **Overwritten messages.** If messages were overwritten before they were read, the source is read further
+  (`catch_up.py`). Which ones are deleted by then is only known afterwards.
+- **Late deletions.** A snapshot v1 reports at its end which of its messages had been deleted (`late_deletions`). The
+  target has them by then, so they are deleted there before the stream counts as complete. Until then it has a
+  configuration that allows that (`not_yet`). Doubtful ones stay: those replaced by newer messages of a subject are
+  removed by the target's own limit.
 """
 
 from __future__ import annotations
@@ -59,28 +60,28 @@ from jsbackup.transforms.reshape import ReshapeTally
 
 __all__ = ["LiveSent", "Passage", "Read", "not_yet"]
 
-_RELAY_BYTES = 2 << 20  # of batches of a MiB: enough that neither side waits for the other's next one
+_RELAY_BYTES = 2 << 20  # batches have 1 MiB: enough that neither side waits for the next one
 _V2_SINCE = (2, 15)
 
 
 def _unheeded(_bytes: int, _messages: int) -> None:
-    """What is sent is counted, not what is read."""
+    """Ignore progress: messages are counted when they are sent."""
 
 
-# What would keep late deletions from being made, and what would remove such messages before they can be accounted for.
+# Settings that would prevent late deletions, or would remove such messages before they are accounted for.
 _NOT_YET = frozenset({"deny_delete", "discard_new_per_subject", "max_msgs_per_subject"})
 
 
 def not_yet(config: JsonObject) -> JsonObject:
-    """The configuration that the stream has until all of it is there."""
+    """Return the stream's configuration until it is complete."""
     return {key: value for key, value in config.items() if key not in _NOT_YET}
 
 
 @dataclass(frozen=True, slots=True)
 class CloneOutcome:
-    """What the source told by the end of the reading; `amiss` says what it lacks.
+    """What the source reported by the end of the reading; `amiss` says what is missing.
 
-    `late` have to be taken out again, or all that the source does not hold any more, where it is known what it `held`.
+    `late` messages have to be deleted again; or, if `held` is known, all that the source no longer holds.
     """
 
     state: StreamState
@@ -93,14 +94,14 @@ class CloneOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LiveSent(Sent):
-    """With what proves it, and with all consumers as they were planned, also where the stream goes without."""
+    """Also has the digests for the proof, and all planned consumers, even if the stream is sent without them."""
 
     ledger: Ledger = field(default_factory=Ledger)
     known: Mapping[str, PlannedConsumer] = field(default_factory=dict)
 
 
 class Passage:
-    """One attempt. `source_failed`: it was the source that broke off, not the target."""
+    """One attempt. `source_failed`: the source failed, not the target."""
 
     def __init__(self, source: CloneSource, delivery: Delivery, limits: CaptureLimits) -> None:
         self.source = source
@@ -120,11 +121,11 @@ class Passage:
         self._about_mark: tuple[str, ...] = ()
 
     async def run(self, read: Read) -> LiveSent:
-        """Send the stream. Raises what broke off first; nothing of it runs any more then, and nothing is left."""
+        """Send the stream. Raises the first error; then everything has stopped, and nothing is left behind."""
         reading = asyncio.create_task(self._read(read))
         sending = asyncio.create_task(self._send(reading))
         try:
-            # Not `sending` itself: it waits for its thread, which may wait for the source.
+            # Do not await `sending` directly: it waits for its thread, which may wait for the source.
             await asyncio.wait({sending})
             await sending
             outcome = await reading
@@ -162,7 +163,7 @@ class Passage:
     # --- the source, on the loop
 
     async def read_snapshot(self) -> CloneOutcome:
-        """The stream from its server's snapshot."""
+        """Read the stream from a snapshot."""
         js, name = self.source.js, self.source.name
         info = await self._look()
         capture = await capture_snapshot(
@@ -187,14 +188,16 @@ class Passage:
         return CloneOutcome(state, archive_format, consumers, late)
 
     async def read_messages(self) -> CloneOutcome:
-        """The stream message by message."""
+        """Read the stream message by message."""
         info = await self._look()
         self._began.set_result(info.state)
         messages = await read_into(self.source.js, info, self.add, _unheeded)
         return await self._read_on(info, info.state, messages)
 
     async def _read_on(self, info: StreamInfo, then: StreamState, messages: int) -> CloneOutcome:
-        """Read what was overwritten, if any of the stream as it was `then` is missing from the `messages` that came."""
+        """Read further if any message of the state `then` is missing and may have been overwritten; `messages` were
+        read.
+        """
         if messages == then.messages or not is_overwritten(info.config):
             return CloneOutcome(then, ArchiveFormat.MESSAGES)
         js = self.source.js
@@ -211,7 +214,7 @@ class Passage:
         return CloneOutcome(now.state, ArchiveFormat.MESSAGES, held=held, amiss=amiss)
 
     async def read_as_it_comes(self) -> CloneOutcome:
-        """The stream's snapshot, undecoded."""
+        """Read the stream's snapshot without decoding it."""
         await self._look()
         capture = await capture_opaque(
             self.source.js,
@@ -227,7 +230,7 @@ class Passage:
         self._about_mark = about_mark(info.config)
         self.delivery.start(info.state.bytes, info.state.messages)
         if self.source.consumers is None and info.state.consumers:
-            # Before the messages: what a consumer gets meanwhile comes again, instead of being left out.
+            # Before the messages: what a consumer gets meanwhile is redelivered instead of being left out.
             self._inventory = await self.source.js.consumers(self.source.name)
         return info
 
@@ -236,14 +239,14 @@ class Passage:
         self._began.set_result(capture.state)
 
     async def _deleted(self, info: StreamInfo) -> SequenceSet:
-        """Those asked for beforehand; what goes from then on is told late."""
+        """Request the deleted sequences in advance; later deletions are reported at the end."""
         if self.source.js.link.server_version >= _V2_SINCE or not 0 < info.state.deleted <= MAX_DELETED:
             return SequenceSet()
         detailed = await self.source.js.stream(self.source.name, deleted_details=True)
         return SequenceSet(detailed.deleted or ())
 
     async def _check_count(self, then: StreamState, messages: int) -> None:
-        """A stream that is now as it was when the snapshot began did not change: then the count has to be right."""
+        """Check the count, if the stream is unchanged since the snapshot began."""
         now = (await self.source.js.stream(self.source.name)).state
         quiet = (now.messages, now.first_seq, now.last_seq) == (then.messages, then.first_seq, then.last_seq)
         if quiet and messages != then.messages:
@@ -255,7 +258,7 @@ class Passage:
     # --- between two threads
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The capture's sink."""
+        """Add a batch; called by the capture."""
         self._relay.put(batch, batch.nbytes)
 
     def _archive_as_it_comes(self, _hurried: Callable[[], bool]) -> Iterator[bytes]:
@@ -293,7 +296,7 @@ class Passage:
         self._refuse_what_missed()
 
     def _refuse_what_missed(self) -> None:
-        """Raise PlanRefused if all has come and a mask masked nothing, or nothing is left: before it is whole there."""
+        """Raise PlanRefused if a mask matched nothing, or no message is left, before the stream counts as complete."""
         action, tally = self._action, self._tally
         found = list(self._about_masks())
         if tally.came.messages and not tally.kept.messages:
@@ -315,16 +318,16 @@ class Passage:
         state = self.source.state_before(self._began.result())
         sequences = first.column("sequence")
         first_seq, last_seq = sequences[0].as_py(), max(state.last_seq, sequences[-1].as_py())
-        # 2.15 takes no more messages than there are sequences; how many come, what falls out decides.
+        # 2.15 does not accept more messages than sequences; how many are sent depends on what is dropped.
         messages = min(state.messages, last_seq - first_seq + 1)
         return replace(state, first_seq=first_seq, last_seq=last_seq, messages=messages)
 
     def _state(self, outcome: CloneOutcome) -> StreamState:
-        """The state of what is sent, when all of it was."""
+        """Return the state of the sent stream, after everything was sent."""
         return self.source.state_after(outcome.state, self._tally, self._ledger.raw_bytes)
 
     def _plan_consumers(self, last_seq: int) -> list[PlannedConsumer]:
-        """The planned consumers, with the best state that is known by now."""
+        """Return the planned consumers, with the best state that is known by now."""
         if self.source.consumers is None:
             outcome, capture = self._outcome, self._capture
             archived = outcome.archived if outcome else tuple(capture.consumers) if capture else ()
@@ -337,11 +340,11 @@ class Passage:
         return self._chosen()
 
     def _chosen(self) -> list[PlannedConsumer]:
-        """Those that the action has, and that there still are."""
+        """Return the consumers of the action that still exist."""
         wanted = [planned.consumer.name for planned in self._action.consumers]
         return [self._consumers[name] for name in wanted if name in self._consumers]
 
-    # --- when all of it is there
+    # --- after the transfer ---
 
     def _sent(self, outcome: CloneOutcome, amiss: str) -> LiveSent:
         opaque = self._action.wire is SendAs.OPAQUE
@@ -385,4 +388,4 @@ def _as_batch(thing: pa.RecordBatch | bytes) -> pa.RecordBatch:
 
 
 Read = Callable[[Passage], Coroutine[Any, Any, CloneOutcome]]
-"""How the source is read: one of the passage's own ways."""
+"""How the source is read: a method of `Passage`."""

@@ -1,1 +1,1 @@
-"""Streams that are followed: a backup every few seconds, each of all that was published by then."""
+"""Following streams: a backup every few seconds, each with everything published by then."""

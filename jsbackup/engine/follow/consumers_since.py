@@ -1,4 +1,4 @@
-"""The consumers of a followed stream, of which a server tells less than a snapshot does."""
+"""The consumers of a followed stream, about which the API reports less than a snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["consumers_since"]
 def consumers_since(
     last: Iterable[ConsumerBackup], inventory: Listing[ConsumerInfo], info: StreamInfo
 ) -> tuple[ConsumerBackup, ...]:
-    """As the API tells of them, or as the last backup has them where that knows more and nothing has happened."""
+    """Return the consumers as the API reports them, or from the last backup if that is more exact and nothing has
+    changed.
+    """
     before = {consumer.name: consumer for consumer in last}
     now = [as_backed_up(item) for item in merge_consumers((), inventory, info.state.last_seq)]
     return tuple(
@@ -24,7 +26,7 @@ def consumers_since(
 
 
 def _is_still(before: ConsumerBackup | None, now: ConsumerInfo) -> bool:
-    """Whether the consumer is where it was when a snapshot told exactly what it has pending."""
+    """Whether the consumer is unchanged since a snapshot reported exactly what it has pending."""
     if before is None or before.state is None or before.pending or not before.state.pending:
         return False
     state = before.state

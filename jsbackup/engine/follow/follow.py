@@ -1,16 +1,16 @@
-"""Follow streams: one backup after the other, every few seconds, each of all that was published by then.
+"""Follow streams: make a backup every few seconds, each with everything published by then.
 
     look at every stream ──▶ has anything changed? ──▶ store what is new ──▶ commit a manifest ──▶ wait
                                  └── no: nothing is written, but for a manifest every `at_least_every_seconds`
 
-Each is a backup as any other, made under a lease of its own that is given up in between: so `prune` finds its moment,
-and backups of others go on beside it. Before anything is built on the last manifest it is looked for: as long as it is
-there, all that it names is too.
+Each is a normal backup, made under its own lease, which is released in between: so `prune` gets its turn, and other
+backups can run at the same time. Before it builds on the last manifest it checks that this still exists: then all
+objects that it names exist too.
 
-Whatever goes wrong with the server or the store after the first backup is told once and tried again, later and later.
-What has come meanwhile waits in memory, bounded, and the rest at the server. A stream that cannot be read for a while
-stays in the backups as it was last stored, with a warning, and they are partial. Nothing is kept anywhere but in the
-repository: whoever is killed goes on with its newest manifest.
+Errors of the server or the store after the first backup are reported once and retried, at growing intervals. New
+messages wait in bounded memory, the rest on the server. A stream that cannot be read for a while stays in the backups
+as it was last stored, with a warning, and they are partial. All state is in the repository: after a kill, `follow`
+continues from its newest manifest.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ __all__ = ["FollowOptions", "FollowReport", "follow_streams"]
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.5
-# How long a backup waits at least for a stream that takes long to read.
+# The least time that a backup waits for a stream that takes long to read.
 _READ_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 5.0
-# After how much more than what it should take users are told of a backup that takes long.
+# How much later than expected a backup may be before users are warned.
 _LATE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """How often: a backup is made `every_seconds`, or when `every_bytes` (raw) have come sooner; of streams in which
-    nothing happens one is made `at_least_every_seconds`."""
+    """When to make backups: every `every_seconds`, or as soon as `every_bytes` (raw) have arrived; without changes,
+    every `at_least_every_seconds`.
+    """
 
     every_seconds: float = 2.0
     every_bytes: int = 64 << 20
@@ -85,14 +86,14 @@ async def follow_streams(
     stopping: asyncio.Event,
     report: FollowReport | None = None,
 ) -> FollowReport:
-    """Follow until `stopping` is set, and make one last backup then. `hold` takes a shared lease.
+    """Follow until `stopping` is set, then make one last backup. `hold` takes a shared lease.
 
-    A `report` is filled while it goes on, for whoever watches.
+    A `report` is updated during the run.
 
     Raises:
         UsageError: a named stream does not exist.
         NatsError, StoreError, RepositoryLocked: the first backup cannot be made.
-        JsBackupError: it makes no sense to go on.
+        JsBackupError: continuing makes no sense.
     """
     async with connect_jetstream(run.connection, name="jsbackup follow") as js:
         await js.account()
@@ -122,16 +123,16 @@ class _Following:
         self._options = options
         self._source = source
         self._leases = HeldLeases(hold)
-        # Twice as much as makes a backup due: what comes while that is made.
+        # Twice the bytes that make a backup due: more arrive while it is made.
         self._backlog = Backlog(2 * options.every_bytes, options.every_bytes)
         self._lookout = Lookout(js, run.options, run.clock_ns)
         self._followed: dict[str, Followed] = {}
         self._reading: dict[str, asyncio.Task[StoredStream]] = {}
-        self._up_to_ns: int | None = None  # the newest backup has what was published until then
+        self._up_to_ns: int | None = None  # the newest backup has everything published until then
         self._committed_at = 0.0
         self._generation = js.link.generation
         self._failing: frozenset[str] = frozenset()  # streams that the newest backup has as they were, or not at all
-        self._circles: Mapping[str, frozenset[str]] = {}  # as they were said
+        self._circles: Mapping[str, frozenset[str]] = {}  # those already reported
         self.report = FollowReport()
 
     async def run(self, stopping: asyncio.Event) -> FollowReport:
@@ -148,7 +149,7 @@ class _Following:
             except (NatsError, StoreError, RepositoryLocked) as error:
                 if report.newest is None or last or isinstance(error, NatsPermissionDenied):
                     raise
-                self._up_to_ns = None  # what it takes longer now is the trouble's
+                self._up_to_ns = None  # the delay from now on is caused by the error
                 if not report.trouble:
                     report.troubles += 1
                     _log.warning("%s; trying again until it works", error.message)
@@ -177,18 +178,18 @@ class _Following:
         await self._leases.give_up(self._reading.values())
 
     async def _start_over(self) -> None:
-        """Forget what is followed: the next backup begins with what the repository has."""
+        """Forget all followed streams: the next backup begins with what the repository has."""
         for name in [*self._followed]:
             await self._leave(name)
 
     def _say_late(self) -> None:
-        """The store is asked again for minutes before that fails."""
+        """Report a late backup: requests to the store are retried for minutes before they fail."""
         if self.report.newest is not None:
             _log.warning("no backup since %s: the server or the store is slow", self._newest_id)
 
     @property
     def _was_cut_off(self) -> bool:
-        """Whether the connection was lost in this round, and made again before anything failed."""
+        """Whether the connection was lost and restored in this round before anything failed."""
         return self._js.link.generation != self._generation
 
     @property
@@ -196,12 +197,12 @@ class _Following:
         return self.report.newest.id if self.report.newest else "none"
 
     async def _round(self) -> None:
-        """One backup, if there is something to back up."""
+        """Make one backup, if anything has changed."""
         begun_ns = self._run.clock_ns()
         looks, silent = await self._lookout.look()
         failures = {failure.name: failure for failure in silent}
         failing = frozenset(failures)
-        # A stream that is still being read counts with those that cannot be read, until it is done.
+        # Streams that are still being read count as unreadable until they are done.
         unread = failing | {name for name, task in self._reading.items() if not task.done()}
         has_read = any(task.done() for task in self._reading.values())
         due = asyncio.get_running_loop().time() - self._committed_at >= self._options.at_least_every_seconds
@@ -226,7 +227,7 @@ class _Following:
             await self._leases.give_up(self._reading.values())
 
     def _has_changed(self, looks: Mapping[str, Look], unread: frozenset[str]) -> bool:
-        """Whether the newest backup is not what one would be that is made now."""
+        """Return whether a backup made now would differ from the newest one."""
         if (
             self.report.newest is None
             or unread != self._failing
@@ -244,7 +245,7 @@ class _Following:
         *,
         failures: Mapping[str, Failure],
     ) -> None:
-        # By name: what was read to its end just now may be of a stream that does not answer any more.
+        # By name: a stream that was just read completely may not answer any more.
         results = {**self._as_before(failures), **read}
         missing = [failure for name, failure in failures.items() if name not in results]
         for name in failures.keys() & results.keys():
@@ -278,14 +279,14 @@ class _Following:
         return entry.state.last_seq if entry else 0
 
     def _as_before(self, names: Iterable[str]) -> dict[str, StoredStream]:
-        """Streams as they were last stored, those that were."""
+        """Return the streams as they were last stored, if they were."""
         entries = {name: self._followed[name].entry for name in names if name in self._followed}
         return {
             name: StoredStream(entry, len(entry.segments), 0) for name, entry in entries.items() if entry is not None
         }
 
     async def _find_earlier(self, looks: Mapping[str, Look], failing: frozenset[str]) -> None:
-        """Streams that were not followed yet, or are others now, with their last backups."""
+        """Find the last backups of streams that are new, or were recreated."""
         newest = self.report.newest
         if newest is not None:
             key = self._repository.documents.stored_key(layout.manifest_key(newest.id))
@@ -319,9 +320,9 @@ class _Following:
     async def _read(
         self, looks: Mapping[str, Look], receipts: Receipts, held: HeldLease
     ) -> tuple[dict[str, StoredStream], list[Failure]]:
-        """Read all that are looked at. One that takes long is read on, and is in a later backup.
+        """Read all streams of `looks`. Reading a slow stream continues, for a later backup.
 
-        What copies from a stream is read before that is looked at (`downstream.py`).
+        Streams that copy from another one are read before that is described (`downstream.py`).
         """
         gate = asyncio.Semaphore(self._run.options.jobs)
         order = order_of([look.info for look in looks.values()])
@@ -340,7 +341,7 @@ class _Following:
             return result.with_copied(reach_of(look.info, infos))
 
         new = []
-        # In this order, so that what a stream waits for is among those that are read.
+        # In this order, so that the streams that others wait for are being read.
         for name in [name for stage in order.stages for name in stage]:
             look = looks[name]
             if name not in self._reading:
@@ -370,7 +371,7 @@ class _Following:
         return results, sorted(failures, key=lambda failure: failure.name)
 
     async def _leave(self, name: str) -> None:
-        """Follow it no more."""
+        """Stop following it."""
         task = self._reading.pop(name, None)
         if task is not None:
             task.cancel()
@@ -379,14 +380,14 @@ class _Following:
 
 
 def _unanswered(result: StoredStream, failure: Failure) -> StoredStream:
-    """What is stored of a stream that cannot be read now."""
+    """Return the stored state of a stream that cannot be read now, with a warning."""
     begun = result.stream.captured.begun
     note = f"as it was at {begun}, because it could not be read: {failure.error.message}"
     return replace(result, stream=replace(result.stream, warnings=(*result.stream.warnings, note)), incomplete=True)
 
 
 async def _first_of(seconds: float, *events: asyncio.Event) -> None:
-    """Wait for so long, or until one of the events is set."""
+    """Wait for `seconds`, or until one of the events is set."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What following streams has come to, and its line in the log for each backup."""
+"""The progress of following streams, and a log line for each backup."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FollowReport:
-    """What came of it so far.
+    """The result so far.
 
-    `behind_seconds` is the longest that what was published was not in a backup while server and store answered;
-    `troubles` is how often they did not, and `trouble` what is wrong now. `failures` are the streams that the newest
-    backup lacks, or has as they were. It was committed at `committed_ns`, and has what was published until `up_to_ns`.
+    `behind_seconds` is the longest time that published messages were in no backup while server and store answered;
+    `troubles` counts how often they did not, and `trouble` is the present problem. `failures` are the streams that the
+    newest backup lacks, or has as they were. It was committed at `committed_ns`, and has everything published until
+    `up_to_ns`.
     """
 
     backups: int = 0
@@ -42,7 +43,7 @@ class FollowReport:
         *,
         behind_seconds: float,
     ) -> None:
-        """A backup was made, of so many new messages, which have waited for it for so long."""
+        """Add a backup with `messages` new messages, which waited up to `behind_seconds` for it."""
         self.backups += 1
         self.newest = manifest
         self.failures = failures

@@ -1,14 +1,14 @@
-"""One stream that is followed: what it holds now, from what its last backup holds and what has come since.
+"""A followed stream: its present content, from its last backup and the messages since.
 
     entry (as the last backup has it) + tail (`tail.py`) + what the server reports now  ──read_on──▶  the next entry
 
-As for every increment the server says which sequences it has, and what the backup will name is exactly that
-(`join.py`). Where many are deleted their list is not asked for each time: as long as the tail lives, the counts say
-whether anything went. A stream that was restored in place has lost the tail's consumer, and is compared as a whole.
-Wherever something does not fit, or a consumer of ours would disturb (work queues, interest), the
-stream is backed up as `backup --incremental always` does it, which proves everything anew.
+As for every increment the server reports which sequences it has, and the backup will name exactly these (`join.py`). If
+many are deleted, their list is not requested each time: while the tail exists, the counts show whether anything was
+deleted. A stream that was restored in place has lost the tail's consumer, and is compared completely. If anything does
+not fit, or a consumer of ours would interfere (work queues, interest), the stream is backed up as by `backup
+--incremental always`, which proves everything again.
 
-A stream that is behind its last backup may have a new leader that has not come to itself yet: that is believed when it
+A stream that is behind its last backup may have a new leader that is not up to date yet: this is only accepted if it
 lasts.
 """
 
@@ -66,17 +66,17 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _FOLLOWED = Reading(ReadAs.INCREMENT, "it is followed")
-# How long a stream has to be behind its last backup until that is believed.
+# How long a stream has to be behind its last backup before that is accepted.
 _BELIEVED_SECONDS = 10.0
-# How often the list of deleted sequences is asked for where it is long and seems to be the same.
+# How often a long list of deleted sequences is requested if nothing seems to have changed.
 _ASK_SECONDS = 60.0
-# A tail that nothing came into for so many looks is given up.
+# A tail is closed after this many looks without new messages.
 _IDLE_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A stream as its server describes it. `consumers` is None where they are left out, or if they are `silent`."""
+    """A stream as its server describes it. `consumers` is None if they are not backed up, or are `silent`."""
 
     info: StreamInfo
     consumers: Listing[ConsumerInfo] | None
@@ -111,17 +111,17 @@ class Followed:
         self._tail: Tail | None = None
         self._proved = False  # whether the segments of the entry are known to be in the store
         self._compared: tuple[int, ...] = ()  # the deleted sequences that the entry has been compared with
-        self._asked_ns = 0  # when the server was asked last for all that is deleted, or might have been
+        self._asked_ns = 0  # when the server was last asked for all deleted sequences
         self._known: tuple[StreamState, tuple[int, ...]] | None = None  # a state and its deleted sequences
         self._next: tuple[StreamState, tuple[int, ...]] | None = None
         self._behind_since_ns: int | None = None
         self._no_tail = info.config.get("retention", "limits") != "limits"
         self._read_anew = False
         self._idle_looks = 0
-        self._tidy = False  # whether what a killed predecessor left was looked for
+        self._tidy = False  # whether leftovers of a killed predecessor were removed
 
     def has_changed(self, look: Look) -> bool:
-        """Whether the last backup does not have all of it."""
+        """Return whether the last backup lacks anything of it."""
         if self.entry is None or not self._proved or self._has_lost_tail(look) or not self._is_as_stored(look.info):
             return True
         if self.entry.config != stored_config(look.info.config):
@@ -133,7 +133,7 @@ class Followed:
         )
 
     async def read_on(self, look: Look, receipts: Receipts) -> StoredStream:
-        """The stream as it is now, its messages stored. `committed` is to be told when a manifest names it.
+        """Store the stream as it is now. Call `committed` when a manifest names the result.
 
         Raises:
             NatsError: it cannot be read now; another try may succeed.
@@ -163,14 +163,14 @@ class Followed:
         return await self._anew(look, receipts) if result is None else result
 
     async def committed(self, result: StoredStream) -> None:
-        """A manifest names it."""
+        """Note that a manifest names the result."""
         self.entry, self._proved = result.stream, True
         self._compared = ()
         self._known, self._next = self._next or self._known, None
         if self._tail is not None:
             self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
         elif self._read_anew and not self._no_tail and result.stream.segments:
-            # At once: the message that it begins with may be gone when the next ones have come.
+            # At once: its first message may be deleted by the time the next ones arrive.
             self._begin_tail(result.stream)
         self._read_anew = False
 
@@ -195,7 +195,7 @@ class Followed:
         assert self.entry is not None
         if info.created != self.entry.created or _ends(info.state) != _ends(self.entry.state):
             return False
-        if not info.deleted or info.deleted == self._compared:  # none, as before, or too many to be told each time
+        if not info.deleted or info.deleted == self._compared:  # none, as before, or too many to be reported each time
             return True
         present = PresentSequences(info.state, info.deleted)
         if not all(is_intact(ref, present) for ref in self.entry.segments):
@@ -204,11 +204,11 @@ class Followed:
         return True
 
     def _is_due(self, look: Look) -> bool:
-        """Whether it is time to ask for the list of what is deleted, where that is long."""
+        """Return whether it is time to request a long list of deleted sequences."""
         return look.info.deleted is None and look.at_ns - self._asked_ns >= _ASK_SECONDS * 1e9
 
     def _has_lost_tail(self, look: Look) -> bool:
-        """Whether the server does not have the tail's consumer any more."""
+        """Return whether the server no longer has the tail's consumer."""
         if self._tail is None or not self._tail.consumer or look.consumers is None:
             return False
         inventory = look.consumers
@@ -220,7 +220,7 @@ class Followed:
             await self.close()
 
     def _unread(self, entry: StreamBackup, look: Look) -> StoredStream:
-        """No message has come or gone."""
+        """Return the stream with the same messages as before."""
         described = self._described(entry.segments, look, look.info, reused=len(entry.segments), stored_bytes=0)
         now = described.stream.captured
         stream = replace(
@@ -233,10 +233,10 @@ class Followed:
         )
         return replace(described, stream=stream)
 
-    # --- by its tail ---
+    # --- with its tail ---
 
     async def _join(self, entry: StreamBackup, look: Look, receipts: Receipts) -> StoredStream | None:
-        """What the tail makes of it; None if it has to be read in another way."""
+        """Continue the entry with the tail; None if it has to be read in another way."""
         if self._no_tail:
             return None
         info = look.info
@@ -278,7 +278,7 @@ class Followed:
         raise AssertionError
 
     async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
-        """Whether there is a tail that goes on where the entry ends."""
+        """Return whether there is a tail that continues at the end of the entry."""
         if self._tail is None:
             if entry.segments[-1].last_seq not in PresentSequences(info.state, info.deleted or ()):
                 return False
@@ -289,7 +289,7 @@ class Followed:
         except ApiError as error:
             if is_temporary(error):
                 raise TransferError(error.message) from error
-            # Limits on consumers. (That the user may make none is for the user to mend.)
+            # Limits on consumers. (A missing permission is left to the user to fix.)
             _log.warning("stream %s cannot be followed by a consumer, and is read again and again", self.name)
             _log.info("stream %s: %s", self.name, error.message)
             await self.close()
@@ -299,13 +299,15 @@ class Followed:
 
     def _begin_tail(self, entry: StreamBackup) -> None:
         last, state = entry.segments[-1], entry.state
-        # The latest time is that of the last message, unless a clock has stepped: then the tail does not begin.
+        # The latest time is that of the last message, unless a clock was set back: then the tail does not begin.
         at_ns = state.last_ns if (last.last_seq, entry.read) == (state.last_seq, _FOLLOWED) else last.max_ns
         owner = self._repository.descriptor.id
         self._tail = Tail(self._js, self.name, last.last_seq, at_ns, backlog=self._backlog, owner=owner)
 
     async def _with_deleted(self, info: StreamInfo) -> StreamInfo:
-        """With its deleted sequences: by the counts, where nothing has gone since they were last asked for."""
+        """Return it with its deleted sequences: known from the counts, if nothing was deleted since they were last
+        requested.
+        """
         state = info.state
         if not state.deleted:
             return replace(info, deleted=())
@@ -321,10 +323,10 @@ class Followed:
                 return replace(info, deleted=tuple(s for s in deleted if s >= state.first_seq))
         return await describe_stream(self._js, self.name)
 
-    # --- otherwise ---
+    # --- without its tail ---
 
     async def _anew(self, look: Look, receipts: Receipts) -> StoredStream:
-        """As a backup does it."""
+        """Back up the stream as a backup does."""
         await self.close()
         self._next = None
         self._known = None
@@ -382,7 +384,7 @@ def _ends(state: StreamState) -> tuple[int, ...]:
 
 
 def _joinable_from(segments: tuple[SegmentRef, ...]) -> int:
-    """The first sequence of the short segments at the end, which the next backup may join with what is new."""
+    """Return the first sequence of the short segments at the end, which the next backup may join with new messages."""
     cuts = Cuts(0, SEGMENT_BYTES)
     first = segments[-1].last_seq + 1 if segments else 0
     for ref in reversed(segments):

@@ -1,4 +1,4 @@
-"""Leases under which streams are read: of the backup that is made now, and of earlier ones whose reading goes on."""
+"""Leases under which streams are read: that of the present backup, and earlier ones whose reading continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["HeldLease", "HeldLeases"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldLease:
-    """A lease, and what is read under it."""
+    """A lease, and the readings under it."""
 
     lease: Lease
     stack: ExitStack
@@ -29,25 +29,25 @@ class HeldLeases:
         self._held: list[HeldLease] = []
 
     async def take(self) -> HeldLease:
-        """One more. Raises as `hold`."""
+        """Take another lease. Raises as `hold`."""
         stack = ExitStack()
         try:
             held = HeldLease(await in_thread(stack.enter_context, self._hold()), stack)
-        except BaseException:  # stopped, it may be held by now
+        except BaseException:  # if cancelled, it may be held by now
             await in_thread(stack.close)
             raise
         self._held.append(held)
         return held
 
     def check(self) -> None:
-        """Raise RepositoryLocked if one of them was lost."""
+        """Raise RepositoryLocked if one of the leases was lost."""
         for held in self._held:
             held.lease.check()
 
     async def give_up(self, reading: Iterable[asyncio.Task[StoredStream]]) -> None:
-        """Those under which nothing is read any more: what was stored under them is named now, or never will be."""
+        """Release leases without readings: what was stored under them is named by now, or never will be."""
         going_on = set(reading)
         for held in [held for held in self._held if not held.readings & going_on]:
             self._held.remove(held)
-            # In a thread: it waits for the store.
+            # In a thread, because it waits for the store.
             await in_thread(held.stack.close)

@@ -1,9 +1,9 @@
-"""Consumers of a `follow` that was killed: the next one of the same repository removes them.
+"""Consumers left by a killed `follow`: the next one of the same repository removes them.
 
-The server removes a consumer by itself when nobody has listened to it for a while, but a `follow` that is started again
-at once would make as many beside those of its predecessor, and streams limit their number. Whether one is left over
-the server tells: nobody listens to what it delivers. That of a living `follow` has a listener from before it is made;
-and one whose connection was lost is of no use to anybody, because every connection makes its own.
+The server removes a consumer without a listener after a while, but a `follow` that is restarted at once would double
+their number, which streams limit. The server shows which ones are left over: they have no listener. A running `follow`
+listens before it creates its consumer; and a consumer whose connection was lost is useless, because every connection
+creates its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["left_readers", "remove_left_readers"]
 
 _log = logging.getLogger(__name__)
 
-# A server at the other end of a gateway hears of a listener a moment after the consumer was made.
+# A server at the other end of a gateway learns of a listener a moment after the consumer was created.
 _YOUNG_SECONDS = 2.0
 
 
 def left_readers(consumers: Iterable[ConsumerInfo], owner: str) -> list[str]:
-    """The names of those among `consumers` that belong to `owner` and are left over."""
+    """Return the names of `consumers` that belong to `owner` and are left over."""
     return [
         info.name
         for info in consumers
@@ -36,9 +36,9 @@ def left_readers(consumers: Iterable[ConsumerInfo], owner: str) -> list[str]:
 
 
 async def remove_left_readers(js: JetStream, stream: str, owner: str, consumers: Iterable[ConsumerInfo] | None) -> None:
-    """Remove what is left over of `owner`, a repository's id. `consumers` are asked for if that is None.
+    """Remove the left consumers of `owner`, a repository's id. They are requested if `consumers` is None.
 
-    What cannot be removed goes by itself: nothing is raised.
+    Nothing is raised: consumers that cannot be removed expire.
     """
     try:
         if consumers is None:

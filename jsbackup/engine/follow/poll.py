@@ -1,7 +1,7 @@
-"""A look at all streams that are followed, every few seconds: what each of them is now, by its server.
+"""Describe all followed streams every few seconds.
 
-What does not answer in time keeps nobody waiting: the answer is waited for in the background. So one stream without a
-leader, or consumers on a node that is down, hold up no backup of the others.
+Late answers are awaited in the background. So a stream without a leader, or consumers on a node that is down, do not
+delay the backups of others.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ __all__ = ["Lookout", "some_of"]
 
 _log = logging.getLogger(__name__)
 
-# Streams that come and go are looked for so often.
+# How often to look for new and deleted streams.
 _LIST_SECONDS = 5.0
-# Requests about streams that are under way at once.
+# How many requests about streams run at once.
 _LOOKS_AT_ONCE = 64
-# A stream with no more deleted sequences than that says with each look which they are.
+# A stream with no more deleted sequences lists them in each description.
 _FEW_DELETED = 1000
 # How long a stream has to answer.
 _ANSWER_SECONDS = 1.5
 
 
 async def some_of(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> None:
-    """Wait for all of them; after `timeout` seconds for no more than the first one."""
+    """Wait for all tasks; after `timeout` seconds only for the first one."""
     done, _ = await asyncio.wait(tasks, timeout=timeout)
     if not done:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
 class Lookout:
-    """Looks at the streams that are chosen by `options`. The first look waits for all of them."""
+    """Describes the streams that `options` choose. The first `look` waits for all of them."""
 
     def __init__(self, js: JetStream, options: BackupOptions, clock_ns: Callable[[], int]) -> None:
         self._js = js
@@ -64,12 +64,12 @@ class Lookout:
             await asyncio.gather(self._listing, return_exceptions=True)
 
     async def look(self) -> tuple[dict[str, Look], list[Failure]]:
-        """Every stream that is followed, as it is now, and those that did not answer."""
+        """Describe every followed stream; also return those that did not answer."""
         chosen = await self._list_now_and_then()
         gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
         looks: dict[str, Look] = {}
         failures = list(self._silent)
-        # What did not answer in time is left to answer later, and nobody waits for it meanwhile.
+        # Late answers arrive in the background.
         for name in [name for name, task in self._asking.items() if task.done()]:
             self._asking.pop(name).exception()
         asked = [name for name in chosen if name not in self._asking]
@@ -87,7 +87,7 @@ class Lookout:
                     looks[name] = found
             except NatsError as error:
                 failures.append(Failure(name, error))
-            except FormatError as error:  # an answer that makes no sense: the next one may
+            except FormatError as error:  # an invalid answer: the next one may be valid
                 failures.append(Failure(name, TransferError(error.message)))
         if failures and not looks:
             await self._forget_asked()
@@ -96,7 +96,7 @@ class Lookout:
         return looks, sorted(failures, key=lambda failure: failure.name)
 
     async def again(self, name: str) -> Look | None:
-        """One of the streams as it is now, later than it was looked at; None if it is gone. Raises NatsError."""
+        """Describe one of the streams again; None if it was deleted. Raises NatsError."""
         return await self._describe(name, asyncio.Semaphore())
 
     async def _forget_asked(self) -> None:
@@ -106,8 +106,9 @@ class Lookout:
         self._asking.clear()
 
     async def _list_now_and_then(self) -> list[str]:
-        """The streams to follow. A cluster without one of its nodes takes its time for a list: only the first one is
-        waited for."""
+        """Return the streams to follow. A cluster without one of its nodes lists slowly, so only the first list is
+        awaited.
+        """
         now = asyncio.get_running_loop().time()
         if self._listing is not None and self._listing.done():
             listing, self._listing = self._listing, None
@@ -130,7 +131,7 @@ class Lookout:
         except UsageError as error:
             if self._chosen is None:
                 raise
-            # What was there when it began may go, and come back.
+            # Streams may be deleted and created again after the start.
             _log.warning("%s any more", error.message)
             infos, silent, notes = await choose_streams(self._js, (), options.exclude)
             infos = [info for info in infos if any(glob.matches(info.name) for glob in options.streams)]
@@ -143,7 +144,7 @@ class Lookout:
         self._silent = tuple(silent)
 
     async def _describe(self, name: str, gate: asyncio.Semaphore) -> Look | None:
-        """None if it is gone."""
+        """Describe one stream; None if it was deleted."""
         async with gate:
             at_ns = self._clock_ns()
             info = await self._js.find_stream(name, deleted_details=name in self._few_deleted)

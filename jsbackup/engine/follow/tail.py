@@ -1,17 +1,17 @@
-"""The end of a stream as it grows: its new messages, held in memory until a backup has taken them.
+"""The growing end of a stream: its new messages, held in memory until a backup has stored them.
 
-A push consumer lives as long as the tail, so what is published is here a moment later. It begins with the last message
-that the last backup knows, by its sequence and its time to the nanosecond: if another one is there, the stream has lost
-its end and gone on under the same sequences (`increment.py` says how that comes about), and the tail fails. Deliveries
-are counted from 1 without a gap, so a consumer that was made anew behind our back (a node that restarted) is noticed,
-and so is one that left something out. What is in the tail is then what the stream has had from there on; which of it
-is still there the server tells, as for every increment.
+A push consumer exists as long as the tail, so published messages arrive a moment later. It begins with the last message
+of the last backup, identified by its sequence and its time to the nanosecond: if there is another one, the stream has
+lost its end and continued with the same sequences (`increment.py` explains how), and the tail fails. Deliveries are
+counted from 1 without a gap, so a consumer that was recreated by the server (a node that restarted) is noticed, and so
+is one that skipped something. So the tail has all messages that the stream has had since; the server reports which of
+them still exist, as for every increment.
 
-Memory is bounded for all tails together (`Backlog`). A tail that finds no room stops reading, which stops the server by
-its flow control: it keeps what is to come. Messages that a backup has taken stay as long as there is room, because the
-next one may join them with what is new.
+Memory is bounded for all tails together (`Backlog`). A tail without room stops reading, which stops the server by its
+flow control, and later messages stay there. Messages that a backup has stored are kept while there is room, because the
+next backup may join them with new ones.
 
-A tail whose connection is lost keeps what it has, and goes on from there when it is resumed.
+A tail whose connection is lost keeps its messages, and continues from there when it is resumed.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from jsbackup.protocol.info import StreamInfo
 
 __all__ = ["Backlog", "Tail"]
 
-# A piece is packed when it has so many messages, or so many raw bytes: what every stream may hold beyond the backlog.
+# A piece is compressed at this many messages or raw bytes: every stream may hold that much besides the backlog.
 _PIECE_MESSAGES = 8192
 _PIECE_BYTES = 1 << 20
-_ENTRY_BYTES = 16  # of a message beside its contents
-# Heartbeats come twice in the time after which a consumer counts as gone.
+_ENTRY_BYTES = 16  # of a message besides its contents
+# Heartbeats come twice in the time after which a consumer counts as lost.
 _IDLE_SECONDS = 2.5
 _SILENT_SECONDS = 6.0
-# How long a tail waits for the message that proves its beginning, and for one that the server told of before it asks.
+# How long a tail waits for its first message, and how long for an expected message before it asks the server.
 _BEGIN_SECONDS = 10.0
 _ASK_SECONDS = 0.2
 
 
 class Backlog:
-    """What all tails hold together: at most `limit_bytes` packed, and one piece of each stream besides.
+    """The memory of all tails: at most `limit_bytes` compressed, and one piece of each stream besides.
 
-    `due` is set when `due_bytes` (raw) have come that no backup has taken.
+    `due` is set when `due_bytes` (raw) have arrived that no backup has.
     """
 
     def __init__(self, limit_bytes: int, due_bytes: int) -> None:
@@ -69,16 +69,16 @@ class Backlog:
         self.changed()
 
     def changed(self) -> None:
-        """Something was read or let go of."""
+        """Note that something was read or released."""
         self._changed.set()
 
     def added(self) -> None:
-        """A piece has come."""
+        """Note that a piece was added."""
         if sum(tail.new_bytes for tail in self._tails) >= self._due_bytes:
             self.due.set()
 
     async def room_for(self, tail: Tail) -> None:
-        """Wait until there is room for more, or nothing of `tail` waits to be read."""
+        """Wait until there is room for more, or until nothing of `tail` is unread."""
         while tail.unread and self._held() > self._limit_bytes:
             for other in self._tails:
                 while self._held() > self._limit_bytes and other.forget_one():
@@ -101,7 +101,7 @@ class _Piece:
 
 
 class _Rows:
-    """Messages that are not packed yet, by columns."""
+    """Messages that are not compressed yet, by columns."""
 
     def __init__(self) -> None:
         self.sequences: list[int] = []
@@ -124,7 +124,7 @@ class _Rows:
         return self.raw_bytes >= _PIECE_BYTES or len(self.sequences) >= _PIECE_MESSAGES
 
     def packed(self) -> _Piece:
-        """FormatError if a sequence or a time is none."""
+        """Compress them. Raises FormatError for an invalid sequence or time."""
         schema = BATCH_SCHEMA
         subjects: list[str] | list[bytes] = self.subjects
         try:
@@ -147,35 +147,35 @@ class _Rows:
 
 
 class Tail:
-    """The end of `stream` after sequence `at`, where the message has the time `at_ns`. Reads from when it is made.
+    """The end of `stream` after sequence `at`, whose message has the time `at_ns`. Begins to read at once.
 
-    `owner` is the repository that it is for (`left_readers.py`).
+    `owner` is the repository that it belongs to (`left_readers.py`).
     """
 
     def __init__(self, js: JetStream, stream: str, at: int, at_ns: int, *, backlog: Backlog, owner: str = "") -> None:
         self.stream = stream
-        self.at, self.at_ns = at, at_ns  # the last message that came
+        self.at, self.at_ns = at, at_ns  # the last message that arrived
         self._js = js
         self._owner = owner
         self._base = at  # everything after it is here
-        self._needed_from = at + 1  # what has to stay; what is before may go
-        self._taken_to = at  # what a backup has
+        self._needed_from = at + 1  # what has to stay; earlier messages may be released
+        self._taken_to = at  # the end of the last backup
         self._pieces: deque[_Piece] = deque()
         self._rows = _Rows()
         self._changed = asyncio.Event()
         self._failure: JsBackupError | None = None
         self._begun = False
         self.consumer = ""  # its name, once it has one
-        self._wanted = False  # somebody waits for what comes
+        self._wanted = False  # somebody is waiting for messages
         self._backlog = backlog
         backlog.enter(self)
         self._task = asyncio.create_task(self._run())
 
-    # --- what the backlog asks ---
+    # --- used by the backlog ---
 
     @property
     def held_bytes(self) -> int:
-        """Memory, packed."""
+        """Memory, compressed."""
         return sum(piece.packed.size for piece in self._pieces)
 
     @property
@@ -188,19 +188,19 @@ class Tail:
         return bool(self._pieces) and self._pieces[-1].last >= self._needed_from
 
     def forget_one(self) -> bool:
-        """Let go of the oldest piece, if it can be spared."""
+        """Release the oldest piece, if possible."""
         if not self._pieces or self._pieces[0].last >= self._needed_from:
             return False
         self._base = self._pieces.popleft().last
         return True
 
-    # --- what a backup asks ---
+    # --- used by a backup ---
 
     async def begun(self) -> None:
-        """Wait until it has proved to go on where the stream was. Resumes it after a failure.
+        """Wait until it has proved to continue the stream. Resumes it after a failure.
 
         Raises:
-            DigestMismatch: the stream has lost its end, or it cannot be told whether it has; this tail is of no use.
+            DigestMismatch: the stream has lost its end, or may have; this tail cannot be used.
             NatsError: it cannot be read now, or not by a consumer.
         """
         if isinstance(self._failure, TransferError | NatsTimeout):
@@ -215,7 +215,7 @@ class Tail:
             raise DigestMismatch(f"sequence {self.at} of {self.stream} was not delivered") from None
 
     async def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The messages from `first` to `last`, as they come. `last` is one that `info` told of. Raises NatsError."""
+        """Yield the messages from `first` to `last` as they arrive. `info` must include `last`. Raises NatsError."""
         self._needed_from = first
         if first <= self._base:
             base = min(last, self._base)
@@ -240,11 +240,11 @@ class Tail:
         self._backlog.changed()
 
     def passed(self, last: int) -> int:
-        """Up to where, and at most to `last`, whatever was there has come."""
+        """Return up to where, at most `last`, everything has arrived."""
         return min(self.at, last)
 
     def settle(self, taken_to: int, keep_from: int) -> None:
-        """A backup has everything up to `taken_to`, of which what is from `keep_from` on may be needed once more."""
+        """Note that a backup has everything up to `taken_to`; messages from `keep_from` on may be needed again."""
         self._taken_to = taken_to
         self._needed_from = taken_to + 1
         while self._pieces and self._pieces[0].last < min(keep_from, self._needed_from) and self.forget_one():
@@ -257,7 +257,7 @@ class Tail:
         await asyncio.wait({self._task})
 
     async def _change(self) -> None:
-        """Wait for something to happen. Raises what it failed with."""
+        """Wait for something to happen. Raises the tail's failure."""
         if self._failure is not None:
             raise self._failure
         self._changed.clear()
@@ -266,7 +266,7 @@ class Tail:
             raise self._failure
 
     async def _more(self, last: int) -> bool:
-        """Wait for what comes next; False if nothing more comes up to `last`: it has gone meanwhile."""
+        """Wait for more messages. Returns False if there are no more up to `last`, because they were deleted."""
         packed = self._packed_to
         waited = 0.0
         at = self.at
@@ -277,8 +277,8 @@ class Tail:
                     async with asyncio.timeout(_ASK_SECONDS):
                         await self._change()
                 except TimeoutError:
-                    told = await self._js.consumer(self.stream, self.consumer)
-                    if told.num_pending == 0 and told.delivered.stream <= self.at:
+                    consumer = await self._js.consumer(self.stream, self.consumer)
+                    if consumer.num_pending == 0 and consumer.delivered.stream <= self.at:
                         return bool(self._rows.sequences)
                     waited = waited + _ASK_SECONDS if self.at == at else 0.0
                     at = self.at
@@ -292,12 +292,12 @@ class Tail:
     def _packed_to(self) -> int:
         return self._pieces[-1].last if self._pieces else self._base
 
-    # --- what comes ---
+    # --- receiving ---
 
     async def _run(self) -> None:
         try:
             async with self._js.link.subscribe(self._js.link.new_inbox()) as subscription:
-                if self.consumer:  # of the connection that was lost
+                if self.consumer:  # of the lost connection
                     with suppress(NatsError):
                         await self._js.delete_consumer(self.stream, self.consumer)
                 config = reader_config(subscription.subject, self.at, _IDLE_SECONDS, self._owner)
@@ -305,7 +305,7 @@ class Tail:
                 try:
                     await self._receive(subscription)
                 finally:
-                    if self._js.link.connected:  # else it goes by itself
+                    if self._js.link.connected:  # else it expires
                         with suppress(NatsError):
                             await self._js.delete_consumer(self.stream, self.consumer)
         except JsBackupError as error:
@@ -355,7 +355,7 @@ class Tail:
 
 
 def _nobody(_byte_count: int, _messages: int) -> None:
-    """Wants to know how far it is."""
+    """Ignore progress."""
 
 
 def _within(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:

@@ -1,1 +1,1 @@
-"""The connection to a server: its protocol by nats-py, subscriptions, JetStream requests, and where it leads to."""
+"""The connection to a server: the NATS protocol (with nats-py), subscriptions, JetStream requests, and its source."""

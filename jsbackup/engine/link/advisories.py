@@ -1,4 +1,4 @@
-"""The server's advisories about snapshots and restores as log lines: hints for whoever watches, never proof."""
+"""The server's advisories about snapshots and restores as log lines: only for information."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def advisories(link: Link) -> AsyncIterator[None]:
-    """While this is entered, advisories are logged at level INFO. Does nothing where nobody reads that level.
+    """Log advisories at level INFO until this exits. Does nothing if that level is not enabled.
 
-    A user may lack the permission to subscribe to them; that is logged once and costs nothing else.
+    If the user may not subscribe to them, that is logged once and has no other effect.
     """
     if not _log.isEnabledFor(logging.INFO):
         yield

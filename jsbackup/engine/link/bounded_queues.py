@@ -1,14 +1,14 @@
 """Bounded hand-over between the event loop and one worker thread, in either direction, or between two threads.
 
-The loop speaks NATS; decoding, compressing and storing block, so they run in a thread. Both queues here are bounded
-by bytes, not items, because that is what bounds the memory of the process. Neither side ever blocks the loop.
+The loop speaks NATS; decoding, compressing and storing block, so they run in a thread. The queues are bounded by bytes,
+not items, because that limits the memory of the process. No operation blocks the loop.
 
 `Intake`: loop → thread (backup). The loop never waits to put: the NATS window bounds what can arrive, and the loop
 decides by `queued_bytes` when to acknowledge, which is what lets more arrive.
 `Outlet`: thread → loop (restore). The thread waits while the loop has enough.
 `Relay`: thread → thread (clone), of anything that has a size. Either side waits for the other.
 
-Either side may `abort`; the other then raises what it was aborted with.
+Either side may `abort` with an error, which the other then raises.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Intake:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes offered and not yet taken."""
+        """Bytes that were offered and not taken yet."""
         return self._queued
 
     def offer(self, chunk: bytes) -> None:
@@ -55,7 +55,7 @@ class Intake:
             self._ready.notify()
 
     def abort(self, error: BaseException) -> None:
-        """Loop side: the thread's next `take` raises `error`; what is queued is dropped."""
+        """Loop side: make the thread's next `take` raise `error`; drop the queue."""
         with self._ready:
             self._error = error
             self._chunks.clear()
@@ -113,12 +113,12 @@ class Outlet:
         self._wake()
 
     def hurried(self) -> bool:
-        """Thread side: whether the loop will soon have nothing to do, because it takes chunks faster than they come."""
+        """Thread side: whether the loop will soon be idle, because it takes chunks faster than they are made."""
         return self._queued < self._limit // 2
 
     @property
     def closed(self) -> bool:
-        """Whether the thread has given all there is."""
+        """Whether the thread has put its last chunk."""
         return self._closed
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Outlet:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def abort(self, error: BaseException) -> None:
-        """Loop side: the thread's next `put` raises `error`."""
+        """Loop side: make the thread's next `put` raise `error`."""
         with self._room:
             self._error = error
             self._chunks.clear()
@@ -156,7 +156,7 @@ class Outlet:
             await self._changed.wait()
 
     async def wait_filled(self) -> None:
-        """Loop side: wait until the thread is ahead by half the limit, or has given all there is."""
+        """Loop side: wait until the thread is ahead by half the limit, or has put its last chunk."""
         while not self._filled():
             self._changed.clear()
             if self._filled():
@@ -165,7 +165,7 @@ class Outlet:
 
 
 class Relay(Generic[T]):
-    """Things from one worker thread to another, at most `limit_bytes` of them (or one, if that is bigger)."""
+    """Items from one worker thread to another, at most `limit_bytes` of them (or one, if that is bigger)."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -183,11 +183,11 @@ class Relay(Generic[T]):
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes put and not yet taken."""
+        """Bytes that were put and not taken yet."""
         return self._queued
 
     def put(self, thing: T, size: int) -> None:
-        """The giving thread: hand over something of so many bytes; waits while the other one has enough."""
+        """Putting thread: hand over an item of `size` bytes; waits while the queue is full."""
         with self._changed:
             while self._queued and self._queued + size > self._limit and self._error is None:
                 self._full = True
@@ -200,13 +200,13 @@ class Relay(Generic[T]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Putting thread: no more items."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def abort(self, error: BaseException) -> None:
-        """Both threads raise `error` as soon as they look; what is queued is dropped. The first error stays."""
+        """Make both threads raise `error` on their next call; drop the queue. The first error stays."""
         with self._changed:
             self._error = self._error or error
             self._things.clear()
@@ -214,13 +214,13 @@ class Relay(Generic[T]):
             self._changed.notify_all()
 
     def wait_filled(self) -> None:
-        """The taking thread: wait until there is all that there will be, or as much as may be."""
+        """Taking thread: wait until the queue is full or closed."""
         with self._changed:
             while not (self._full or self._closed or self._error):
                 self._changed.wait()
 
     def __iter__(self) -> Iterator[T]:
-        """The taking thread: everything, to the end. Waits."""
+        """Taking thread: yield everything, to the end. Waits."""
         while True:
             with self._changed:
                 while not self._things and not self._closed and self._error is None:

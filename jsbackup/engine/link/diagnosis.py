@@ -1,7 +1,7 @@
-"""What a failed attempt to connect means, in words for the person who has to mend it.
+"""Explain a failed attempt to connect to the user.
 
-Takes what the operating system, TLS or the server said, and gives the error with the server's address (never with its
-credentials) and a hint. The server's own words pass through `one_line`: they are foreign text.
+Turns an error of the operating system, TLS or the server into one with the server's address (never its credentials) and
+a hint. The server's own words pass through `one_line`: they are foreign text.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ _ERROR_NUMBER = re.compile(r"\[Errno (\d{1,4})\]", re.ASCII)
 
 
 class NoTls(Exception):
-    """TLS is wanted and the server offers none. Raised before any credentials are sent."""
+    """TLS is required and the server does not offer it. Raised before any credentials are sent."""
 
     def __str__(self) -> str:
         return "the server offers no TLS"
 
 
 def connect_error(server: Server, connection: Connection, info: JsonObject, cause: BaseException) -> NatsError:
-    """The error for an attempt on `server` that ended with `cause`; `info` is its greeting, if it came to that."""
+    """Return the error for an attempt on `server` that failed with `cause`; `info` is the server's INFO, if it
+    arrived.
+    """
     where = f"cannot connect to {server}"
     if isinstance(cause, NatsError):
         return cause
@@ -42,13 +44,13 @@ def connect_error(server: Server, connection: Connection, info: JsonObject, caus
         return NatsTimeout(f"{where}: no answer within {connection.timeout_seconds:g} s", hint=advice)
     hint = _hint(connection, server, cause)
     if info.get("tls_verify") is True and connection.tls.cert is None:
-        # How the server's alert arrives is a matter of luck: as an alert, a reset, a broken pipe, an end.
+        # The server's alert may arrive as an alert, a reset, a broken pipe or an end of file.
         hint = "The server asks for a client certificate: give --tlscert and --tlskey."
     return NatsError(f"{where}: {plain_reason(cause)}", hint=hint)
 
 
 def plain_reason(cause: BaseException) -> str:
-    """`cause` as a phrase: lower case, one line, without the name of a library in front."""
+    """Return `cause` as a phrase: lower case, one line, without the name of a library."""
     if isinstance(cause, NoTls):
         return str(cause)
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -65,7 +67,7 @@ def plain_reason(cause: BaseException) -> str:
 
 
 def _error_number(cause: BaseException) -> int | None:
-    """The errno, also where asyncio has put those of several addresses of one host into a single text."""
+    """Return the errno, even if asyncio has joined the errors of several addresses of a host into one text."""
     if not isinstance(cause, OSError):
         return None
     if cause.errno is not None and cause.errno > 0:

@@ -1,7 +1,7 @@
-"""The JetStream API over a link: requests of `protocol/api.py` sent, answers decoded, lists read to their end.
+"""The JetStream API over a link: sends requests of `protocol/api.py`, decodes answers, reads all pages of lists.
 
-A cluster answers "not available" while it elects a leader, and "no suitable peers, peer offline" until each of its
-servers has been heard of; those answers, and only those, are asked again here.
+A cluster answers "not available" while it elects a leader, and "no suitable peers, peer offline" until all of its
+servers are known; only these requests are repeated here.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A meta or stream election takes a second or two; four tries with these pauses outlast it.
+# A meta or stream election takes a second or two; four tries with these pauses last longer.
 _PAUSES_SECONDS = (0.25, 1.0, 2.0)
-# Server source: servers tell of themselves every ten seconds (`statsHBInterval`), and what is known of one is forgotten
-# when its route is made anew (`addRoute`), as after the start of a cluster.
+# Server source: servers report every ten seconds (`statsHBInterval`), and what is known of a server is dropped when its
+# route is made again (`addRoute`), as after the start of a cluster.
 _GATHERING_SECONDS = 15.0
 _GATHERING_PAUSE_SECONDS = 0.5
-# Refusals so far apart have nothing to do with each other.
+# Refusals this far apart are unrelated.
 _APART_SECONDS = 60.0
 _DELETE_ATTEMPTS = 6
 # API level -> the first release that had it (`JSApiLevel` in nats-server's jetstream_versioning.go).
@@ -57,15 +57,15 @@ _RELEASES: tuple[tuple[int, Version], ...] = (
     (1, (2, 11)),
     (0, (2, 10)),
 )
-# A cluster waits up to four seconds for streams and consumers that do not answer before it lists the others.
+# A cluster waits up to four seconds for silent streams and consumers before it lists the others.
 _LIST_SECONDS = 15.0
-# Deleted sequences that are asked for; beyond, the answer would be too large (some 8 bytes each).
+# The most deleted sequences that are requested; a longer answer would be too large (about 8 bytes each).
 MAX_DELETED = 2_000_000
 _SUBJECTS_A_PAGE = 100_000  # Server source: JSMaxSubjectDetails
 
 
 class JetStream:
-    """One account's JetStream, seen through `link`. All methods raise ApiError, NatsError or FormatError."""
+    """The JetStream of one account, over `link`. All methods raise ApiError, NatsError or FormatError."""
 
     def __init__(self, link: Link, prefix: api.ApiPrefix, timeout_seconds: float) -> None:
         self.link = link
@@ -74,7 +74,7 @@ class JetStream:
         self._gathered_by = self._missed_at = -math.inf
 
     async def ask(self, request: api.Request, timeout_seconds: float | None = None) -> JsonObject:
-        """Send a request and give its decoded answer."""
+        """Send a request and return its decoded answer."""
         timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         pauses = iter(_PAUSES_SECONDS)
         while True:
@@ -83,7 +83,8 @@ class JetStream:
                 return await self.link.api(request, timeout)
             except TransferError:
                 pause = next(pauses, None)
-                # If the connection broke under it: all these requests may be sent twice. Else none could be made.
+                # If the connection was lost during the request: these requests may be sent twice. Else no connection
+                # could be made.
                 if not connected or pause is None:
                     raise
             except ApiError as error:
@@ -95,9 +96,10 @@ class JetStream:
             await asyncio.sleep(pause)
 
     async def gathers(self, error: ApiError) -> bool:
-        """Whether a request was refused for servers that the cluster may hear of yet; then a pause has passed.
+        """Return whether a request failed because the cluster does not know all of its servers yet; waits a moment
+        then.
 
-        That is believed for the first seconds only, whatever is asked: a server that stays away delays a run once.
+        That is only accepted for the first seconds of a run, so a server that stays away delays it once.
         """
         if not lacks_peers(error):
             return False
@@ -112,12 +114,12 @@ class JetStream:
         return True
 
     def turn(self) -> Turn:
-        """For what a single server must not be asked to do together. One that may be single is taken for it."""
+        """Return a turn for operations that a single server must not do at once, even if it may be a cluster."""
         return Turn(not (self._is_own and self.link.cluster_name is not None))
 
     @property
     def _is_own(self) -> bool:
-        """Whether it is the link's own server that answers, not one of another domain or account."""
+        """Whether the link's own server answers, not one of another domain or account."""
         link = self.link
         return link.jetstream and self.prefix.text in ("$JS.API", f"$JS.{link.domain}.API")
 
@@ -125,11 +127,12 @@ class JetStream:
         return account_info(await self.ask(api.account_info(self.prefix)))
 
     async def serving(self) -> tuple[Version, bool | None]:
-        """Version of the servers that answer, and whether they are a cluster; None if the user may not learn that.
+        """Return the version of the answering servers, and whether they are a cluster; None if the user may not find
+        out.
 
-        That is the link's own server, unless the API is that of another domain or account, or the server is one
-        without JetStream. Then its API level tells the first release that had it, and a request that only clusters
-        take, for a stream that is not there, tells the rest.
+        Usually that is the link's own server, unless the API is that of another domain or account, or the server has no
+        JetStream. Then the API level determines the first release that had it, and a request that only clusters accept,
+        for a missing stream, shows the rest.
         """
         if self._is_own:
             return self.link.server_version, self.link.cluster_name is not None
@@ -144,7 +147,7 @@ class JetStream:
         return version, True
 
     async def streams(self) -> Listing[StreamInfo]:
-        """All streams of the account, with those that did not answer. One by one if no more is allowed."""
+        """Return all streams of the account, and those that did not answer. One by one if a list is not allowed."""
         try:
             return await self._list(
                 "list of streams", lambda offset: api.stream_list(self.prefix, offset), stream_list_page
@@ -163,13 +166,13 @@ class JetStream:
         return Listing(entries, tuple(missing), {})
 
     async def stream_names(self, subject: str | None = None) -> Listing[None]:
-        """The names of all streams of the account, or of those that listen to `subject`."""
+        """Return the names of all streams of the account, or of those that listen to `subject`."""
         return await self._list(
             "list of stream names", lambda offset: api.stream_names(self.prefix, offset, subject), stream_names_page
         )
 
     async def consumers(self, stream: str) -> Listing[ConsumerInfo]:
-        """All consumers of a stream, with those that did not answer."""
+        """Return all consumers of a stream, and those that did not answer."""
         return await self._list(
             f"list of consumers of {stream}",
             lambda offset: api.consumer_list(self.prefix, stream, offset),
@@ -190,7 +193,7 @@ class JetStream:
         return stream_info(await self.ask(request, timeout))
 
     async def subjects(self, name: str, pattern: str) -> dict[str, int]:
-        """How many messages the stream has of each subject that matches."""
+        """Return how many messages the stream has of each matching subject."""
         found: dict[str, int] = {}
         while True:
             request = api.stream_info(self.prefix, name, subjects_filter=pattern, offset=len(found))
@@ -201,12 +204,12 @@ class JetStream:
                 return found
 
     async def holds(self, name: str, pattern: str) -> bool:
-        """Whether the stream has a message of a subject that matches."""
+        """Return whether the stream has a message of a matching subject."""
         request = api.stream_info(self.prefix, name, subjects_filter=pattern)
         return bool(stream_info(await self.ask(request, max(self.timeout_seconds, _LIST_SECONDS))).subjects)
 
     async def find_stream(self, name: str, *, deleted_details: bool = False) -> StreamInfo | None:
-        """The stream, or None if JetStream says that there is none."""
+        """Return the stream, or None if JetStream reports that there is none."""
         try:
             return await self.stream(name, deleted_details=deleted_details)
         except ApiError as error:
@@ -222,10 +225,10 @@ class JetStream:
         return stream_info(await self.ask(api.stream_update(self.prefix, config)))
 
     async def delete_stream(self, name: str) -> None:
-        """Remove a stream; that it is gone already is as good.
+        """Delete a stream; succeeds if there is none.
 
-        Removing many blocks takes the server longer than an ordinary answer, and a cluster without a meta leader never
-        answers what it was asked meanwhile: so it is asked again.
+        Removing many blocks takes longer than an ordinary answer, and a cluster without a meta leader never answers
+        earlier requests: so the request is repeated.
         """
         for attempt in range(_DELETE_ATTEMPTS):
             try:
@@ -250,16 +253,16 @@ class JetStream:
         await self.ask(api.consumer_delete(self.prefix, stream, name))
 
     async def delete_message(self, stream: str, sequence: int) -> None:
-        """Delete a message; that it is gone already is as good. ApiError where the stream does not allow it."""
+        """Delete a message; succeeds if there is none. Raises ApiError if the stream does not allow it."""
         try:
             await self.ask(api.message_delete(self.prefix, stream, sequence))
         except ApiError as error:
-            # Server source: stores that report it as an error give it the number of any failure.
+            # Server source: stores that report this as an error use the general error code.
             if error.err_code != ErrCode.SEQUENCE_NOT_FOUND and "no message found" not in error.message:
                 raise
 
     async def message(self, stream: str, sequence: int) -> StoredMessage | None:
-        """The message, or None if it was deleted."""
+        """Return the message, or None if it was deleted."""
         try:
             found = stored_message(await self.ask(api.message_get(self.prefix, stream, sequence)))
             if found.sequence != sequence:
@@ -271,7 +274,7 @@ class JetStream:
             raise
 
     async def next_message(self, stream: str, sequence: int, subject: str = ">") -> StoredMessage | None:
-        """The first message at or after a sequence whose subject matches, or None if there is none."""
+        """Return the first message at or after a sequence whose subject matches, or None."""
         try:
             return stored_message(await self.ask(api.message_get_next(self.prefix, stream, sequence, subject)))
         except ApiError as error:
@@ -282,6 +285,6 @@ class JetStream:
 
 @asynccontextmanager
 async def connect_jetstream(connection: Connection, name: str = "jsbackup") -> AsyncIterator[JetStream]:
-    """A link of its own with the JetStream API on it."""
+    """Connect, and yield the JetStream API of the link."""
     async with await Link.connect(connection, name=name) as link:
         yield JetStream(link, api.ApiPrefix(connection.api_prefix), connection.timeout_seconds)

@@ -1,17 +1,18 @@
-"""The link to a NATS server: the one place that knows nats-py. Plain values in and out, errors from jsbackup.errors.
+"""The link to a NATS server, and the only module that uses nats-py. Takes and returns plain values; raises
+jsbackup.errors.
 
-- Headers are handed over byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
-  spaces; so `_Client` takes each message where the parser has cut it, before that.
-- A connection is never revived by nats-py (`peer.py` says why and who does it). When it is lost, whatever the way, the
-  conversation ends, and with it everything that waits.
-- Nothing of nats-py reaches stderr: its errors arrive through callbacks and are kept, its logger is silent.
-- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches a denial with what
-  it is about, which then fails at once instead of waiting for its timeout.
+- Headers are passed on byte for byte. nats-py parses them into a dict, which loses repeated names, order, case and
+  spaces; so `_Client` takes each message before that.
+- nats-py never reconnects (`peer.py` does, and explains why). When a connection is lost in any way, its conversation
+  ends, and everything that waits fails.
+- nats-py never writes to stderr: its errors arrive through callbacks, and its logger is silent.
+- Permissions are denied asynchronously (`-ERR 'Permissions Violation …'`): the conversation matches a denial with its
+  request or subscription, which fails at once instead of at its timeout.
 
-nats-py 2.15 and 2.16 are known here from inside. Its private names in use: `_process_msg`, `_process_info`,
+This relies on the internals of nats-py 2.15 and 2.16. Private names in use: `_process_msg`, `_process_info`,
 `_connect_command` (overridden), `_ps`, `_sid`, `_id`, `_transport`, `_bare_io_writer`, `_reading_task`,
-`_flusher_task`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of them changes its meaning. Long
-because none of this may be known anywhere else.
+`_flusher_task`, `MSG_RE`, `HMSG_RE`; tests/engine/link/test_link.py fails if one of them changes its meaning. The
+module is long so that no other one depends on any of this.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ from jsbackup.strict_json import read_object
 
 __all__ = ["Link", "Subscription"]
 
-# A peer that answers no PING for three intervals is gone. Generous: a server writing a restore to a slow disk does not
-# read the restore's connection meanwhile, and transfers have tighter watchdogs of their own.
+# A peer that does not answer PINGs for three intervals is lost. Generous: a server that writes a restore to a slow disk
+# does not read the restore's connection meanwhile, and transfers have tighter watchdogs of their own.
 _PING_INTERVAL_SECONDS: Final = 20
-# An orderly end writes what is still to be written. After a failed TLS handshake nats-py would wait for ever.
+# An orderly close writes what is pending. After a failed TLS handshake nats-py would wait for ever.
 _CLOSE_SECONDS: Final = 2.0
 _ABANDON_SECONDS: Final = 0.1
-# Published bytes that may wait in this process before `publish` waits for the socket: enough to keep it busy.
+# How many published bytes may be pending in this process before `publish` waits: enough to keep the socket busy.
 _PENDING_LIMIT_BYTES: Final = 2 << 20
-# The server's own bounds: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
+# The server's own limits: max_payload is at most 64 MiB; control lines are 4 KiB, but INFO grows with the cluster.
 _MESSAGE_LIMIT_BYTES: Final = 65 << 20
 _CONTROL_LINE_LIMIT_BYTES: Final = 1 << 20
 
@@ -63,19 +64,19 @@ _VIOLATION = re.compile(rf'permissions violation for ({PUBLISH}|{REPLY}|{SUBSCRI
 _NOT_A_SUBJECT = re.compile(rf"[{BLANKS}\0]|\A\.|\.\.|\.\Z|\A\Z")
 
 
-# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects that
-# hold a vertical tab or a form feed.
+# nats-py ends a subject at any of the six blanks of ASCII. The server ends it at a space, and delivers subjects with a
+# vertical tab or a form feed.
 _ARGUMENTS = rb"[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?"
 _PATTERNS: Final = {
     "MSG_RE": re.compile(rb"\AMSG" + _ARGUMENTS + rb"(\d+)\r\n"),
     "HMSG_RE": re.compile(rb"\AHMSG" + _ARGUMENTS + rb"(\d+)[ \t]+(\d+)\r\n"),
 }
-# The same code with these patterns, so that nats-py stays as it is for others in this process.
+# The same code with these patterns, so that nats-py is unchanged for other users in this process.
 _parse: Final = FunctionType(Parser.parse.__code__, {**nats.protocol.parser.__dict__, **_PATTERNS}, "parse", (b"",))
 
 
 class _BoundedParser(Parser):
-    """nats-py's parser, which would gather a message of any announced size, or a control line without end."""
+    """nats-py's parser, which would otherwise accept messages of any size and endless control lines."""
 
     async def parse(self, data: bytes = b"") -> None:
         await _parse(self, data)
@@ -87,7 +88,7 @@ class _BoundedParser(Parser):
 
 
 class _Client(Client):
-    """nats-py's client, with what arrives and what greets taken out where it is still whole."""
+    """nats-py's client, with access to unparsed messages and to the server's INFO."""
 
     def __init__(self, wire: _Wire) -> None:
         super().__init__()
@@ -95,9 +96,9 @@ class _Client(Client):
         self._ps = _BoundedParser(self)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        # No call of super: it would parse the headers and queue the message, with limits that drop.
+        # Does not call super, which would parse the headers and queue the message, with limits that drop messages.
         if headers and len(headers) + len(data) != self._ps.needed:
-            raise nats.errors.ProtocolError  # the parser believes headers that are longer than their message
+            raise nats.errors.ProtocolError  # the parser accepts headers that are longer than their message
         text = subject.decode("utf-8", "surrogateescape")
         answer_to = reply.decode("utf-8", "surrogateescape") if reply else None
         self._wire.conversation.deliver(sid, Message(text, answer_to, headers or b"", data))
@@ -107,7 +108,7 @@ class _Client(Client):
         await super()._process_info(info, initial_connection)
 
     def _connect_command(self) -> bytes:
-        # nats-py leaves the token out where there is a user and a password; an auth callout may want both.
+        # nats-py omits the token if there is a user and a password; an auth callout may need both.
         command: bytes = super()._connect_command()
         if self._wire.token_on_top is None:
             return command
@@ -137,7 +138,7 @@ class _Wire:
     # ---------------------------------------------------------------------------------------------- connecting
 
     async def open(self, name: str) -> None:
-        """Connects, logs in, subscribes to the inbox. Raises NatsError or UsageError, and leaves nothing open then."""
+        """Connect, log in and subscribe to the inbox. Raises NatsError or UsageError, and leaves nothing open then."""
         try:
             async with asyncio.timeout(self._connection.timeout_seconds):
                 await self._log_in(name)
@@ -145,14 +146,14 @@ class _Wire:
                 inbox = self.client.new_inbox()
                 self.conversation.use_inbox(inbox, self.client._sid + 1)
                 await self.client.subscribe(f"{inbox}.*")
-                # Behind its answer there is nothing left to come of denials, or of the second INFO (from 2.12 on).
+                # After the answer, no denial and no second INFO (from 2.12 on) is outstanding.
                 await self.flush(self._connection.timeout_seconds)
         except (OSError, TimeoutError, nats.errors.Error, NatsError, NoTls) as error:
-            # nats-py tells what is wrong with an address by callback, and then only that no server is left.
+            # nats-py reports an address's error by callback, and then only raises that no server is left.
             unclear = isinstance(error, (nats.errors.NoServersError, TransferError))
-            told = self._last_error if unclear else None
+            reported = self._last_error if unclear else None
             await self._end(_ABANDON_SECONDS)
-            raise connect_error(self.server, self._connection, self.info, told or error) from None
+            raise connect_error(self.server, self._connection, self.info, reported or error) from None
         except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
             await self._end(_ABANDON_SECONDS)
             raise NatsError(f"cannot connect to {self.server}: it does not speak the NATS protocol") from error
@@ -182,7 +183,7 @@ class _Wire:
             name=name,
             error_cb=self._on_error,
             allow_reconnect=False,
-            # nats-py tries the address twice then, without a pause; the timeout around bounds both.
+            # nats-py then tries the address twice, without a pause; the timeout around this limits both.
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
             connect_timeout=connection.timeout_seconds,  # type: ignore[arg-type]  # annotated int, used as float
@@ -198,10 +199,10 @@ class _Wire:
             user_jwt_cb=None if bearer is None else lambda: bearer,
             signature_cb=None if bearer is None else lambda nonce: b"",
             inbox_prefix=connection.inbox_prefix,
-            # No limit there: beyond it nats-py waits in `publish`, for ever if the connection goes meanwhile.
+            # No limit: otherwise nats-py waits in `publish`, for ever if the connection is lost meanwhile.
             pending_size=0,
         )
-        # A server that hangs up instead of answering CONNECT leaves nats-py neither connected nor complaining.
+        # If a server hangs up instead of answering CONNECT, nats-py is neither connected nor raises an error.
         if not self.client.is_connected:
             raise self._last_error or nats.errors.UnexpectedEOF()
         _join_writes(self.client._transport)
@@ -210,7 +211,7 @@ class _Wire:
                 task.add_done_callback(self._task_ended)
 
     def take_info(self, info: JsonObject, initial: bool) -> None:
-        """The server's INFO. The first comes before TLS and credentials: this is where plain text is refused."""
+        """Take the server's INFO. The first comes before TLS and credentials: this is where plain text is refused."""
         payload_limit = info.get("max_payload")
         if not isinstance(payload_limit, int) or payload_limit <= 0:
             raise nats.errors.ProtocolError
@@ -218,7 +219,7 @@ class _Wire:
         if initial and tls.required and not tls.first:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTls
-            info["tls_required"] = True  # nats-py looks at nothing else
+            info["tls_required"] = True  # nats-py only checks this field
         self.info = {**self.info, **info}
         if isinstance(account := info.get("remote_account"), str):
             self.account = account
@@ -246,10 +247,10 @@ class _Wire:
             await self._written(_PENDING_LIMIT_BYTES)
 
     async def _written(self, limit_bytes: int) -> None:
-        """Waits until at most `limit_bytes` wait for the socket. (nats-py's own wait can outlive the connection.)"""
+        """Wait until at most `limit_bytes` are pending. (nats-py's own wait can outlive the connection.)"""
         while self.client.pending_data_size > limit_bytes:
             self.conversation.check()
-            await asyncio.sleep(0)  # a turn for nats-py's task that writes
+            await asyncio.sleep(0)  # lets nats-py's writing task run
             transport = self.client._transport
             if transport is None:
                 raise RuntimeError("nats-py has no transport")
@@ -281,17 +282,17 @@ class _Wire:
         return message
 
     async def flush(self, timeout: float) -> float:
-        """Waits until the server has taken all that was sent; seconds of the round trip at the end of that."""
+        """Wait until the server has received everything that was sent; return the round trip time in seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
             async with asyncio.timeout_at(deadline):
-                await self._written(0)  # nats-py sends a PING past what still waits to be written
+                await self._written(0)  # nats-py sends a PING ahead of pending data
         except TimeoutError:
             raise NatsTimeout(f"{self.server} accepts no data: nothing was sent within {timeout:g} s") from None
         self.conversation.check()
         start = loop.time()
-        # A task that is not cancelled when time is up: a late PONG for a cancelled ping would end nats-py's read loop.
+        # A task that is not cancelled at the timeout: a late PONG for a cancelled ping would end nats-py's read loop.
         ping = loop.create_task(self._ping())
         self._pings.add(ping)
         ping.add_done_callback(self._pings.discard)
@@ -316,7 +317,7 @@ class _Wire:
         if _NOT_A_SUBJECT.search(subject):
             raise NatsError(f"not a subject to subscribe to: {subject!r}")
         subscription = Subscription(subject, self.generation, self, limit_bytes)
-        sid = self.client._sid + 1  # known to the conversation before the server can answer
+        sid = self.client._sid + 1  # added to the conversation before the server can answer
         self.conversation.add(sid, subscription)
         made = None
         try:
@@ -339,7 +340,7 @@ class _Wire:
         return self.client.new_inbox()
 
     def discovered(self) -> list[Candidate]:
-        """The other servers of the cluster, as this one told. Its login and TLS serve for them too."""
+        """Return the other servers of the cluster that this one reported. Its login and TLS are used for them too."""
         found = []
         for address in self.client.discovered_servers:
             try:
@@ -362,15 +363,15 @@ class _Wire:
             self._last_error = error
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A task of nats-py that lives as long as its connection is over, whatever the reason."""
+        """Handle the end of a task of nats-py that runs as long as its connection."""
         cause = None if task.cancelled() else task.exception()
         self.lose(cause or self._last_error)
 
     def lose(self, cause: BaseException | None) -> None:
-        """The connection is gone: everything that waits on it fails now."""
+        """Mark the connection as lost: everything that waits on it fails now."""
         if self.conversation.ended:
             return
-        # What the server said before it hung up tells more than that it did.
+        # The server's last error is more specific than the disconnect.
         said = self.client.last_error
         if said is not None and not _VIOLATION.search(str(said)):
             cause = said
@@ -379,7 +380,7 @@ class _Wire:
         self.conversation.end(lambda: TransferError(f"the connection to {self.server} was lost: {reason}"))
 
     async def close(self) -> None:
-        """Ends it, bounded in time. What still waits fails with NatsError."""
+        """Close the connection, within a time limit. Pending requests fail with NatsError."""
         await self._end(_CLOSE_SECONDS)
 
     async def _end(self, seconds: float) -> None:
@@ -394,10 +395,10 @@ class _Wire:
                 async with asyncio.timeout(seconds):
                     await self.client.close()
         finally:
-            # A socket that still has to write would never close by itself if the server hangs.
+            # A socket with pending data would never close by itself if the server hangs.
             if transport._bare_io_writer is not None:
                 transport._bare_io_writer.transport.abort()
-        await asyncio.sleep(0)  # asyncio closes the socket in its next turn
+        await asyncio.sleep(0)  # asyncio closes the socket in its next iteration
 
 
 class Link(Peer):
@@ -405,9 +406,9 @@ class Link(Peer):
 
     @classmethod
     async def connect(cls, connection: Connection, *, name: str) -> Self:
-        """Connects to the first of the servers that accepts. `name` shows in the server's monitoring.
+        """Connect to the first of the servers that accepts. `name` is shown in the server's monitoring.
 
-        Raises NatsError (NatsTimeout, NatsPermissionDenied), and UsageError for a certificate file that is none.
+        Raises NatsError (NatsTimeout, NatsPermissionDenied), and UsageError for an invalid certificate file.
         """
         link = cls(connection, name)
         await link.open()
@@ -415,7 +416,7 @@ class Link(Peer):
 
     @property
     def login_text(self) -> str:
-        """Who is logged in: the account of a JWT, else the user. Never printed, and no secret is in it."""
+        """The login: the account of a JWT, else the user. Never printed; contains no secret."""
         server = self.server
         if server.token is not None:
             return "token"
@@ -442,7 +443,7 @@ def _public_key(seed: Secret) -> str:
 
 
 def _account_of(jwt: Secret) -> str:
-    """The account whose user it makes, as the JWT itself says: by its own key, or by one that signs for it."""
+    """Return the account of a JWT, as it says itself: its issuer, or the account that the issuer signs for."""
     try:
         body = jwt.reveal().split(".")[1]
         claims = read_object(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), "JWT")
@@ -452,17 +453,17 @@ def _account_of(jwt: Secret) -> str:
 
 
 def _join_writes(transport: Transport | None) -> None:
-    """Has many parts written as one.
+    """Make the transport write many parts as one.
 
-    In Python 3.12 and early 3.13 `writelines` on a socket that is lost watches its number on, which may be that of the
-    next connection by then: that one never gets through (https://github.com/python/cpython/issues/136234).
+    In Python 3.12 and early 3.13 `writelines` on a lost socket keeps watching its file descriptor, which may be that of
+    the next connection by then: that one hangs (https://github.com/python/cpython/issues/136234).
     """
     if transport is not None:
         transport.writelines = lambda payload: transport.write(b"".join(payload))  # type: ignore[method-assign]
 
 
 def _decorated(jwt: str, seed: str) -> RawCredentials:
-    """JWT and seed as the text of a credentials file, the one form in which nats-py takes both from memory."""
+    """Return JWT and seed as the text of a credentials file, the only form in which nats-py takes both from memory."""
     return RawCredentials(
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"

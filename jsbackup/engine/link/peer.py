@@ -1,9 +1,9 @@
-"""A NATS server to talk to, over one connection at a time.
+"""A NATS server, over one connection at a time.
 
-A connection is never revived under a transfer: a snapshot whose client reconnects can end with status 204 and a hole,
-and a restore would miss a chunk. So when the connection is lost, every waiting request and every subscription on it
-fails at once with a TransferError. The next `request` or `subscribe` makes a new connection, in a bounded number of
-attempts, and `generation` rises. `publish` never does: what it belongs to is gone.
+A transfer must not continue after a reconnect: a snapshot whose client reconnects can end with status 204 and a gap,
+and a restore would miss a chunk. So when the connection is lost, every pending request and every subscription on it
+fails at once with a TransferError. The next `request` or `subscribe` makes a new connection, in a limited number of
+attempts, and `generation` rises. `publish` does not: its transfer has failed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from jsbackup.strict_json import read_object
 __all__ = ["Candidate", "NatsConnection", "Peer"]
 
 # Attempts to replace a lost connection, with the pause before each. A cluster elects a new leader in that time; a
-# server that restarts with much data takes longer, and that is a matter for the retries of whole transfers.
+# server that restarts with much data takes longer, which is left to the retries of whole transfers.
 RECONNECT_PAUSES_SECONDS: Final = (0.0, 0.2, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A server to try, and the name to check its certificate by if that is not its host."""
+    """A server to try, and the name for checking its certificate if that is not its host."""
 
     server: Server
     tls_hostname: str | None = None
 
 
 class NatsConnection(Protocol):
-    """One connection that was made, until it is lost or closed. Methods raise NatsError; see `Peer` for each."""
+    """A connection, until it is lost or closed. Methods raise NatsError; see `Peer` for each."""
 
     server: Server
     generation: int
@@ -63,13 +63,13 @@ class NatsConnection(Protocol):
     def subscribe(self, subject: str, limit_bytes: int) -> AbstractAsyncContextManager[Subscription]: ...
 
     async def flush(self, timeout: float) -> float:
-        """Waits until the server has taken all that was sent; seconds of the round trip at the end of that."""
+        """Wait until the server has received everything that was sent; return the round trip time in seconds."""
         ...
 
     def new_inbox(self) -> str: ...
 
     def discovered(self) -> list[Candidate]:
-        """Other servers that this one told of."""
+        """Return the other servers that this one reported."""
         ...
 
     async def close(self) -> None: ...
@@ -89,10 +89,10 @@ class Peer(ServerFacts):
 
     @abstractmethod
     async def dial(self, candidate: Candidate, generation: int) -> NatsConnection:
-        """Makes one connection. Raises NatsError or UsageError, and leaves nothing open then."""
+        """Make one connection. Raises NatsError or UsageError, and leaves nothing open then."""
 
     async def open(self) -> None:
-        """Makes the first connection, in one attempt on each server."""
+        """Make the first connection, with one attempt on each server."""
         self._wire = await self._dial_first(self._configured(), generation=1)
 
     async def __aenter__(self) -> Self:
@@ -104,24 +104,24 @@ class Peer(ServerFacts):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection. What waits on it, and every later call, raises NatsError."""
+        """Close the connection. Pending and later calls raise NatsError."""
         self._closed.set()
         await self._wire.close()
 
     async def _connected(self) -> NatsConnection:
-        """The connection, made anew if it was lost."""
+        """Return the connection, a new one if it was lost."""
         asked = asyncio.get_running_loop().time()
         async with self._connecting:
             if self._closed.is_set() or not self._wire.conversation.ended:
                 return self._wire
             if self._failed is not None and self._failed[0] >= asked:
-                # All who waited for the same attempts share their outcome.
+                # All that waited for the same attempts get the same error.
                 raise TransferError(self._failed[1].message, hint=self._failed[1].hint)
             await self._replace(self._wire)
             return self._wire
 
     async def _replace(self, lost: NatsConnection) -> None:
-        """Puts a new connection in place of the lost one. Raises TransferError when all attempts have failed."""
+        """Replace the lost connection. Raises TransferError if all attempts fail."""
         await lost.close()
         known = {(c.server.host, c.server.port) for c in self._configured()}
         others = [c for c in lost.discovered() if (c.server.host, c.server.port) not in known]
@@ -148,7 +148,7 @@ class Peer(ServerFacts):
         return [Candidate(server) for server in self.connection.servers]
 
     async def _dial_first(self, candidates: Sequence[Candidate], generation: int) -> NatsConnection:
-        """A connection to the first candidate that accepts. NatsError with the reason of each if none does."""
+        """Connect to the first candidate that accepts. Raises NatsError with the reason of each if none does."""
         errors: list[NatsError] = []
         for candidate in candidates:
             try:
@@ -162,60 +162,64 @@ class Peer(ServerFacts):
     async def request(
         self, subject: str, payload: bytes = b"", timeout: float | None = None, headers: Mapping[str, str] | None = None
     ) -> Message:
-        """Publishes and waits for the answer, by default for the connection's timeout.
+        """Publish, and wait for the answer, by default for the connection's timeout.
 
-        Raises NatsTimeout; NatsPermissionDenied as soon as the server says so; TransferError at once when the
+        Raises NatsTimeout; NatsPermissionDenied as soon as the server reports it; TransferError at once when the
         connection is lost, or if a lost one cannot be replaced; NatsNoResponders if nobody listens.
         """
         wire = await self._connected()
         return await wire.request(subject, payload, self._seconds(timeout), headers)
 
     async def api(self, request: Request, timeout: float | None = None) -> JsonObject:
-        """A request to JetStream, its answer checked. Raises as `request`, ApiError, or FormatError."""
+        """Send a request to JetStream and check its answer. Raises as `request`, ApiError, or FormatError."""
         message = await self.request(request.subject, request.payload, timeout)
         return decode_response(message.data, request.response_type, request.subject)
 
     async def publish(
         self, subject: str, payload: bytes = b"", reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Sends one message on the connection as it is: raises TransferError if that is lost. `flush` tells denials.
+        """Send one message on the existing connection: raises TransferError if that is lost. `flush` reports denials.
 
-        Waits while the socket is behind. What belongs to a transfer is sent with `Subscription.publish` instead.
+        Waits while the socket is behind. Messages of a transfer are sent with `Subscription.publish` instead.
         """
         await self._wire.publish(subject, payload, reply, headers)
 
     async def denial(self, subject: str, payload: bytes) -> NatsPermissionDenied | None:
-        """Sends a request that nobody's answer is waited for; what the server says if it is not allowed.
+        """Send a request without waiting for its answer; return the denial if it is not allowed.
 
-        Raises as `publish`, on the connection as it is, and as `flush`.
+        Uses the existing connection. Raises as `publish` and `flush`.
         """
         wire = self._wire
         with wire.conversation.expecting(subject) as (reply, answer):
             await wire.publish(subject, payload, reply)
-            await wire.flush(self._seconds(None))  # denials come before its answer
+            await wire.flush(self._seconds(None))  # denials arrive before its answer
             error = answer.exception() if answer.done() else None
         return error if isinstance(error, NatsPermissionDenied) else None
 
     @asynccontextmanager
     async def subscribe(self, subject: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> AsyncIterator[Subscription]:
-        """`async with link.subscribe(inbox) as subscription`. It fails once `limit_bytes` wait in it unread."""
+        """Use as `async with link.subscribe(inbox) as subscription`. Fails once `limit_bytes` are unread."""
         async with (await self._connected()).subscribe(subject, limit_bytes) as subscription:
             yield subscription
 
     def new_inbox(self) -> str:
-        """A subject that nobody else uses, below the inbox prefix."""
+        """Return a unique subject below the inbox prefix."""
         return self._wire.new_inbox()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until the server has taken all that was published. Raises NatsPermissionDenied if it refused some."""
+        """Wait until the server has received everything published. Raises NatsPermissionDenied if it refused
+        any of it.
+        """
         await self._wire.flush(self._seconds(timeout))
 
     async def rtt(self, timeout: float | None = None) -> float:
-        """Seconds that a ping takes."""
+        """Return the time of a ping in seconds."""
         return await self._wire.flush(self._seconds(timeout))
 
     async def round_trip(self) -> float:
-        """Seconds of the quickest answer on this connection, which a round trip is no longer than; else of a ping."""
+        """Return the time of the fastest answer on this connection in seconds, an upper bound of a round trip; else of
+        a ping.
+        """
         quickest = self._wire.quickest_seconds
         return await self.rtt() if quickest is None else quickest
 
@@ -224,7 +228,7 @@ class Peer(ServerFacts):
 
     @property
     def generation(self) -> int:
-        """1 for the first connection, one more for each that replaced a lost one."""
+        """1 for the first connection, plus one for each that replaced a lost one."""
         return self._wire.generation
 
     @property
@@ -233,7 +237,7 @@ class Peer(ServerFacts):
 
     @property
     def server(self) -> Server:
-        """The server it is connected to, or was last."""
+        """The server of the present or last connection."""
         return self._wire.server
 
     @property
@@ -241,9 +245,9 @@ class Peer(ServerFacts):
         return self._wire.info
 
     async def account(self) -> str | None:
-        """The account of this connection; None if it cannot be learnt.
+        """Return the account of this connection; None if it cannot be found out.
 
-        Servers from 2.12 on say it when one connects, older ones when asked, if the user may ask.
+        Servers from 2.12 on report it on connecting, older ones on request, if the user has the permission.
         """
         wire = await self._connected()
         if wire.account is None:
@@ -251,7 +255,7 @@ class Peer(ServerFacts):
         return wire.account
 
     async def account_name(self) -> str | None:
-        """What the operator of the account calls it; None if it cannot be learnt (servers before 2.12)."""
+        """Return the operator's name for the account; None if it cannot be found out (servers before 2.12)."""
         return await self._ask_about_user(await self._connected(), "account_name")
 
     async def _ask_about_user(self, wire: NatsConnection, what: str) -> str | None:

@@ -1,7 +1,7 @@
-"""What is being said over one connection: requests that wait for answers, subscriptions, and how it all ends.
+"""The state of one connection: requests that wait for answers, subscriptions, and the end.
 
-The connection itself (`link.py`) feeds it: messages by subscription id, the server's denials, the end. Everything that
-waits gets its answer or its error here, and nothing waits on after the end.
+The connection itself (`link.py`) passes on messages by subscription id, the server's denials, and the end. Everything
+that waits gets its answer or its error here, and nothing waits after the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jsbackup.protocol.events import Message
 
 __all__ = ["PUBLISH", "REPLY", "SUBSCRIBE", "Conversation"]
 
-# What a permissions violation is about, in the words of the server.
+# What a permissions violation is about, in the server's words.
 PUBLISH: Final = "publish to"
 REPLY: Final = "publish with reply of"
 SUBSCRIBE: Final = "subscription to"
@@ -34,7 +34,7 @@ class _Request:
 
 
 class Conversation:
-    """Of one connection to `where`. `gone` is done when it has ended."""
+    """The requests and subscriptions of one connection to `where`. `gone` is done when it has ended."""
 
     def __init__(self, where: str) -> None:
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -48,12 +48,12 @@ class Conversation:
         self._denied: NatsPermissionDenied | None = None
 
     def use_inbox(self, inbox: str, sid: int) -> None:
-        """Answers come below `inbox`, on the subscription with this id."""
+        """Set the `inbox` for answers, and the id of its subscription."""
         self._inbox, self._inbox_id = inbox, sid
 
     @contextlib.contextmanager
     def expecting(self, subject: str) -> Iterator[tuple[str, asyncio.Future[Message]]]:
-        """The reply subject for one request to `subject`, and the answer that comes there."""
+        """Yield the reply subject for one request to `subject`, and the future of its answer."""
         token = str(next(self._tokens))
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[token] = _Request(subject, answer)
@@ -62,7 +62,7 @@ class Conversation:
         finally:
             del self._requests[token]
             if answer.done() and not answer.cancelled():
-                answer.exception()  # seen: asyncio complains of errors that nobody looks at
+                answer.exception()  # marks it as retrieved, so that asyncio does not complain
 
     def add(self, sid: int, subscription: Subscription) -> None:
         self._subscriptions[sid] = subscription
@@ -71,7 +71,7 @@ class Conversation:
         self._subscriptions.pop(sid, None)
 
     def deliver(self, sid: int, message: Message) -> None:
-        """A message came for the subscription with this id. One for nobody is late, and of no use."""
+        """Deliver a message to the subscription with this id. Late messages are dropped."""
         if sid == self._inbox_id:
             request = self._requests.get(message.subject.rpartition(".")[2])
             if request is not None and not request.answer.done():
@@ -80,9 +80,9 @@ class Conversation:
             subscription.push(message)
 
     def refuse(self, what: str, quoted: str) -> None:
-        """The server does not allow a subject, given in quotes and lower case. Fails what that belongs to.
+        """Handle a denial of a subject, given in quotes and lower case. Fails the requests or subscriptions concerned.
 
-        A denied publish that belongs to no request and no subscription is kept for `take_denial`.
+        A denied publish of no known request or subscription is kept for `take_denial`.
         """
         said = _unquoted(quoted)
         if what == SUBSCRIBE:
@@ -95,7 +95,7 @@ class Conversation:
             self._denied = self._denial(what, said)
 
     def _refuse_publish(self, what: str, said: str) -> bool:
-        """Fails the requests and subscriptions that published there; whether there were any."""
+        """Fail the requests and subscriptions that published there; return whether there were any."""
         known = False
         for token, request in self._requests.items():
             subject = request.subject if what == PUBLISH else f"{self._inbox}.{token}"
@@ -121,7 +121,7 @@ class Conversation:
         )
 
     def take_denial(self) -> None:
-        """Raises the denial that was kept, once."""
+        """Raise the denial that was kept, once."""
         denied, self._denied = self._denied, None
         if denied is not None:
             raise denied
@@ -131,12 +131,14 @@ class Conversation:
         return self._ending is not None
 
     def check(self) -> None:
-        """Raises what ended the conversation, if it has ended."""
+        """Raise the error that ended the connection, if it has ended."""
         if self._ending is not None:
             raise self._ending()
 
     def end(self, ending: Callable[[], NatsError]) -> None:
-        """Everything that waits fails now with what `ending` makes. Only the first end counts."""
+        """End the connection: everything that waits fails with the error that `ending` makes. Only the first call
+        counts.
+        """
         if self._ending is not None:
             return
         self._ending = ending
@@ -148,14 +150,14 @@ class Conversation:
         self.gone.set_result(None)
 
 
-# What Go's %q writes for characters, in the lower case that nats-py makes of it. Eight digits after U and four after u
-# look alike then, but four never begin with 000 or are 0010: those characters are written with x.
+# The escapes of Go's %q, in lower case, as nats-py has changed them. So U with eight digits and u with four look alike,
+# but four digits never begin with 000 or are 0010: those characters are written with x.
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u(00(?:0[0-9a-f]|10)[0-9a-f]{4}|[0-9a-f]{4})|(.))", re.DOTALL)
 _SHORT = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 def _unquoted(quoted: str) -> str:
-    """A subject that the server gives in quotes (Go's %q), but for upper and lower case."""
+    """Unquote a subject that the server has quoted (Go's %q); its case is lost."""
 
     def character(match: re.Match[str]) -> str:
         digits = match[1] or match[2]
@@ -168,5 +170,5 @@ def _unquoted(quoted: str) -> str:
 
 
 def _is(subject: str, said: str) -> bool:
-    """Whether the server means this subject. nats-py has lost upper and lower case."""
+    """Compare with a subject from the server, whose case nats-py has changed."""
     return subject.casefold() == said.casefold()

@@ -1,4 +1,4 @@
-"""What a server says of itself when one connects: its INFO, read with suspicion."""
+"""What a server reports about itself on connecting: its INFO, parsed defensively."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})", re.ASCII)
 
 
 class ServerFacts(ABC):
-    """The facts as properties, over a `server_info` that may change with the connection."""
+    """The facts as properties of `server_info`, which may change with the connection."""
 
     @property
     @abstractmethod
@@ -22,13 +22,13 @@ class ServerFacts(ABC):
 
     @property
     def server_version(self) -> tuple[int, int, int]:
-        """Major, minor, patch; (0, 0, 0) if the server gives no version."""
+        """Major, minor, patch; (0, 0, 0) if the server reports no version."""
         match = _VERSION.match(self._text("version") or "")
         return (int(match[1]), int(match[2]), int(match[3])) if match else (0, 0, 0)
 
     @property
     def server_version_text(self) -> str:
-        """The version in the server's words, such as `2.15.0-dev`."""
+        """The version as the server writes it, such as `2.15.0-dev`."""
         return self._text("version") or "unknown"
 
     @property
@@ -51,7 +51,7 @@ class ServerFacts(ABC):
 
     @property
     def max_payload_bytes(self) -> int:
-        """The largest message that the server takes, headers included. 0 if it does not say."""
+        """The largest message that the server accepts, including headers. 0 if it does not report it."""
         limit = self.server_info.get("max_payload")
         return limit if isinstance(limit, int) else 0
 

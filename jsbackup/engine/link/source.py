@@ -1,4 +1,4 @@
-"""Which JetStream a connection leads to, as backups have it (`repository/origin.py`)."""
+"""The source that a connection leads to, as in backups (`repository/origin.py`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FindBackup", "describe_source", "found_for", "lives_of", "named_source", "place_of", "read_source"]
 
 FindBackup = Callable[[Source], Manifest]
-"""Finds the backup that is meant for the source that is connected to. It reads the store: for a worker thread."""
+"""Finds the backup for the connected source. It reads the store, so call it in a worker thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _PUBLIC_KEY = re.compile(r"A[A-Z2-7]{55}")
 
 
 async def describe_source(js: JetStream, connection: Connection) -> Source:
-    """Where streams come from, by what the server said. Raises NatsError if the connection breaks."""
+    """Return the source, as the server reports it. Raises NatsError if the connection breaks."""
     link = js.link
     account = await link.account()
     return Source(
@@ -47,7 +47,7 @@ async def describe_source(js: JetStream, connection: Connection) -> Source:
 
 
 async def named_source(js: JetStream, connection: Connection) -> Source:
-    """The same, with the name that an operator gave the account, where it has one and the user may ask for it."""
+    """Return the source, with the operator's name for the account, if there is one and the user may request it."""
     source = await describe_source(js, connection)
     if not _PUBLIC_KEY.fullmatch(source.account):
         return source
@@ -56,15 +56,15 @@ async def named_source(js: JetStream, connection: Connection) -> Source:
 
 @with_own_threads
 async def place_of(js: JetStream) -> JetStreamPlace:
-    """The place behind a connection. Raises NatsError."""
-    from jsbackup.planning.same_jetstream import JetStreamPlace  # a backup needs none
+    """Return the place behind a connection. Raises NatsError."""
+    from jsbackup.planning.same_jetstream import JetStreamPlace  # backups do not need it
 
-    told = js.link.server_info
-    addresses = told.get("connect_urls")
+    facts = js.link.server_info
+    addresses = facts.get("connect_urls")
     return JetStreamPlace(
         account=await js.link.account(),
         api_prefix=js.prefix.text,
-        server_id=told.get("server_id"),
+        server_id=facts.get("server_id"),
         cluster=js.link.cluster_name,
         domain=js.link.domain,
         addresses=frozenset(map(str, addresses) if isinstance(addresses, list) else ()),
@@ -73,18 +73,18 @@ async def place_of(js: JetStream) -> JetStreamPlace:
 
 @with_own_threads
 async def read_source(connection: Connection) -> Source:
-    """Connect, and describe what is there. Raises NatsError."""
+    """Connect, and return the source. Raises NatsError."""
     async with connect_jetstream(connection) as js:
         return await _connected(js, connection)
 
 
 def lives_of(streams: Iterable[StreamInfo]) -> dict[str, Life]:
-    """What tells these streams from others of their names."""
+    """Return what distinguishes these streams from others of their names."""
     return {one.name: Life(one.created, one.state.first_ns if one.state.messages else 0) for one in streams}
 
 
 async def _connected(js: JetStream, connection: Connection) -> Source:
-    """With its streams, where nothing else tells the server from others."""
+    """Return the source; with its streams, if the server is unnamed."""
     source = await describe_source(js, connection)
     if named_cluster(source.cluster):
         return source
@@ -93,17 +93,17 @@ async def _connected(js: JetStream, connection: Connection) -> Source:
     except NatsError as error:
         _log.info("the server's streams cannot be listed: %s", error.message)
         return source
-    told = {one.name: getattr(source, one.name) for one in fields(source)}
-    return Connected(**told, lives=lives_of(listing.entries.values()))
+    facts = {one.name: getattr(source, one.name) for one in fields(source)}
+    return Connected(**facts, lives=lives_of(listing.entries.values()))
 
 
 async def found_for(js: JetStream, connection: Connection, backup: Manifest | FindBackup) -> Manifest:
-    """The backup, looked for if it is not known yet. Raises NatsError, and what the search does."""
+    """Return the backup; calls `backup` to find it, if needed. Raises NatsError, and the errors of that search."""
     if isinstance(backup, Manifest):
         return backup
     return await in_thread(backup, await _connected(js, connection))
 
 
 def _mark(login: str) -> str:
-    """What tells one login from another, and nobody who it is."""
+    """Return a text that distinguishes logins without revealing them."""
     return hashlib.sha256(f"jsbackup login\0{login}".encode()).hexdigest()[:8]

@@ -1,10 +1,10 @@
-"""A subscription: the messages of one subject in the order they came, and one reader that waits for them.
+"""A subscription: the messages of one subject in the order of arrival, for one reader.
 
 Rules of this module:
-- Nothing is dropped in silence. What arrives is kept for the reader; past `limit_bytes` unread the subscription fails.
-  (Flow control bounds what a well-behaved server sends: a snapshot's window is at most 32 MiB.)
-- A subscription lives and dies with the connection it was made on. When that is lost, or the server refuses the
-  subject, the reader gets what had come before and then the error, at once, and again on every further call.
+- Nothing is dropped silently. Messages are kept for the reader; beyond `limit_bytes` unread the subscription fails.
+  (Flow control limits a well-behaved server: a snapshot's window is at most 32 MiB.)
+- A subscription belongs to its connection. When that is lost, or the server refuses the subject, the reader gets the
+  earlier messages and then the error, at once, and again on every further call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "Subscription"]
 
 DEFAULT_LIMIT_BYTES: Final = 64 << 20
 
-# A denial comes back after a round trip and names the subject of a publish: the last few are kept to know it by.
+# A denial arrives after a round trip and names the subject of a publish: the last few are kept to match it.
 _REMEMBERED_SUBJECTS: Final = 64
 
 
@@ -44,19 +44,19 @@ class Subscription:
         self._published: deque[str] = deque(maxlen=_REMEMBERED_SUBJECTS)
 
     async def next(self, timeout: float | None = None) -> Message:
-        """The next message. Raises NatsTimeout after `timeout` seconds, or what the subscription failed with."""
+        """Return the next message. Raises NatsTimeout after `timeout` seconds, or the failure of the subscription."""
         if not self._messages:
             try:
                 async with asyncio.timeout(timeout):
                     await self._arrival()
             except TimeoutError:
-                # The clock and a message may be due in the same turn of the loop.
+                # The timeout and a message may be due in the same iteration of the loop.
                 if not self._messages:
                     raise NatsTimeout(f"nothing arrived on {self.subject} within {timeout:g} s") from None
         return self._take()
 
     def next_nowait(self) -> Message | None:
-        """The next message if there is one already, else None. Raises what the subscription failed with."""
+        """Return the next message if there is one, else None. Raises the failure of the subscription."""
         if self._messages:
             return self._take()
         self._check()
@@ -66,11 +66,11 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Message:
-        """`next` without a timeout: iteration ends with the error that ends the subscription."""
+        """Do `next` without a timeout: iteration ends with the error that ends the subscription."""
         return await self.next()
 
     async def publish(self, subject: str, payload: bytes = b"", reply: str | None = None) -> None:
-        """Publishes on the connection of this subscription, never on one that came after it.
+        """Publish on the connection of this subscription, never on a later one.
 
         If the server does not allow the subject, the subscription fails with NatsPermissionDenied. Raises NatsError.
         """
@@ -98,10 +98,10 @@ class Subscription:
         if self._failure is not None:
             raise self._failure()
 
-    # For the conversation.
+    # Used by the conversation.
 
     def push(self, message: Message) -> None:
-        """A message arrived. Past the limit the subscription fails, and takes no more."""
+        """Add a message. Beyond the limit the subscription fails, and ignores messages."""
         if self._failure is not None:
             return
         self._unread_bytes += len(message.data) + len(message.headers)
@@ -113,13 +113,13 @@ class Subscription:
         self._wake()
 
     def fail(self, failure: Callable[[], JsBackupError]) -> None:
-        """From now on nothing comes; `failure` makes the error that the reader gets after what is unread."""
+        """Accept no more messages; the reader gets the error that `failure` makes after the unread ones."""
         if self._failure is None:
             self._failure = failure
             self._wake()
 
     def has_published(self, matches: Callable[[str], bool]) -> bool:
-        """Whether one of the subjects that were published to lately is the one that the server refuses."""
+        """Return whether one of the recently published subjects matches the one that the server refuses."""
         return any(matches(subject) for subject in self._published)
 
     def _wake(self) -> None:

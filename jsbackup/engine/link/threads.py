@@ -1,7 +1,7 @@
-"""The threads of a run: what blocks or computes runs in them, so that the event loop goes on answering the server.
+"""The threads of a run, for blocking calls and computation, so that the event loop keeps answering the server.
 
-A run has threads of its own, whatever event loop it runs in: the default of asyncio has a few more than the machine has
-processors, and may be busy with other work. A transfer that waits for a thread is given up by the server.
+A run has its own threads in any event loop: asyncio's default has only a few more than there are processors, and may be
+busy with other work. The server gives up a transfer that waits for a thread.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ __all__ = ["in_thread", "with_own_threads"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Each running transfer keeps one, or two to send on what it reads (at most 64 at a time), and each may want another for
-# something short. They are started when they are needed.
+# Each running transfer keeps one, or two to forward what it reads (at most 64 at a time), and each may need another for
+# something short. They are started on demand.
 _MOST_THREADS: Final = 224
 
 _threads: ContextVar[ThreadPoolExecutor | None] = ContextVar("jsbackup_threads", default=None)
 
 
 def with_own_threads(run: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """For coroutines that others than the engine call: they end with their threads. One in another shares its threads.
+    """Decorate coroutines that are called from outside the engine: their threads end with them. Nested ones share
+    threads.
 
-    If it is cancelled, threads that wait for a store are left to their own, so that it ends soon.
+    If cancelled, it does not wait for threads that wait for a store, so that it ends soon.
     """
 
     @wraps(run)
@@ -62,6 +63,6 @@ async def _end(threads: ThreadPoolExecutor, *, wait: bool) -> None:
 
 
 def in_thread(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """Run it in a thread of the run; outside of a run, in one of the event loop."""
+    """Run it in a thread of the run; outside a run, in a thread of the event loop."""
     call = partial(copy_context().run, work, *args, **kwargs)
     return asyncio.get_running_loop().run_in_executor(_threads.get(), call)

@@ -1,4 +1,4 @@
-"""A TLS context from the files of the configuration."""
+"""Make a TLS context from the configured files."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["tls_context"]
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext | None:
-    """The context for these files; None, which means the system's authorities, if there are none. Raises UsageError."""
+    """Return the context for these files; None (the system's authorities) without any. Raises UsageError."""
     if tls.ca is None and tls.cert is None:
         return None
     try:
         context = ssl.create_default_context(cafile=tls.ca)
     except (ssl.SSLError, OSError) as error:
         raise UsageError(f"the TLS certificate authority {tls.ca} holds no certificate in PEM form") from error
-    # Python 3.13 turns this on. Many a private authority signs without the key identifiers it asks for, and such
+    # Python 3.13 turns this on. Many private authorities sign without the key identifiers that it requires, and such
     # certificates work with the nats CLI.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if tls.cert is not None:
         try:
-            # With a callback for the password; else OpenSSL asks for it on the terminal.
+            # With a callback for the password; otherwise OpenSSL asks for it on the terminal.
             context.load_cert_chain(tls.cert, tls.key, password=lambda: "")
         except (ssl.SSLError, OSError) as error:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Several things at a time: workers with a connection each, which share what waits, and answers that are gathered."""
+"""Do several things at a time: workers with a connection each, which share waiting items, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def run_workers(
     is_waiting: Callable[[], bool],
     do_next: Callable[[C], Awaitable[bool]],
 ) -> JsBackupError | None:
-    """Let `count` workers do what waits. `do_next` takes one thing, and returns whether to go on with the connection.
+    """Let `count` workers do waiting items. `do_next` does one, and returns whether to continue with the connection.
 
-    A worker whose connection is lost makes another one as long as something waits. One that cannot get a connection
-    ends, and the others do what is left. The error of the last one that ended so is returned, None if none did.
+    A worker whose connection is lost opens another one as long as items wait. A worker that cannot connect ends, and
+    the others do the rest. Returns the error of the last one that ended so, or None.
     """
     unreachable: list[JsBackupError] = []
 
@@ -45,7 +45,7 @@ async def run_workers(
 
 
 async def gather_some(at_once: int, ask: Callable[[I], Awaitable[T]], items: Iterable[I]) -> list[T]:
-    """What `ask` answers for each item, in their order, with at most `at_once` questions open."""
+    """Return the results of `ask` for each item, in order, with at most `at_once` open requests."""
     gate = asyncio.Semaphore(at_once)
 
     async def gated(item: I) -> T:

@@ -1,1 +1,1 @@
-"""Streams read from a server: by snapshot, message by message, or only what is new."""
+"""Reading streams from a server: by snapshot, message by message, or only what is new."""

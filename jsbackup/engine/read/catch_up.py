@@ -1,22 +1,22 @@
-"""Read on from the end of a stream that others wrote to while it was read, until nothing is missing.
+"""Continue reading a stream that was written to while it was read, until nothing is missing.
 
-A reader that takes a stream's messages in order, up to the end that it knew when it began, misses what others overwrite
-meanwhile: a key's old revision is gone before it is reached, and its new one lies behind that end. So the key is read
-with neither. Snapshots v2 and every reading message by message are such readers.
+A reader that takes a stream's messages in order, up to the end at its beginning, misses messages that are overwritten
+meanwhile: a key's old revision is deleted before it is reached, and the new one is after that end. So the key is read
+with neither. This applies to snapshots v2 and to all reading message by message.
 
-What they miss comes later in the stream. So the reader goes on, and asks each time how the stream is, before it goes:
+The missed messages come later in the stream. So the reader continues, and asks for the stream's state before each step:
 
     asked at t: the stream ends at E, and these sequences are deleted  ──▶  read on up to E
 
-A message that is there at t and lies before where the reader was by then, was there when the reader passed it: it has
-been read. If of those between there and E each one came that is there at t, then all that the stream held at t has been
-read, and what has been read beside that was gone by t. Without the latter it is the stream as it was at t (`gone_at`).
-If one did not come, it was overwritten between t and its reading: the reader goes on. What it has to read gets shorter
-each time, down to what is written between a question and its answer.
+A message that exists at t, before the reader's position at that time, existed when the reader passed it, so it has been
+read. If all messages that exist at t between that position and E arrive, then everything that the stream held at t has
+been read, and any other message that was read had been deleted by t. Without the latter it is the stream as it was at t
+(`gone_at`). If one did not arrive, it was overwritten between t and its reading, and the reader continues. The part to
+read gets shorter each time, down to what is written between a request and its answer.
 
-Where more sequences are deleted than can be asked for, nothing may be deleted at all of those that are read last, and
-what is gone is known by the newer messages that took its place (`repository/write/late_deletions.py`); what was deleted
-by a request while the stream was read then stays in the backup.
+If more sequences are deleted than can be requested, none of those read last may be deleted, and other deletions are
+known from the newer messages that replaced them (`repository/write/late_deletions.py`); messages deleted by a request
+during the reading then stay in the backup.
 """
 
 from __future__ import annotations
@@ -46,32 +46,33 @@ __all__ = ["CaughtUp", "StreamReader", "catch_up", "cut_down", "describe_stream"
 # Each attempt reads what was written during the one before. Measured: a bucket of 3,000 keys with 6,000 writes a second
 # takes two to four, one key written 1,000 times a second up to ten.
 _ATTEMPTS = 40
-# So many deleted sequences, eight bytes of JSON each, are asked for that often; of more the last attempts are left out.
+# Up to this many deleted sequences, eight bytes of JSON each, are requested that often; with more, there are fewer
+# attempts.
 _ASKED_OFTEN = 200_000
 _FEWER_ATTEMPTS = 8
-# Subjects that are named where the reader does not catch up.
+# How many subjects are named if the reader does not catch up.
 _SHOWN = 5
 
 
 class StreamReader(Protocol):
-    """Reads a stream in order, and on from there."""
+    """Reads a stream in order, and continues from there."""
 
     def read(self, info: StreamInfo, first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The messages of the stream, known to be as described, from one sequence to another."""
+        """Yield the messages from one sequence to another of the stream `info`."""
 
     def passed(self, last: int) -> int:
-        """Up to where, and at most to `last`, whatever was there has come when it was read up to `last`.
+        """Return up to where, at most `last`, everything has arrived that existed when it was read up to `last`.
 
-        A server may not know yet of what has been stored just now, and seem to have nothing more.
+        A server may not know yet about messages stored just now, and seem to have no more.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """How far the reader got: all that the stream held when it was `info` has been read.
+    """How far the reader got: everything that the stream held when it was `info` has been read.
 
-    But for `missing` messages: they were overwritten faster than they could be read. `subjects` are some of those that
-    were written to last.
+    Except `missing` messages, which were overwritten faster than they could be read. `subjects` are some of those that
+    were last written to.
     """
 
     info: StreamInfo
@@ -80,12 +81,12 @@ class CaughtUp:
 
 
 def is_overwritten(config: JsonObject) -> bool:
-    """Whether new messages of the stream take the place of old ones."""
+    """Return whether new messages of the stream replace old ones."""
     return (config.get("max_msgs_per_subject") or 0) > 0 or bool(config.get("allow_rollup_hdrs"))
 
 
 async def describe_stream(js: JetStream, name: str) -> StreamInfo:
-    """The stream with its deleted sequences, unless these are too many."""
+    """Return the stream with its deleted sequences, unless there are too many."""
     info = await js.stream(name)
     return await js.stream(name, deleted_details=True) if 0 < info.state.deleted <= MAX_DELETED else info
 
@@ -93,11 +94,11 @@ async def describe_stream(js: JetStream, name: str) -> StreamInfo:
 async def catch_up(
     js: JetStream, info: StreamInfo, at: int, reader: StreamReader, *, add: Callable[[pa.RecordBatch], None]
 ) -> CaughtUp:
-    """Read on after the sequence `at`, up to which the stream `info` has been read; `add` takes it, in a thread.
+    """Read on after the sequence `at`, up to which the stream `info` has been read; `add` is called in a thread.
 
     Raises:
-        TransferError: it has been made anew or lost its end meanwhile.
-        NatsError, FormatError, and what `add` raises.
+        TransferError: it was recreated or lost its end meanwhile.
+        NatsError, FormatError, and the errors of `add`.
     """
     attempt = 0
     while True:
@@ -119,7 +120,7 @@ async def catch_up(
 
 @dataclass(slots=True)
 class _Tail:
-    """What was read from the sequence `first` to the end of a stream."""
+    """The messages read from the sequence `first` to the end of a stream."""
 
     info: StreamInfo
     first: int
@@ -135,7 +136,7 @@ class _Tail:
         return self.present.count(self.first, self.present.last) - self.came
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Those of a batch that are there, None if none is. A replica that lags may have others."""
+        """Return the messages of a batch that exist, None if there are none. A replica that lags may have others."""
         sequences = batch.column("sequence")
         gone = self.present.deleted.within(sequences[0].as_py(), sequences[-1].as_py())
         kept = drop_sequences(batch, gone) if gone else batch
@@ -148,11 +149,13 @@ class _Tail:
 async def cut_down(
     writer: SegmentWriter, segments: Sequence[SegmentRef], caught: CaughtUp, reader: SegmentReader, *, after: int
 ) -> list[SegmentRef]:
-    """The segments without what was gone when the stream was as it has been caught up with.
+    """Return the segments without messages that were deleted in the state that was caught up with.
 
-    They have been read up to the sequence `after` before, and on from there. Raises:
-        TransferError: messages that are there have not been read.
-        KeyUnavailable: a segment of an earlier backup would have to be read, and there is no key that opens it.
+    They were first read up to the sequence `after`, then further.
+
+    Raises:
+        TransferError: existing messages have not been read.
+        KeyUnavailable: a segment of an earlier backup would have to be read, and no key that opens it was given.
         IntegrityError, StoreError
     """
     info = caught.info
@@ -169,9 +172,10 @@ async def cut_down(
 
 
 def gone_at(info: StreamInfo, refs: Sequence[SegmentRef], last: int) -> SequenceSet:
-    """Of the sequences of `refs`, which hold all of the stream `info` up to `last` and more, those deleted within it.
+    """Return the sequences of `refs`, up to `last`, that are deleted in `info`.
 
-    `info` has its deleted sequences. What lies before its first message is not among them.
+    `refs` hold all of the stream up to `last` and more. `info` has its deleted sequences. Sequences before its first
+    message are not included.
     """
     present = PresentSequences(replace(info.state, last_seq=min(last, info.state.last_seq)), info.deleted or ())
     changed = (ref for ref in refs if present.count(ref.first_seq, ref.last_seq) < ref.messages)

@@ -1,6 +1,6 @@
-"""What differs between a backup's messages and what a server holds, message by message.
+"""Compare a backup's messages with those of a server, one by one.
 
-The digest says whether; this says what, when the digest says no.
+Only used if the digests differ, to find out where.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 __all__ = ["Comparison", "Missing"]
 
-# Differences kept to be looked at; beyond, they are only counted.
+# How many differences of each kind are kept; more are only counted.
 _KEPT = 100
 
 _Row = tuple[int, int, bytes, bytes, bytes]
@@ -20,7 +20,7 @@ _Row = tuple[int, int, bytes, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A message of the backup that the server does not hold."""
+    """A message of the backup that the server does not have."""
 
     sequence: int
     timestamp_ns: int
@@ -30,14 +30,14 @@ class Missing:
 
 @dataclass(slots=True)
 class Comparison:
-    """A sink for the server's messages that walks along the backup's. Call `finish` at the end.
+    """A sink for the server's messages that compares them with the backup's. Call `finish` at the end.
 
-    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all. What is
-    missing and `excused` is counted in `gone` and nowhere else.
+    `missing`, `added` and `changed` keep the first differences of each kind; `count` is the number of all. Missing
+    messages that are `excused` are only counted in `gone`.
     """
 
     ours: Iterable[pa.RecordBatch]
-    last_seq: int  # what the server holds beyond is not compared: it arrived after the restore
+    last_seq: int  # later messages of the server are not compared: they arrived after the restore
     excused: Callable[[Missing], bool] = lambda _missing: False
     missing: list[Missing] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Comparison:
         self._next = next(self._rows, None)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The server's messages, in order."""
+        """Add messages of the server, in order."""
         for row in _rows_of(batch):
             if row[0] > self.last_seq:
                 return
@@ -66,7 +66,7 @@ class Comparison:
             self._next = next(self._rows, None)
 
     def finish(self) -> None:
-        """The server has no more: what is left of the backup is missing there."""
+        """Count the rest of the backup as missing: the server has no more messages."""
         while self._next is not None:
             self._miss()
 

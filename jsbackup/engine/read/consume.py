@@ -1,16 +1,16 @@
-"""Read a stream message by message: what is new in it, or all of it where no snapshot can be had.
+"""Read a stream message by message: the new ones, or all if no snapshot can be made.
 
 Two ways:
 
-- a push consumer without acknowledgements, with the server's flow control, gives everything exactly as it is stored;
+- a push consumer without acknowledgements, with the server's flow control, delivers everything exactly as it is stored;
 - for work-queue and interest streams, where a consumer of ours would change what is kept, one STREAM.MSG.GET for each
-  sequence, many on the way at once. It gives everything exactly but a subject that is not UTF-8, which comes with
-  U+FFFD in place of the bad bytes.
+  sequence, many at once. It returns everything exactly, except for subjects that are not UTF-8, which have U+FFFD in
+  place of the invalid bytes.
 
-Direct gets are of no use here although they come in batches: what they add to the headers cannot be taken off again (a
-message without headers and one whose header block is empty come out the same), and a replica that lags may answer.
+Direct gets cannot be used, although they come in batches: the headers that they add cannot be removed reliably (a
+message without headers and one with an empty header block look the same), and a replica that lags may answer.
 
-The end is where the stream ended when reading began. Messages that go meanwhile are simply not there.
+Reads up to the stream's end when reading began. Messages deleted meanwhile are missing.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ __all__ = [
 ]
 
 BATCH_BYTES = 4 * 1024 * 1024
-IDLE_SECONDS = 5.0  # the heartbeat asked for; three missed ones mean that the consumer is gone
-_ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have nothing left is asked
+IDLE_SECONDS = 5.0  # the requested heartbeat; after three missed ones the consumer counts as lost
+_ASK_SECONDS = 0.2  # of silence, after which a consumer that seems to have nothing left is queried
 _GETS_AT_ONCE = 128
 _FLOW_CONTROL = 100
 _DESCRIPTION = "jsbackup reads this stream"
 _OWNER = "jsbackup.repository"  # metadata key
-# How long a reader stays to which nobody listens: as long as one waits for a reader that is silent.
+# How long a reader exists without a listener: as long as a silent reader is waited for.
 _LEFT_SECONDS = 15.0
 _ACK_TOKENS, _LONG_ACK_TOKENS = 9, 12  # of an ack subject; the long one has a domain and an account before the stream
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message, as a batch has it."""
+    """One message, with the fields of a batch."""
 
     sequence: int
     timestamp_ns: int
@@ -85,9 +85,9 @@ class Row:
 async def read_messages(
     js: JetStream, info: StreamInfo, advance: Advance, *, first: int = 0, last: int | None = None
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Message batches of the stream, in order: from `first` to `last`, or as far as `info.state` reaches.
+    """Yield batches of the stream's messages, in order: from `first` to `last`, or to the end of `info.state`.
 
-    Sequences that `info` knows to be deleted need not be asked for. Raises NatsError, FormatError, UnsupportedError.
+    Sequences that `info` lists as deleted may be skipped. Raises NatsError, FormatError, UnsupportedError.
     """
     if not info.state.messages:
         return
@@ -110,7 +110,9 @@ async def read_into(
     first: int = 0,
     last: int | None = None,
 ) -> int:
-    """Hand each batch to `add`, in a thread; how many messages there were. Raises as `read_messages` and `add` do."""
+    """Pass each batch to `add`, in a thread; return the number of messages. Raises the errors of `read_messages` and
+    `add`.
+    """
     messages = 0
     async with aclosing(read_messages(js, info, advance, first=first, last=last)) as batches:
         async for batch in batches:
@@ -123,7 +125,7 @@ async def read_into(
 async def open_reader(
     js: JetStream, info: StreamInfo, advance: Advance, *, first: int
 ) -> AsyncIterator[_ConsumerReader | _GetReader]:
-    """A reader (`catch_up.py`) of the stream that begins at the sequence `first`. Raises NatsError."""
+    """Yield a reader (`catch_up.py`) of the stream that begins at the sequence `first`. Raises NatsError."""
     inbox = js.link.new_inbox()
     consumer = await _try_consumer(js, info, inbox, first)
     if consumer is None:
@@ -133,7 +135,7 @@ async def open_reader(
         try:
             yield _ConsumerReader(js, info, advance, subscription, consumer=consumer, first=first)
         finally:
-            with suppress(NatsError):  # then it goes by itself
+            with suppress(NatsError):  # then it expires
                 await js.delete_consumer(info.name, consumer.name)
 
 
@@ -154,7 +156,7 @@ async def _batched(rows: AsyncGenerator[Row, None], advance: Advance) -> AsyncGe
 
 
 def rows_as_batch(rows: list[Row]) -> pa.RecordBatch:
-    """A message batch. FormatError if a sequence or a time is none."""
+    """Return a message batch. Raises FormatError for an invalid sequence or time."""
     schema = BATCH_SCHEMA
     subjects: list[bytes] | list[str] = [row.subject for row in rows]
     try:
@@ -178,7 +180,7 @@ def _columns(rows: list[Row], subjects: list[bytes] | list[str], schema: pa.Sche
 
 
 class _GetReader:
-    """Asks for each message."""
+    """Requests each message."""
 
     def __init__(self, js: JetStream, stream: str, advance: Advance) -> None:
         self._js = js
@@ -209,7 +211,7 @@ class _GetReader:
 
 
 async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int) -> ConsumerInfo | None:
-    """A consumer of ours, which delivers as soon as somebody listens; None where it would disturb or is not allowed."""
+    """Create a consumer, which delivers once somebody listens; None if it would interfere or is not allowed."""
     if info.config.get("retention", "limits") != "limits":
         return None
     try:
@@ -219,10 +221,10 @@ async def _try_consumer(js: JetStream, info: StreamInfo, inbox: str, first: int)
 
 
 class _ConsumerReader:
-    """Takes what a consumer of ours delivers.
+    """Reads what a consumer of ours delivers.
 
-    The server says with each message how many are to come. That is right for those that were there when the consumer
-    was made. Of later ones the consumer hears a moment after they are stored, so it is asked when it has been quiet.
+    The server sends with each message how many are pending. That is exact for messages that existed when the consumer
+    was created. The consumer learns of later ones a moment after they are stored, so it is queried after some silence.
     """
 
     def __init__(
@@ -240,13 +242,13 @@ class _ConsumerReader:
         self._advance = advance
         self._subscription = subscription
         self._consumer = consumer.name
-        self._known_to = info.state.last_seq  # what was there when the consumer was made
+        self._known_to = info.state.last_seq  # the stream's end when the consumer was created
         self._left = consumer.num_pending
         self._at = first - 1
-        self._ahead: Row | None = None  # came, and lies beyond what was asked for
+        self._ahead: Row | None = None  # arrived, but is beyond the requested end
 
     def read(self, _info: StreamInfo, _first: int, last: int) -> AsyncGenerator[pa.RecordBatch, None]:
-        """What comes next, to `last`: each message comes once."""
+        """Yield the next messages, up to `last`: each message is yielded once."""
         return _batched(self._rows(last), self._advance)
 
     def passed(self, last: int) -> int:
@@ -267,7 +269,7 @@ class _ConsumerReader:
             yield row
 
     async def _receive(self) -> Row | None:
-        """The next message, None if there is none by now."""
+        """Return the next message, None if there is none for now."""
         silent = 0.0
         while True:
             try:
@@ -286,14 +288,14 @@ class _ConsumerReader:
                 silent = 0.0
                 if message.reply:
                     await self._subscription.publish(message.reply)
-                elif await self._is_done():  # idle: what was still to come has been deleted
+                elif await self._is_done():  # idle: the messages that were pending have been deleted
                     return None
                 continue
             row, self._left = _row_of(self._stream, message, self._at)
             return row
 
     async def _is_done(self) -> bool:
-        """Whether everything has been delivered, and has come. Who may not ask has to believe that it has."""
+        """Return whether everything was delivered and received. Assumed if the user may not query the consumer."""
         try:
             consumer = await self._js.consumer(self._stream, self._consumer)
         except NatsPermissionDenied:
@@ -302,7 +304,7 @@ class _ConsumerReader:
 
 
 def is_control(message: Message) -> bool:
-    """Whether it is the server's flow control or heartbeat. A stored message may look like one, but has a position."""
+    """Return whether this is flow control or a heartbeat. A stored message may look alike, but has a position."""
     if message.data or not message.headers or (message.reply or "").count(".") >= _ACK_TOKENS - 1:
         return False
     status = parse_status(message.headers)
@@ -310,12 +312,12 @@ def is_control(message: Message) -> bool:
 
 
 def is_reader(config: JsonObject) -> bool:
-    """Whether a consumer of this configuration is one of ours: a run that was killed leaves it behind for a while."""
+    """Return whether a consumer with this configuration is one of ours: a killed run leaves it behind for a while."""
     return config.get("description") == _DESCRIPTION and not config.get("durable_name")
 
 
 def owner_of(config: JsonObject) -> str | None:
-    """The repository for which a reader of ours was made, where it says so."""
+    """Return the repository that a reader of ours was created for, if it is recorded."""
     if not is_reader(config):
         return None
     owner = (config.get("metadata") or {}).get(_OWNER)
@@ -323,9 +325,9 @@ def owner_of(config: JsonObject) -> str | None:
 
 
 def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") -> JsonObject:
-    """A consumer of ours that delivers to `inbox` what is stored from `first` on, and a heartbeat when it is idle.
+    """Return the configuration of a reader: delivers to `inbox` from sequence `first` on, with heartbeats when idle.
 
-    `owner` is the id of the repository that it is made for: by that it is known when it was left behind.
+    `owner` is the id of its repository, by which a left reader is recognized.
     """
     config = {
         "name": inbox.replace(".", "-"),
@@ -346,8 +348,9 @@ def reader_config(inbox: str, first: int, idle_seconds: float, owner: str = "") 
 
 
 class MessagePosition(NamedTuple):
-    """Where a delivered message stands: in its stream, when it was stored, and among the deliveries of its consumer,
-    from 1; and how many are to come after it."""
+    """The position of a delivered message: its sequence and store time in the stream, the number of its delivery by the
+    consumer, from 1, and how many messages are pending after it.
+    """
 
     sequence: int
     delivery: int
@@ -356,7 +359,7 @@ class MessagePosition(NamedTuple):
 
 
 def position_of(stream: str, reply: str) -> MessagePosition:
-    """What the ack subject of a delivered message tells. FormatError if it is none."""
+    """Parse the ack subject of a delivered message. Raises FormatError for anything else."""
     tokens = reply.split(".")
     if len(tokens) >= _LONG_ACK_TOKENS - 1:
         tokens = tokens[4:]
@@ -371,7 +374,7 @@ def position_of(stream: str, reply: str) -> MessagePosition:
 
 
 def _row_of(stream: str, message: Message, last: int) -> tuple[Row, int]:
-    """A delivered message, and how many are to come after it."""
+    """Return a delivered message, and how many are pending after it."""
     at = position_of(stream, message.reply or "")
     if at.sequence <= last:
         raise TransferError(f"reading {stream}: sequence {at.sequence} came after {last}")

@@ -1,9 +1,8 @@
-"""What is known of each consumer of a stream: from its snapshot, from the API, and how faithful that is.
+"""What is known about each consumer of a stream, from its snapshot and the API, and how exact that is.
 
-Snapshots leave consumers out without saying so: v1 those held in memory and, in a cluster, those that live on other
-nodes; a clustered v2 snapshot rolls consumers with unacknowledged messages back to their ack floor. The inventory by
-the API knows every consumer and its positions, but not which messages are pending. So both are read and the better
-one is kept, with its fidelity, for each consumer.
+Snapshots silently omit consumers: v1 those in memory and, in a cluster, those on other nodes; a clustered v2 snapshot
+resets consumers with unacknowledged messages to their ack floor. The API lists every consumer and its positions, but
+not which messages are pending. So both are read, and the better state of each consumer is kept, with its fidelity.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["KnownConsumer", "as_backed_up", "merge_consumers"]
 
 @dataclass(frozen=True, slots=True)
 class KnownConsumer:
-    """A consumer with the best state there is, and in `reason` what it lacks ("" if nothing).
+    """A consumer with the best known state; `reason` says what it lacks ("" if nothing).
 
     `above_floor` is as in `ConsumerBackup`.
     """
@@ -35,7 +34,7 @@ class KnownConsumer:
 
 
 def as_backed_up(known: KnownConsumer) -> ConsumerBackup:
-    """As a manifest has it."""
+    """Return it for a manifest."""
     consumer = known.consumer
     return ConsumerBackup(
         consumer.name,
@@ -51,9 +50,9 @@ def as_backed_up(known: KnownConsumer) -> ConsumerBackup:
 def merge_consumers(
     archived: Iterable[ArchivedConsumer], inventory: Listing[ConsumerInfo], last_seq: int
 ) -> list[KnownConsumer]:
-    """All consumers of a stream in order of their names: those of the archive, completed by the inventory.
+    """Return all consumers of a stream ordered by name: those of the archive, completed from the inventory.
 
-    Those that a killed run of ours left behind are none of the stream's.
+    Consumers left behind by a killed run of ours are omitted.
     """
     archived = [consumer for consumer in archived if not is_reader(consumer.config)]
     silent = {*inventory.missing, *inventory.offline}
@@ -92,9 +91,9 @@ def _from_archive(consumer: ArchivedConsumer, info: ConsumerInfo | None, last_se
 
 
 def _with_start(state: ConsumerState, info: ConsumerInfo | None) -> ConsumerState:
-    """A consumer that has delivered nothing since the snapshot may stand further on than its file says.
+    """Move a consumer that has delivered nothing since the snapshot to its real start.
 
-    Servers before 2.11 store where a consumer starts (`deliver_policy` last, new, …) with its first delivery only.
+    Servers before 2.11 store where a consumer starts (`deliver_policy` last, new, …) only with its first delivery.
     """
     if info is None or info.delivered.consumer != state.delivered.consumer or state.pending or info.num_ack_pending:
         return state
@@ -105,7 +104,9 @@ def _with_start(state: ConsumerState, info: ConsumerInfo | None) -> ConsumerStat
 
 
 def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
-    """A consumer that only the API knows. Without unacknowledged messages its two positions are all its state."""
+    """Return a consumer that only the API knows. Without unacknowledged messages its two positions are its
+    whole state.
+    """
     exact = info.num_ack_pending == 0 and info.num_redelivered == 0
     delivered = info.delivered if exact else info.ack_floor
     state = clamp(ConsumerState(delivered=delivered, ack_floor=info.ack_floor), last_seq)
@@ -121,11 +122,11 @@ def _from_inventory(info: ConsumerInfo, last_seq: int) -> KnownConsumer:
 
 
 def _above(delivered: SequencePair, floor: SequencePair) -> int:
-    """Deliveries above the floor: each message was delivered once at least, and lies within these sequences."""
+    """Return the number of deliveries above the floor: each message there was delivered at least once."""
     return max(0, min(delivered.consumer - floor.consumer, delivered.stream - floor.stream))
 
 
 def _from_config(info: ConsumerInfo) -> KnownConsumer:
-    """A consumer that is listed, but whose servers did not answer: its positions in the list are made up."""
+    """Return a consumer that is listed, but whose servers did not answer: its positions in the list are not real."""
     consumer = ArchivedConsumer(name=info.name, config=stored_config(info.config), state=None, created=info.created)
     return KnownConsumer(consumer, Fidelity.CONFIG_ONLY, "its server did not answer; it starts from its beginning")

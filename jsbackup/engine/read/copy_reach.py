@@ -1,8 +1,8 @@
-"""How far the streams of a server have copied from each of their origins, as the server can say it.
+"""How far the streams of a server have copied from each of their origins, as the server reports it.
 
-What is stored of a stream says it by its marks (`transforms/copy_positions.py`), but for messages that have been
-deleted or acknowledged since. From 2.15 on STREAM.INFO has the sequence. Before, it is known where origin and copy
-stand still: then a copy without a lag has looked at everything that the origin has.
+The stored messages of a stream have marks that show it (`transforms/copy_positions.py`), unless they were deleted or
+acknowledged since. From 2.15 on STREAM.INFO has the sequence. Before, it is known if origin and copy are quiet: then a
+copy without a lag has seen everything that the origin has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jsbackup.transforms.copy_positions import is_external, source_key
 
 __all__ = ["ask_copied", "reach_of"]
 
-# Heartbeats come every second, so a copy that stands still with its origin has heard of it since.
+# Heartbeats come every second, so a copy that is quiet together with its origin has heard from it since.
 _QUIET_NS = 3_000_000_000
 _HEARD_NS = 30_000_000_000
 
 
 def reach_of(info: StreamInfo, origins: dict[str, StreamInfo]) -> tuple[CopiedFrom, ...]:
-    """How far it had come when it was asked, of each source that this is known of.
+    """Return how far it had copied from each source for which that is known.
 
-    `origins` were asked before it, those of them that are in the same account.
+    `origins` are those in the same account, described before it.
     """
     said = {key_of_info(source): source for source in info.sources}
     found = []
@@ -48,7 +48,7 @@ def _stands_still(status: SourceInfo, origin: StreamInfo) -> bool:
 
 
 async def ask_copied(js: JetStream, info: StreamInfo) -> tuple[CopiedFrom, ...]:
-    """The same of a stream as it is now. Nothing, where the server does not say."""
+    """Return the same for a stream as it is now; empty if the server does not report it."""
     sources = sources_of(info.config)
     if not sources:
         return ()

@@ -1,11 +1,11 @@
-"""The order in which streams are read: what copies from a stream is read before it.
+"""The order in which streams are read: a stream is read after those that copy from it.
 
 A copy is captured whole before the capture of its origin begins, so that an origin in a backup always has what its
-copies have. The other way round a copy that is read last would be ahead: after a restore its server waits for messages
-that the origin lost (`transforms/copy_positions.py`). Streams that have nothing to do with each other are read side by
-side, the largest first; a copy counts for as much as the origins that wait for it.
+copies have. Otherwise a copy that is read last would be ahead: after a restore its server waits for messages that the
+origin lost (`transforms/copy_positions.py`). Unrelated streams are read in parallel, the largest first; the size of a
+copy includes the origins that wait for it.
 
-Where streams copy in a circle, one of them is read although what copies from it has not been.
+If streams copy in a circle, one of them is read before its copies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ __all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of"]
 
 @dataclass(frozen=True, slots=True)
 class ReadingOrder:
-    """`after` names for each stream those that are read before it. `stages` are the streams in an order that does so:
-    those of a stage do not wait for each other. `weights` are the bytes of a stream and of those that wait for it, one
-    after the other. `broken` are origins that are read before some of their copies."""
+    """`after` has for each stream those that are read before it. `stages` are the streams in such an order: those of
+    one stage do not wait for each other.
+
+    `weights` are the bytes of a stream and of those that wait for it, one after another. `broken` are origins that are
+    read before some of their copies.
+    """
 
     after: Mapping[str, frozenset[str]]
     stages: tuple[tuple[str, ...], ...]
@@ -33,7 +36,7 @@ class ReadingOrder:
 
 
 def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
-    """The order for these streams. A copy in another account or domain is not among them and counts for nothing."""
+    """Return the order for these streams. Copies in another account or domain are unknown and do not count."""
     names = {info.name for info in streams}
     origins = {info.name: (origins_of(info.config) & names) - {info.name} for info in streams}
     after: dict[str, set[str]] = {name: set() for name in names}
@@ -47,7 +50,7 @@ def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
     while left:
         ready = [name for name, copies in left.items() if not copies & left.keys()]
         if not ready:
-            # In a circle, or behind one. Of those in it the one with the least to come while the others are read.
+            # In a circle, or behind one. Choose the stream of a circle that has the least data.
             at = min(_in_circles(left), key=lambda name: (sizes[name], name))
             broken[at] = frozenset(left[at] & left.keys())
             after[at] -= broken[at]
@@ -65,7 +68,7 @@ def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
 
 
 def _in_circles(left: Mapping[str, set[str]]) -> Collection[str]:
-    """Streams that copy from themselves over others."""
+    """Return the streams that copy from themselves through others."""
 
     def reaches(start: str) -> bool:
         waiting, visited = [*left[start] & left.keys()], set()
@@ -82,13 +85,13 @@ def _in_circles(left: Mapping[str, set[str]]) -> Collection[str]:
 
 
 def copies_first(streams: Sequence[StreamInfo]) -> list[list[StreamInfo]]:
-    """The streams in stages: all copies of a stream are in earlier ones."""
+    """Return the streams in stages: all copies of a stream are in earlier ones."""
     infos = {info.name: info for info in streams}
     return [[infos[name] for name in stage] for stage in order_of(streams).stages]
 
 
 class CaptureOrder:
-    """Hands streams out to several workers of one event loop, each when its copies are done."""
+    """Distributes streams to several workers of one event loop, each when its copies are done."""
 
     def __init__(self, streams: Sequence[StreamInfo]) -> None:
         reading = order_of(streams)
@@ -98,11 +101,11 @@ class CaptureOrder:
 
     @property
     def waiting(self) -> Sequence[StreamInfo]:
-        """Streams that nobody has taken."""
+        """Streams that no worker has taken."""
         return self._waiting
 
     async def take(self) -> StreamInfo | None:
-        """The next stream; waits until one may be read. None if none is left."""
+        """Return the next stream, waiting until one may be read; None if none is left."""
         async with self._changed:
             while self._waiting:
                 for info in self._waiting:
@@ -113,7 +116,7 @@ class CaptureOrder:
             return None
 
     async def done(self, name: str) -> None:
-        """The stream has been read, or will not be."""
+        """Note that the stream has been read, or will not be."""
         async with self._changed:
             for copies in self._after.values():
                 copies.discard(name)

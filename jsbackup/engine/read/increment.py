@@ -1,27 +1,27 @@
-"""What of a stream has to be read, given its last backup: the plan of an increment, and whether to make one.
+"""Plan an increment: which parts of a stream have to be read, given its last backup, and whether that is worthwhile.
 
-An increment keeps segments of the previous backup by reference and reads from the server only the sequences that these
-do not cover (`join.py` carries it out and proves it). What the plan relies on:
+An increment keeps segments of the previous backup by reference, and only reads the sequences that these do not cover
+from the server (`join.py` does that and proves it). The plan relies on this:
 
-- Within an incarnation a message never changes under its sequence. So a segment of which the server still has the same
-  sequences is still the same, and nothing of it need be read. The server's list of deleted sequences tells, for every
-  segment, in one request and without a key to the repository. Their number would not do: a stream that was brought
-  back from an older backup, or with its server's disk, has messages again that were gone.
-- The exception is a stream that lost its end and went on under the same sequences: a server that crashed before it had
-  synced its disk, a stream brought back from an older backup (which may keep its time of creation). Whatever it lost,
-  it lost everything after that point. So the last segment that is kept, the *anchor*, is read once more, together with
-  all that comes after it, and has to have the digest that was stored: then nothing before it was lost and replaced.
-  Short segments ahead of it that are to be joined with what is new (`repository/write/reuse.py`) are read again too.
-  A segment that has lost messages is read anew from the server and stored as it is now.
-- A stream whose sequences, bytes and both ends, times to the nanosecond, are those of the previous backup has not
-  changed: nothing is read.
+- Within an incarnation a message never changes under its sequence. So a segment whose sequences the server still has is
+  unchanged, and need not be read. The server's list of deleted sequences shows this for every segment, in one request
+  and without a key to the repository. Their number would not be enough: a stream restored from an older backup, or with
+  its server's disk, has messages again that had been deleted.
+- The exception is a stream that lost its end and continued with the same sequences: a server that crashed before it had
+  synced its disk, a stream restored from an older backup (which may keep its creation time). Such a stream lost
+  everything after some point. So the last kept segment, the *anchor*, is read again, together with everything after it,
+  and must have the stored digest: then nothing before it was lost and replaced. Short segments before it that will be
+  joined with new messages (`repository/write/reuse.py`) are read again too. A segment that has lost messages is read
+  again from the server and stored in its present state.
+- A stream with the same sequences, bytes and ends (times to the nanosecond) as in the previous backup has not changed:
+  nothing is read.
 
-What this does not cover: a stream that somebody replaced by an altered copy under the same name, cluster, account and
-time of creation, with the same sequences in each old segment and the same messages from the anchor on. A restore that
-alters messages gives the stream a new time of creation for that reason. `--incremental never` reads everything.
+This does not notice a stream that was replaced by an altered copy with the same name, cluster, account and creation
+time, with the same sequences in each old segment and the same messages from the anchor on. A restore that alters
+messages therefore gives the stream a new creation time. `--incremental never` reads everything.
 
-A consumer's unacknowledged messages are told by a snapshot only: after an increment its state is the ack floor, as for
-every consumer that a snapshot leaves out. So `auto` makes no increment where that would say less than a snapshot.
+Only a snapshot has a consumer's unacknowledged messages: after an increment its state is the ack floor, as for every
+consumer that a snapshot omits. So `auto` makes no increment if a snapshot would have more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _V2_SINCE = (2, 15)
 
 
 class Incremental(StrEnum):
-    """What the user wants: by size, wherever it can be proved, or not."""
+    """The user's choice: automatic, whenever it can be proved, or never."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -62,8 +62,9 @@ class Incremental(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The stream is to be read whole, and why. `lost`: it has lost what it had in the last backup, which users want
-    to be warned of: that backup has it."""
+    """The stream has to be read completely, and why. `lost`: it has lost messages of the last backup, which is worth a
+    warning.
+    """
 
     why: str
     lost: bool = False
@@ -71,7 +72,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpan:
-    """Sequences to read: both ends are stored at the server, and `messages` in all."""
+    """Sequences to read: `first` and `last` exist on the server, and `messages` in all."""
 
     first: int
     last: int
@@ -80,10 +81,10 @@ class SequenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """`kept` segments stay as they are, `spans` are read, all in order. Every span lies between two kept segments.
+    """`kept` segments stay, `spans` are read, both in order. Spans lie between kept segments.
 
-    `anchor` is to be found again within the last span; None if nothing has to be read. `read_bytes` of the stream's
-    `whole_bytes` are estimated to be read, by the server's count.
+    `anchor` must be found in the last span; None if nothing has to be read. `read_bytes` of the stream's `whole_bytes`
+    are an estimate, from the server's count.
     """
 
     kept: tuple[SegmentRef, ...]
@@ -96,7 +97,7 @@ class Increment:
 
 
 class PresentSequences:
-    """Which sequences a stream holds, by what its server reported."""
+    """The sequences that a stream holds, according to its server."""
 
     def __init__(self, state: StreamState, deleted: Iterable[int]) -> None:
         self.first, self.last = state.first_seq, state.last_seq
@@ -106,12 +107,12 @@ class PresentSequences:
         return self.first <= sequence <= self.last and sequence not in self.deleted
 
     def count(self, first: int, last: int) -> int:
-        """How many are there from `first` to `last`."""
+        """Return how many exist from `first` to `last`."""
         first, last = max(first, self.first), min(last, self.last)
         return last - first + 1 - len(self.deleted.within(first, last)) if first <= last else 0
 
     def within(self, first: int, last: int) -> Iterator[int]:
-        """Those from `first` to `last`, in order."""
+        """Yield those from `first` to `last`, in order."""
         first, last = max(first, self.first), min(last, self.last)
         at = first
         for gone in self.deleted.within(first, last):
@@ -120,7 +121,7 @@ class PresentSequences:
         yield from range(at, last + 1)
 
     def span(self, first: int, last: int) -> SequenceSpan | None:
-        """What is there from `first` to `last`, None if nothing."""
+        """Return what exists from `first` to `last`, None if nothing."""
         count = self.count(first, last)
         if not count:
             return None
@@ -135,11 +136,11 @@ class PresentSequences:
 def plan_increment(
     previous: StreamBackup, stored: Sequence[SegmentRef], info: StreamInfo, cuts: Cuts, *, anchors: int = 1
 ) -> Increment | Whole:
-    """What to keep of `previous` and what to read of the stream as `info` describes it, or why it is read whole.
+    """Return what to keep of `previous` and what to read of the stream `info`, or why it is read completely.
 
     `previous` is a backup of the same incarnation, `stored` are its segments that are in the store, in order. `info`
-    has the deleted sequences, if there are any, unless they are too many. By `cuts` the writer will cut. `anchors` is 0
-    where it is known without an anchor that the stream has lost nothing at its end (`tail.py`).
+    has the deleted sequences, unless there are too many. The writer will cut by `cuts`. `anchors` is 0 if it is known
+    without an anchor that the stream has lost nothing at its end (`tail.py`).
     """
     state, then = info.state, previous.state
     if info.created != previous.created:
@@ -191,23 +192,23 @@ def _has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
 
 
 def is_intact(ref: SegmentRef, present: PresentSequences) -> bool:
-    """Whether the stream has exactly the sequences of a segment."""
+    """Return whether the stream has exactly the sequences of a segment."""
     if not (
         ref.first_seq in present
         and ref.last_seq in present
         and present.count(ref.first_seq, ref.last_seq) == ref.messages
     ):
         return False
-    # Of one that is not dense and does not say what is missing, nothing is known.
+    # Nothing is known about a segment that is not dense and has no record of the missing sequences.
     return ref.dense or (
         ref.gaps != "" and ref.gaps == digest_of_missing(present.deleted.within(ref.first_seq, ref.last_seq))
     )
 
 
 def _read_again(kept: list[SegmentRef], present: PresentSequences, cuts: Cuts) -> int:
-    """How many of the last segments are read once more, because they are short and joined with what is new.
+    """Return how many of the last segments are read again, because they are short and joined with new messages.
 
-    The size of what is new is guessed. Where that is wrong, they are joined next time.
+    The size of the new messages is estimated. If that is wrong, they are joined next time.
     """
     new = present.span(kept[-1].last_seq + 1, present.last)
     if new is None:
@@ -227,11 +228,11 @@ def _between(kept: list[SegmentRef], present: PresentSequences) -> Iterator[Sequ
         yield span
 
 
-# Seconds that reading takes: for each request, message and byte. Measured, 2.12.8 and 2.15.1 on a busy machine of two
-# cores, digests included: a snapshot gives 320,000 to 520,000 messages of 256 B a second or 210 to 340 MB/s of those of
-# 16 KiB; a consumer 50,000 or 120 to 220 MB/s; one get for each message 7,000 or 27 to 58 MB/s. So of small messages
-# a ninth may be read one by one before a snapshot of all is quicker, of large ones two thirds. On a slow line bytes
-# alone count, and an increment gains more than this says.
+# Seconds for reading: per request, message and byte. Measured, 2.12.8 and 2.15.1 on a busy machine with two cores,
+# including digests: a snapshot delivers 320,000 to 520,000 messages of 256 B a second, or 210 to 340 MB/s with those of
+# 16 KiB; a consumer 50,000 or 120 to 220 MB/s; one get for each message 7,000 or 27 to 58 MB/s. So up to a ninth of
+# small messages may be read one by one before a snapshot of all is faster, and two thirds of large ones. On a slow line
+# only bytes count, and an increment gains more than this says.
 _SNAPSHOT = (0.02, 2e-6, 1 / 300e6)
 _CONSUMER = (0.005, 18e-6, 1 / 250e6)
 _GETS = (0.005, 140e-6, 1 / 50e6)
@@ -240,15 +241,15 @@ _GETS = (0.005, 140e-6, 1 / 50e6)
 def choose(
     mode: Incremental, plan: Increment, info: StreamInfo, consumers: Iterable[ConsumerInfo], *, version: Version
 ) -> Increment | Whole:
-    """The increment, or why the stream is read whole after all. `consumers` are those that the backup will have.
+    """Return the increment, or why the stream is read completely after all. `consumers` are those of the backup.
 
-    `mode` is one of those that ask for an increment.
+    `mode` is AUTO or ALWAYS.
     """
     if mode is Incremental.ALWAYS:
         return plan
     if not _no_snapshot(info, version):
         for consumer in consumers:
-            if _told_by_snapshot(consumer, version):
+            if _snapshot_has_more(consumer, version):
                 return Whole(f"a snapshot alone tells what consumer {consumer.name} has not acknowledged")
     if plan.spans and _seconds_apart(plan, info) >= _seconds_whole(plan, info, version):
         return Whole(f"{plan.read_messages} of {plan.whole_messages} messages would have to be read one by one")
@@ -259,8 +260,8 @@ def _no_snapshot(info: StreamInfo, version: Version) -> bool:
     return info.config.get("storage") == "memory" and version < _V2_SINCE
 
 
-def _told_by_snapshot(consumer: ConsumerInfo, version: Version) -> bool:
-    """Whether a snapshot says more of the consumer than the API. An archive v1 has none that are kept in memory."""
+def _snapshot_has_more(consumer: ConsumerInfo, version: Version) -> bool:
+    """Return whether a snapshot has more of the consumer than the API. An archive v1 has none of those in memory."""
     pending = consumer.num_ack_pending > 0 or consumer.num_redelivered > 0
     return pending and not (consumer.config.get("mem_storage") and version < _V2_SINCE)
 

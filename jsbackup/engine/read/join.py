@@ -1,13 +1,13 @@
-"""An increment carried out: what is new read from the server, joined to what is stored, and the join proved.
+"""Make an increment: read new messages from the server, join them to what is stored, and prove the join.
 
-What was read has to be exactly what the server reported when reading began: every sequence that it had then, up to the
-last one then. A sequence that did not come must have been removed meanwhile, which the server is asked about at the
-end; a replica that lags behind and does not have it yet is thereby found out. And the anchor (`increment.py`) has to
-have the digest that was stored. Any doubt is an error, after which the caller reads the stream whole.
+The messages must be exactly those that the server reported when reading began: every sequence that it had, up to its
+last one. A sequence that did not arrive must have been removed meanwhile, which is checked with the server at the end;
+this detects a replica that lags behind. And the anchor (`increment.py`) must have the stored digest. Any doubt is an
+error, after which the caller reads the stream completely.
 
-A message that went meanwhile is not in the backup, as if it had been made a moment later. That would be wrong where a
-newer message took its place (a key's next revision, a roll-up): the newer one came after the end, and the key would be
-in the backup with neither. Such a stream is read on until nothing is missing (`catch_up.py`).
+A message deleted meanwhile is not in the backup, as if that had been made a moment later. That would be wrong if a
+newer message replaced it (a key's next revision, a roll-up): the newer one came after the end, and the backup would
+have neither. Such a stream is read further until nothing is missing (`catch_up.py`).
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ __all__ = ["Joined", "ReadOn", "carry_out", "take_increment"]
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-# Sequences that went while they were read; beyond, the stream is not read but emptied.
+# How many sequences may be deleted while they are read; with more, the stream is being emptied rather than read.
 _MAX_MISSING = 1_000_000
 
 ReadOn = Callable[[StreamInfo, int], AbstractAsyncContextManager[StreamReader]]
-"""Gives a reader of the stream, known to be as described, that begins at a sequence."""
+"""Opens a reader of the stream that begins at a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An increment in the store: all segments in order, `reused` of them as they were.
+    """A stored increment: all segments in order, `reused` of them unchanged.
 
-    `info` is the stream as it was reported when reading began, `consumers` those it had then (None if not asked for).
+    `info` is the stream as reported when reading began, `consumers` those at that time (None if not requested).
     """
 
     segments: tuple[SegmentRef, ...]
@@ -89,11 +89,11 @@ async def take_increment(
     advance: Advance,
     consumers: bool,
 ) -> Joined | Whole:
-    """Store what is new since `previous` (`plan_increment` says what that has to be), or say why not.
+    """Store what is new since `previous` (`plan_increment` says what that has to be), or return why not.
 
-    `stored` are the segments of `previous` that are in the store, in order, `new_writer` makes a writer that knows of
-    them; `start` is told of bytes and messages to come. Raises StoreError; whatever the server does wrong is a reason
-    to read the stream whole.
+    `stored` are the segments of `previous` that are in the store, in order; `new_writer` makes a writer that knows
+    them; `start` gets the bytes and messages to come. Raises StoreError; any error of the server is a reason to read
+    the stream completely.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -137,13 +137,13 @@ async def carry_out(
     read: Callable[[StreamInfo, int, int], AsyncGenerator[pa.RecordBatch, None]],
     read_on: ReadOn,
 ) -> Joined:
-    """Keep and read what the plan says, and prove that it is all that `info` told of.
+    """Keep and read what the plan says, and prove that it is everything in `info`.
 
-    Where messages are overwritten meanwhile, what `read_on` gives reads on, and the stream is as it was later.
+    If messages are overwritten meanwhile, the reader of `read_on` continues, and the result is a later state.
 
     Raises:
-        TransferError: reading failed, or messages went that must not go unnoticed; it may be tried again.
-        IntegrityError, UnsupportedError: it cannot be had like this.
+        TransferError: reading failed, or messages next to the join were deleted; another try may succeed.
+        IntegrityError, UnsupportedError: an increment is not possible.
         NatsError, StoreError
     """
     present = PresentSequences(info.state, info.deleted or ())
@@ -167,7 +167,7 @@ async def carry_out(
     segments = await in_thread(writer.finish)
     if caught.info is not info:
         segments = await cut_down(writer, segments, caught, SegmentReader(writer.objects), after=info.state.last_seq)
-    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _told(plan))
+    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _summary(plan))
 
 
 async def _catch_up(js: JetStream, info: StreamInfo, read_on: ReadOn, writer: SegmentWriter) -> CaughtUp:
@@ -183,14 +183,14 @@ def _first(part: SegmentRef | SequenceSpan) -> int:
     return part.first_seq if isinstance(part, SegmentRef) else part.first
 
 
-def _told(plan: Increment) -> str:
+def _summary(plan: Increment) -> str:
     if not plan.spans:
         return "nothing has changed since the last backup"
     return f"{plan.read_messages} of {plan.whole_messages} messages had to be read"
 
 
 async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
-    """What did not come must be gone by now."""
+    """Check that messages that did not arrive are deleted by now."""
     now = await describe_stream(js, info.name)
     if now.created != info.created or (now.state.deleted and now.deleted is None):
         raise IntegrityError(f"it is not known which messages of {info.name} were deleted while it was read")
@@ -201,7 +201,7 @@ async def _excuse(js: JetStream, info: StreamInfo, missing: list[int]) -> None:
 
 
 class _SpanSink:
-    """Takes the messages of one span into a writer and keeps account of them."""
+    """Passes the messages of one span to a writer and accounts for them."""
 
     def __init__(
         self, writer: SegmentWriter, present: PresentSequences, span: SequenceSpan, anchor: SegmentRef | None
@@ -211,13 +211,13 @@ class _SpanSink:
         self._span = span
         self._anchor = anchor
         self._digester = Digester()
-        self._at = span.first  # the first sequence that has not been accounted for
+        self._at = span.first  # the first sequence that is not accounted for
         self.missing: list[int] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         sequences = batch.column("sequence").to_pylist()
         unwanted = self._present.deleted.within(sequences[0], sequences[-1])
-        if unwanted:  # a replica that lags has them still
+        if unwanted:  # a replica that lags still has them
             batch = drop_sequences(batch, unwanted)
             sequences = batch.column("sequence").to_pylist()
         if not sequences:
@@ -227,13 +227,13 @@ class _SpanSink:
         self._writer.add(batch)
 
     def finish(self) -> None:
-        """All that is there has come."""
+        """Account for the rest of the span."""
         self._account([], self._span.last)
         if self._anchor is not None:
             self._compare(self._anchor)
 
     def _account(self, sequences: list[int], last: int) -> None:
-        """Note what is missing from where the last batch ended up to `last`."""
+        """Note the missing sequences from the end of the last batch up to `last`."""
         missing = self._present.count(self._at, last) - len(sequences)
         if missing < 0 or (sequences and sequences[0] < self._at):
             raise FormatError("more messages came than the server said there are")

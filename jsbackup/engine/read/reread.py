@@ -1,4 +1,4 @@
-"""Stored objects once more, from the messages of a living server: for `repository/write/repair.py`."""
+"""Make stored objects again from the messages of a live server, for `repository/write/repair.py`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ __all__ = ["repair_from_server"]
 async def repair_from_server(
     connection: Connection, repository: Repository, broken: Sequence[Broken], progress: Progress, *, dry_run: bool
 ) -> list[RepairOutcome | JsBackupError]:
-    """What became of each object, or why nothing did. With `dry_run` none is put, and those that could be are `MENDED`.
+    """Return the outcome for each object, or the error. With `dry_run` nothing is put; objects that could be are
+    `MENDED`.
 
     Raises:
-        NatsError: the server cannot be asked.
+        NatsError: the server does not answer.
         StoreError: the store does not answer.
     """
     outcomes: list[RepairOutcome | JsBackupError] = []
@@ -52,7 +53,7 @@ async def repair_from_server(
 async def _read_object(
     js: JetStream, source: Source, repository: Repository, broken: Broken, *, progress: Progress
 ) -> bytes:
-    """The bytes of an object, made of what the server has. Raises IntegrityError if they do not come out the same."""
+    """Return an object's bytes, made from the server's messages. Raises IntegrityError if they are not the same."""
     ref, stream = broken.ref, broken.stream
     if not isinstance(ref, SegmentRef):
         raise IntegrityError("a server has no messages for it")

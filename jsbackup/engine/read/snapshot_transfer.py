@@ -1,14 +1,14 @@
-"""Capture: one stream's snapshot, from the request to a proved end, into a sink of message batches.
+"""Capture a stream's snapshot, from the request to a proved end, into a sink of message batches.
 
-The loop receives chunks, a worker thread decodes and stores them. An acknowledgement is flow-control credit and
-nothing else: it is sent when a chunk has been admitted to the hand-over queue, whose size is bounded. When the sink
-is slower than the server, credit is not simply withheld, because the server gives up after 5 s (2 s before 2.12.5)
-without any: a trickle of one chunk a second keeps the transfer alive while the sink catches up, at the price of one
-chunk of memory each. (measured, 2.11: servers before 2.12.5 may have sent up to twice their window, and heed an
-acknowledgement only once what is unacknowledged is below it; so the trickle is as many chunks as that takes.)
+The loop receives chunks, a worker thread decodes and stores them. An acknowledgement is only flow-control credit: it is
+sent when a chunk has been admitted to the bounded queue between them. If the sink is slower than the server, credit
+cannot simply be withheld, because the server gives up after 5 s (2 s before 2.12.5) without any: one chunk a second
+keeps the transfer alive while the sink catches up, at the price of memory for each. (Measured, 2.11: servers before
+2.12.5 may have sent up to twice their window, and only react to an acknowledgement when the unacknowledged bytes are
+below it; so as many chunks are acknowledged as that takes.)
 
-What is proved here: contiguous chunks and a proper end (protocol/snapshot.py), checksums, structure and the archive's
-own end (formats/), and that what came covers what the server reported. Counts need not be equal: messages arrive and
+This proves contiguous chunks and a proper end (protocol/snapshot.py), checksums, structure and the archive's own end
+(formats/), and that the archive covers the state that the server reported. Counts may differ: messages arrive and
 expire while a snapshot runs.
 """
 
@@ -45,7 +45,7 @@ _MIN_CHUNK_BYTES = 16 * KIB
 _LEAST_CHUNKS = 2
 
 Advance = Callable[[int, int], None]
-"""Told of each piece that was dealt with: bytes, messages."""
+"""Gets the bytes and messages of each processed piece."""
 
 
 def _nobody(_bytes: int, _messages: int) -> None:
@@ -60,30 +60,32 @@ class Sink(Protocol):
     """Where captured messages go. All calls come from one worker thread, one at a time."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Messages, in order."""
+        """Add messages, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureLimits:
-    """Sizes in bytes and times in seconds that bound one snapshot."""
+    """Limits of one snapshot: sizes in bytes and times in seconds."""
 
     chunk_bytes: int = 128 * KIB
     window_share: float = 1.0  # of the window that suits the link
-    queue_bytes: int = 2 * MIB  # admitted at once; above it credit trickles
-    queue_limit_bytes: int = 48 * MIB  # where the trickle ends
+    queue_bytes: int = 2 * MIB  # admitted without delay; above it credit is slowed down
+    queue_limit_bytes: int = 48 * MIB  # above it no credit is given
     trickle_seconds: float = 1.0  # less than the 2 s after which servers before 2.12.5 give up
     request_seconds: float = 15.0
     check_seconds: float = 3600.0  # with `check` a server before 2.15 answers only after its scan
     idle_seconds: float = 20.0  # no chunk although credit was given
-    stall_seconds: float = 300.0  # the sink takes nothing
+    stall_seconds: float = 300.0  # the sink accepts nothing
 
     def beside(self, others: int) -> CaptureLimits:
-        """For one of several snapshots at once: together they keep no more on the way than two would."""
+        """Return limits for one of several snapshots at once: together they have no more in flight than two would."""
         share = 2 / max(2, others + 1)
         return replace(self, window_share=self.window_share * share, queue_bytes=int(self.queue_bytes * share))
 
     def reduced(self) -> CaptureLimits:
-        """For another attempt after a broken transfer: slow links and slow stores need little on the way."""
+        """Return limits for another attempt after a broken transfer: less in flight is better for slow links and
+        stores.
+        """
         return replace(
             self,
             chunk_bytes=max(_MIN_CHUNK_BYTES, self.chunk_bytes // 2),
@@ -91,15 +93,15 @@ class CaptureLimits:
         )
 
     def window_bytes(self, round_trip_seconds: float) -> int:
-        """What may be on its way over such a link: two chunks at least."""
+        """Return how much may be in flight on such a link: at least two chunks."""
         return max(_LEAST_CHUNKS * self.chunk_bytes, int(self.window_share * window_for(round_trip_seconds)))
 
 
 @dataclass(slots=True)
 class Capture:
-    """What one snapshot brought. `config` and `state` are what the server reported when it began.
+    """The result of one snapshot. `config` and `state` are what the server reported when it began.
 
-    `messages` have been given to the sink. `end` is None for an opaque capture.
+    `messages` is how many the sink got. `end` is None for an opaque capture.
     """
 
     config: JsonObject
@@ -122,13 +124,12 @@ async def capture_snapshot(
     advance: Advance = _nobody,
     begun: Callable[[Capture], None] = _unheeded,
 ) -> Capture:
-    """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted (they are left out).
+    """Take one snapshot of `stream` into `sink`. `deleted` are sequences known to be deleted, which are left out.
 
-    `begun` is told of the capture when the server has answered, before anything comes: it fills from then on.
-
-    Raises TransferError where another attempt may help, FormatError for damage, UnsupportedError for a stream that
-    this server cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError for
-    the rest, and whatever `sink` raises. When it returns or raises, nothing of it runs any more.
+    `begun` gets the capture when the server has answered, before any data; it is filled from then on. Raises
+    TransferError if another attempt may help, FormatError for damage, UnsupportedError for a stream that this server
+    cannot snapshot or an archive that cannot be decoded (UnknownArchiveFormat), NatsError and ApiError otherwise, and
+    the errors of `sink`. Nothing of it runs after it returns or raises.
     """
 
     def decode(intake: Intake, capture: Capture) -> None:
@@ -169,7 +170,7 @@ async def capture_opaque(
     advance: Advance = _nobody,
     begun: Callable[[Capture], None] = _unheeded,
 ) -> Capture:
-    """Take one snapshot of `stream` as the bytes it is, undecoded: for archive formats newer than this tool."""
+    """Take one snapshot of `stream` without decoding it: for archive formats newer than this tool."""
 
     def keep(intake: Intake, _capture: Capture) -> None:
         while (chunk := intake.take()) is not None:
@@ -203,7 +204,7 @@ async def _capture(
 async def _start(
     js: JetStream, stream: str, inbox: str, limits: CaptureLimits, *, consumers: bool, check: bool
 ) -> tuple[SnapshotReceiver, SnapshotStarted]:
-    """Ask for the snapshot. Chunks that overtake the answer wait in the subscription."""
+    """Request the snapshot. Chunks that arrive before the answer wait in the subscription."""
     seconds = limits.check_seconds if check else max(limits.request_seconds, js.timeout_seconds)
     for window in (limits.window_bytes(await js.link.round_trip()), None):
         receiver = SnapshotReceiver(
@@ -219,7 +220,7 @@ async def _start(
         try:
             started = receiver.receive_response(answer.data)[0]
         except ApiError as error:
-            # 2.12.0 to 2.12.4 are strict about JSON and do not know window_size yet.
+            # 2.12.0 to 2.12.4 are strict about JSON and do not know window_size.
             if window is not None and is_unknown_field(error, "window_size"):
                 continue
             raise
@@ -229,7 +230,7 @@ async def _start(
 
 
 class _Transfer:
-    """The loop's side of a running snapshot: receives, hands over, and pays for what was admitted."""
+    """The loop's side of a running snapshot: receives chunks, passes them on, and acknowledges those admitted."""
 
     def __init__(self, receiver: SnapshotReceiver, subscription: Subscription, limits: CaptureLimits) -> None:
         self._receiver = receiver
@@ -240,7 +241,7 @@ class _Transfer:
         self._owing = asyncio.Event()
 
     async def run(self, work: Callable[[Intake], None]) -> None:
-        """Run the transfer with `work` in a thread; raises whatever breaks first, when all of it has ended."""
+        """Run the transfer with `work` in a thread; raises the first error, after all parts have ended."""
         worker = in_thread(work, self._intake)
         receiving = asyncio.create_task(self._receive())
         paying = asyncio.create_task(self._pay())
@@ -254,7 +255,8 @@ class _Transfer:
             receiving.cancel()
             paying.cancel()
             self._intake.abort(JsBackupError("the transfer was given up"))
-            # The thread must not outlive the call: it writes to the sink. Its own error, if any, was raised above.
+            # The thread must not outlive the call, because it writes to the sink. Its own error, if any, was raised
+            # above.
             with suppress(JsBackupError, asyncio.CancelledError):
                 await asyncio.shield(worker)
             await asyncio.gather(receiving, paying, return_exceptions=True)
@@ -264,7 +266,7 @@ class _Transfer:
             try:
                 message = await self._subscription.next(self._limits.idle_seconds)
             except NatsTimeout:
-                if self._owed:  # we hold the credit back, so the silence is ours
+                if self._owed:  # no chunks, because we withhold credit
                     continue
                 self._receiver.timed_out("the next chunk")
                 raise
@@ -274,7 +276,7 @@ class _Transfer:
                     self._owed.append(event)
                     self._owing.set()
         self._intake.close()
-        self._owing.set()  # nothing more to pay: `_pay` sees that and ends
+        self._owing.set()  # lets `_pay` end
 
     async def _pay(self) -> None:
         stalled_since: float | None = None
@@ -284,10 +286,10 @@ class _Transfer:
                 self._owing.clear()
                 await self._owing.wait()
                 continue
-            excess = 0  # bytes above which an acknowledgement is not heeded
+            excess = 0  # bytes above which the server ignores an acknowledgement
             if self._intake.queued_bytes > self._limits.queue_bytes:
                 trickle_seconds = self._limits.trickle_seconds
-                if self._intake.queued_bytes <= self._limits.queue_limit_bytes:  # what is left since the last one
+                if self._intake.queued_bytes <= self._limits.queue_limit_bytes:  # the rest of the interval
                     trickle_seconds = max(0.0, paid_at + trickle_seconds - time.monotonic())
                 taken = await self._intake.wait_taken(trickle_seconds)
                 now = time.monotonic()
@@ -309,10 +311,10 @@ class _Transfer:
 
 
 def _until(batch: pa.RecordBatch, meta: StreamMeta | None) -> pa.RecordBatch:
-    """What of a batch lies within the state that an archive v2 begins with.
+    """Return the part of a batch that belongs to the initial state of an archive v2.
 
-    Server source (`streamSnapshotV2`): where the last message of that state is gone when its turn comes, the next one
-    that is there is sent in its place, however far behind the state it lies.
+    Server source (`streamSnapshotV2`): if the last message of that state is deleted when its turn comes, the next
+    existing one is sent instead, however far after the state it is.
     """
     if meta is None or meta.state is None or batch.column("sequence")[-1].as_py() <= meta.state.last_seq:
         return batch
@@ -320,7 +322,7 @@ def _until(batch: pa.RecordBatch, meta: StreamMeta | None) -> pa.RecordBatch:
 
 
 def _check_coverage(stream: str, capture: Capture) -> None:
-    """A proper end proves that nothing of the archive is missing; this proves that the archive reaches far enough."""
+    """Check that the archive reaches far enough; its proper end only proves that nothing of it is missing."""
     end = capture.end
     if end is not None and end.last_seq < capture.state.last_seq and end.format == "v1":
         raise TransferError(

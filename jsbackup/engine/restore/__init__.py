@@ -1,1 +1,1 @@
-"""A plan carried out and proved: archives sent, what is left behind removed, what arrived read back."""
+"""Executing and proving a plan: sending archives, removing leftovers, reading the streams back."""

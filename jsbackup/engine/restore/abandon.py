@@ -1,11 +1,12 @@
-"""Remove what a restore that did not reach its end left at the server, and nothing else.
+"""Remove what an unfinished restore left on the server, and nothing else.
 
-A server reads on when its client has gone: first the chunks that were on their way, then silence for five seconds. If
-the stream is deleted meanwhile, what is still read makes it again (measured: 2.15, archive v2), and an archive v1 makes
-it only after its end was read. So the server is told first that no more comes. An empty chunk is the end of a restore
-on every version, from any connection; the answer to it, or that nobody listens any more, says that the restore is over.
+A server continues when its client has gone: it reads the chunks in flight, then waits five seconds. If the stream is
+deleted meanwhile, the remaining chunks create it again (measured: 2.15, archive v2), and an archive v1 creates it only
+after its end was read. So the restore is ended first. An empty chunk ends it on every version, from any connection; the
+answer, or that nobody listens any more, shows that it is over.
 
-If nobody can tell the server (it is gone, or this process is killed), the stream stays, with its mark (`marker.py`).
+If that is impossible (the server is unreachable, or this process is killed), the stream stays, with its mark
+(`marker.py`).
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ _log = logging.getLogger(__name__)
 
 _SERVER_SECONDS = 30.0  # for a server that went away to come back
 _PAUSE_SECONDS = 1.0
-_END_SECONDS = 10.0  # for the server to take in what was on its way
-_APPEAR_SECONDS = 5.0  # for a stream whose archive the server had whole when it was given up
+_END_SECONDS = 10.0  # for the server to process the data in flight
+_APPEAR_SECONDS = 5.0  # for a stream whose archive was complete when it was given up
 _APPEAR_PAUSE_SECONDS = 0.2
-_SILENT_SECONDS = 2.0  # for answers about a stream that may have nobody to answer for it
+_SILENT_SECONDS = 2.0  # for answers about a stream for which perhaps no server answers
 
 
 async def remove_stream(connection: Connection, name: str) -> None:
-    """Delete a stream that this run made, waiting a while for the server. What stands against it is logged."""
+    """Delete a stream that this run made, waiting a while for the server. Errors are logged."""
     await _insist(connection, name, lambda js: js.delete_stream(name), _SERVER_SECONDS)
 
 
 async def abandon_restore(connection: Connection, sender: RestoreSender) -> None:
     """End the restore at the server and delete what it made, waiting a while for the server.
 
-    A stream without the marker, if `sender` sends one, is somebody else's and stays; if it sends none, one that has no
-    messages, or others than were sent. What goes wrong is logged.
+    A stream without the marker, if `sender` sends one, belongs to somebody else and stays; so does, if it sends none, a
+    stream without messages, or with others than were sent. Errors are logged.
     """
-    # Without an answer to the request hardly anything can be there: look, but wait for nobody.
+    # Without an answer to the request there is hardly ever anything: check, but do not wait.
     seconds = _SERVER_SECONDS if sender.deliver_subject is not None else 0.0
     await _insist(connection, sender.stream, lambda js: _abandon(js, sender), seconds)
 
@@ -63,9 +64,9 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
         except (TransferError, NatsPermissionDenied):
             raise
         except NatsError:
-            pass  # nobody listens: it was over already; or the server is still at it, which is as much as can be known
+            pass  # nobody listens: it was already over; or the server is still busy, and there is no way to find out
     found = await js.find_stream(sender.stream)
-    # Measured: clusters keep the name of a restore that failed. There is no such stream then, but it can be deleted.
+    # Measured: clusters keep the name of a failed restore. There is no such stream then, but it can be deleted.
     nameless = found is None and sender.deliver_subject is not None and js.link.cluster_name is not None
     if nameless or (found is not None and _is_made_by(sender, found)):
         await js.delete_stream(sender.stream)
@@ -76,10 +77,10 @@ async def _abandon(js: JetStream, sender: RestoreSender) -> None:
 
 
 async def _free_name(js: JetStream, sender: RestoreSender) -> None:
-    """Have the cluster forget a restore that no server has answered for.
+    """Make the cluster forget a restore that no server has answered for.
 
-    The meta leader does so at once, but nobody answers: that is for the server that the restore was given to (measured
-    on 2.15.2). Had the name been another's, the request would have been refused.
+    The meta leader does so at once, but does not answer: only the server that the restore was assigned to would
+    (measured on 2.15.2). If the name had belonged to another stream, the request would have been refused.
     """
     found = None
     try:
@@ -96,7 +97,7 @@ async def _free_name(js: JetStream, sender: RestoreSender) -> None:
 
 
 def _is_made_by(sender: RestoreSender, found: StreamInfo) -> bool:
-    """Whether `sender` made the stream. Without the mark the messages have to tell: whatever was published is later."""
+    """Return whether `sender` made the stream. Without the mark the messages decide: published ones are later."""
     if is_marked(sender.config) or is_marked(found.config):
         return is_marked(found.config) == is_marked(sender.config)
     state, sent = found.state, sender.stream_state
@@ -112,7 +113,7 @@ async def _appear(js: JetStream, name: str) -> None:
 async def _insist(
     connection: Connection, name: str, remove: Callable[[JetStream], Awaitable[None]], seconds: float
 ) -> None:
-    """Do it on a connection of its own, again until `seconds` have passed."""
+    """Do it on a separate connection, repeatedly until `seconds` have passed."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,14 +1,15 @@
-"""After the transfer: what a server still does when it has answered, waited for and looked at.
+"""After the transfer: wait for the work that a server does after its answer, and check it.
 
 In a cluster the answer comes before consumers exist and replicas are current (measured). A user who may not list
-consumers can still count them, by the stream's own info.
+consumers can still count them in the stream's info.
 
-Measured, 2.12 and 2.15: a replica of an interest stream that knows only some of its consumers yet removes what those
-have acknowledged; consumers that come after it skip such messages, and the replicas differ for good. So such a stream
+Measured, 2.12 and 2.15: a replica of an interest stream that only knows some of its consumers yet removes the messages
+that those have acknowledged; later consumers skip such messages, and the replicas differ permanently. So such a stream
 keeps everything (`letting_go_of_nothing`) until all its consumers are everywhere.
 
-Measured, 2.15: a replica's catching up with the stream can stall for five seconds, while it counts as current. What it
-leads has nothing to deliver meanwhile, so a consumer that should have something is waited for (`_has_nothing_yet`).
+Measured, 2.15: a replica that catches up with the stream can stall for five seconds, while it counts as current.
+Consumers that it leads have nothing to deliver meanwhile, so a consumer that should have messages is waited for
+(`_has_nothing_yet`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["RestoredConsumer", "Settled", "configure", "creatable", "letting_go_
 _SECONDS = 120.0  # for consumers to appear and replicas to be current in a cluster
 _PAUSE_SECONDS = 0.25
 _CATCH_UP_SECONDS = (
-    15.0  # for a replica that stalled; not longer, for what is to come may be gone by the stream's rules
+    15.0  # for a replica that stalled; not longer, because the stream's rules may have removed its messages
 )
 _KNOWN_SECONDS = 20.0  # for a new stream to be known everywhere
 _ANEW = "the server did not restore it: it was created again, without its state"
@@ -38,10 +39,10 @@ _ANEW = "the server did not restore it: it was created again, without its state"
 
 @dataclass(frozen=True, slots=True)
 class RestoredConsumer:
-    """A consumer at the target. `note` says what is not as it was ("" if nothing).
+    """A consumer at the target. `note` says what differs ("" if nothing).
 
-    `may_come_again` is how many messages, at most, it gets that it had before; None if nobody knows. What awaited its
-    acknowledgement counts.
+    `may_come_again` is the most messages that it gets again, including those that awaited acknowledgement; None if
+    unknown.
     """
 
     name: str
@@ -52,7 +53,7 @@ class RestoredConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How the stream stands. `incomplete` if something of it is missing; `notes` say what."""
+    """The state of the stream. `incomplete` if something is missing; `notes` say what."""
 
     info: StreamInfo | None
     consumers: tuple[RestoredConsumer, ...]
@@ -63,15 +64,15 @@ class Settled:
 async def settle(
     js: JetStream, name: str, planned: Sequence[PlannedConsumer], *, last_message: int, clustered: bool
 ) -> Settled:
-    """Wait for consumers and replicas, and make consumers that the restore left out.
+    """Wait for consumers and replicas, and create consumers that the restore omitted.
 
-    `last_message` is the sequence of the last one that was restored.
+    `last_message` is the sequence of the last restored message.
     """
     wanted = {one.consumer.name: one for one in planned}
     began = time.monotonic()
     while True:
         info, found = await asyncio.gather(js.find_stream(name), _find_consumers(js, name, wanted))
-        if found is None:  # not allowed to look: all of them, or who knows
+        if found is None:  # not allowed to list them: all are there, or it is unknown
             missing = set() if info is not None and info.state.consumers >= len(wanted) else set(wanted)
             behind = False
         else:
@@ -111,7 +112,7 @@ def _about_replicas(info: StreamInfo | None, waited_seconds: float) -> str:
 
 
 async def _find_consumers(js: JetStream, name: str, wanted: Collection[str]) -> Mapping[str, ConsumerInfo] | None:
-    """The stream's consumers, if any are wanted; None if the user may not see them."""
+    """Return the stream's consumers, if any are wanted; None if the user may not list them."""
     if not wanted:
         return {}
     try:
@@ -127,13 +128,13 @@ def _has_leader(cluster: ClusterInfo | None) -> bool:
 
 
 def _has_nothing_yet(consumer: ConsumerInfo, last_message: int) -> bool:
-    """Whether there are messages for it, but not where it is led."""
+    """Return whether there are messages for it that its leader does not have yet."""
     filtered = consumer.config.get("filter_subject") or consumer.config.get("filter_subjects")
     return not filtered and not consumer.num_pending and consumer.delivered.stream < last_message
 
 
 def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredConsumer:
-    """Fidelity as planned, unless what the server now holds is less than that."""
+    """Return the consumer with the planned fidelity, or less if the server holds less."""
     wanted, fidelity, note = planned.consumer.state, planned.fidelity, planned.note
     above = planned.above_floor
     if wanted is None or now is None or fidelity is Fidelity.CONFIG_ONLY:
@@ -152,14 +153,16 @@ def _compare(planned: PlannedConsumer, now: ConsumerInfo | None) -> RestoredCons
 
 
 def _again(planned: PlannedConsumer, now: ConsumerInfo | None, fidelity: Fidelity, above: int | None) -> int | None:
-    """What comes again at most; `above` are the deliveries above its ack floor, None where nobody knows."""
+    """Return the most messages that are redelivered; `above` are the deliveries above its ack floor, None if
+    unknown.
+    """
     state = planned.consumer.state
     if fidelity is Fidelity.EXACT:
         counted = None if planned.pending is not None or state is None else len(state.pending)
         return counted if now is None else now.num_ack_pending
     if fidelity is Fidelity.CONFIG_ONLY and planned.consumer.config.get("deliver_policy", "all") != "all":
         return 0 if planned.consumer.config["deliver_policy"] == "new" else None
-    # What clients of the target have taken already has come to them again, too.
+    # Messages that clients of the target have already received count too.
     begun = 0 if state is None or fidelity is Fidelity.CONFIG_ONLY else state.delivered.consumer
     left = None if now is None else now.num_pending + max(0, now.delivered.consumer - begun)
     known = [count for count in (above, left) if count is not None]
@@ -167,14 +170,14 @@ def _again(planned: PlannedConsumer, now: ConsumerInfo | None, fidelity: Fidelit
 
 
 def letting_go_of_nothing(config: JsonObject) -> JsonObject:
-    """The configuration until all consumers are there; the same one where nothing can go too early."""
+    """Return the configuration until all consumers exist; the same one if no message can be removed too early."""
     if config.get("retention") == "interest" and (config.get("num_replicas") or 1) > 1:
         return {**config, "retention": "limits"}
     return config
 
 
 async def configure(js: JetStream, config: JsonObject) -> str:
-    """Give the restored stream this configuration. What stands against it ("" if nothing)."""
+    """Update the restored stream's configuration. Returns what prevents it ("" if nothing)."""
     deadline = time.monotonic() + _KNOWN_SECONDS
     while True:
         try:
@@ -188,7 +191,7 @@ async def configure(js: JetStream, config: JsonObject) -> str:
 
 
 def creatable(consumer: ArchivedConsumer) -> JsonObject:
-    """The config by which the API makes the consumer."""
+    """Return the config for creating the consumer by the API."""
     config = dict(consumer.config)
     config.setdefault("name", consumer.name)
     return config

@@ -1,8 +1,8 @@
-"""Replaces of one stream at the same time: who needs a copy (`planning/interrupted/staged.py`) says so.
+"""Concurrent replacements of one stream: the command that needs a copy (`planning/interrupted/staged.py`) announces it.
 
-A copy names a subject to which the command that made it subscribes until it ends. Nobody has to answer there: where
-nobody subscribes, the server says so at once. Where that cannot be known (no permission to publish to it, a server far
-away that says nothing), the command counts as at work: its copy stays, and what it replaces is left alone.
+A copy names a subject to which its command subscribes until it ends. No answers are needed: without a subscriber, the
+server reports that at once. If it cannot be found out (no permission to publish, a distant server that does not
+answer), the command counts as running: its copy and the stream that it replaces are left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LATER = "Run this again when that command has ended."
 
 @asynccontextmanager
 async def at_work(connection: Connection) -> AsyncIterator[str]:
-    """The subject that says that this command is at work, as long as it is entered. Raises NatsError."""
+    """Yield a subject that marks this command as running until it exits. Raises NatsError."""
     async with connect_jetstream(connection) as js:
         subject = f"{js.link.new_inbox()}.{AT_WORK}"
         async with js.link.subscribe(subject):
@@ -37,15 +37,18 @@ async def at_work(connection: Connection) -> AsyncIterator[str]:
 
 
 async def refuse_others(js: JetStream, name: str, copies: Sequence[StagedCopy]) -> None:
-    """Raise TargetConflict if a command that needs one of these copies of stream `name` is at work."""
+    """Raise TargetConflict if a running command needs one of these copies of stream `name`."""
     for copy in copies:
         if await _is_at_work(js, copy.needed_by):
             raise TargetConflict(f"stream {name} is being replaced by another command ({copy.name})", hint=_LATER)
 
 
 async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
-    """Before stream `name` is deleted: raise TargetConflict if its copy `staged` is gone, or another command replaces
-    it too. Of two that look at the same time both see the other, since each has made its copy before."""
+    """Check before stream `name` is deleted: raise TargetConflict if its copy `staged` is gone, or another command
+    replaces it too.
+
+    Each command makes its copy first, so of two at the same time both see the other.
+    """
     try:
         names = set((await js.stream_names(ALL_COPIES)).entries)
     except NatsPermissionDenied:
@@ -64,7 +67,9 @@ async def refuse_beside(js: JetStream, name: str, staged: str) -> None:
 
 
 async def _is_at_work(js: JetStream, subject: str) -> bool:
-    """Whether somebody subscribes to it, or nobody can tell. "" is what older versions and killed commands have."""
+    """Return whether somebody subscribes to it, or it is unknown. Copies of older versions and killed commands
+    have "".
+    """
     if not subject:
         return False
     try:

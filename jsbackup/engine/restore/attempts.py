@@ -1,8 +1,8 @@
-"""One archive delivered to a restore: sent until it is there, or given up with nothing left of it.
+"""Deliver one archive to a restore: completely, or leaving nothing behind.
 
-A restore that broke off is not tried again here; the user may want to know first. But one that did not even begin is:
-clusters fail at that now and then, and nothing is lost by another attempt. One that a cluster gave to a server that is
-down is `NoLeader`: the name is free again, and it is for the caller to try when the cluster knows which servers live.
+A restore that broke off is not retried; the user may want to know first. One that did not begin is: that happens in
+clusters now and then, and another attempt does no harm. If a cluster assigned it to a server that is down, `NoLeader`
+is raised: the name is free again, and the caller can retry when the cluster knows which servers are up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["PAUSE_SECONDS", "deliver", "deliver_once", "did_not_begin"]
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
-PAUSE_SECONDS = 0.5  # for the servers to forget what the last attempt made
+PAUSE_SECONDS = 0.5  # for the servers to forget the last attempt
 
 
-# Server source: `processServiceImport` puts the header Nats-Request-Info there, and a restore takes it for archive (up
+# Server source: `processServiceImport` adds the header Nats-Request-Info, and a restore takes it for archive data (up
 # to 2.15).
 _IMPORTED = (
     "Chunks must not pass a service import, where nats-server puts a header before them: "
@@ -66,7 +66,7 @@ async def deliver_once(
     *,
     limits: TransmitLimits,
 ) -> None:
-    """Send what `archive` makes. What a failure leaves is removed before this raises as `transmit`."""
+    """Send what `archive` makes. After a failure, removes what is left, then raises as `transmit`."""
     try:
         await transmit(js, sender, archive, limits)
     except BaseException as error:
@@ -82,8 +82,8 @@ async def deliver_once(
 
 
 def did_not_begin(error: JsBackupError, sender: RestoreSender, attempt: int) -> bool:
-    """Whether attempt `attempt` (from 1) failed before anything was sent, and another one makes sense."""
-    # After the first attempt it may be our own stream, just deleted, that still has the name.
+    """Return whether attempt `attempt` (from 1) failed before anything was sent, and another one makes sense."""
+    # After the first attempt, our own stream, just deleted, may still have the name.
     passing = isinstance(error, TransferError) or (attempt > 1 and _is_name_taken(error))
     return sender.deliver_subject is None and passing and attempt < _ATTEMPTS
 

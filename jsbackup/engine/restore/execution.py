@@ -1,10 +1,10 @@
-"""A plan carried out, stage by stage and side by side: the same for a restore and a clone.
+"""Execute a plan, stage by stage, with streams of a stage in parallel: for restores and clones.
 
 Origins come before their mirrors. A stream that fails does not stop the others.
 
-What a failure leaves. A failed transfer may leave a partial, active stream: what this run created is deleted, and only
-that. If the process dies, nobody can: so streams that a server could leave half-made carry the metadata key
-`jsbackup.restoring` until the transfer has ended, and the next run takes one that carries it for a leftover.
+Leftovers: a failed transfer may leave a partial, active stream, which is deleted if this run created it. A killed
+    process cannot do that: so streams have the metadata key `jsbackup.restoring` until the transfer has ended, and the
+    next run recognizes leftovers by it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 
 class Execution:
-    """One restore or clone, by as many workers as `run.settings.jobs` says.
+    """One restore or clone, with `run.settings.jobs` workers.
 
-    `idle` is a connection to the target that has nothing else to do: one less has to be made.
+    `idle` is an unused connection to the target, which saves making one.
     """
 
     def __init__(self, run: RestoreRun, origin: Origin, start: StartingPoint, idle: JetStream | None = None) -> None:
@@ -47,7 +47,7 @@ class Execution:
         self._idle = [] if idle is None else [idle]
 
     async def all(self, plan: RestorePlan) -> tuple[list[RestoredStream], list[Failure]]:
-        """Stage by stage; a failed stream does not stop the others."""
+        """Restore all streams, stage by stage; a failed stream does not stop the others."""
         async with AsyncExitStack() as stack:
             if any(action.replaces for stage in plan.stages for action in stage):
                 self._streams.at_work = await stack.enter_async_context(at_work(self._run.connection))
@@ -96,13 +96,13 @@ class Execution:
 
     @asynccontextmanager
     async def _ends(self) -> AsyncIterator[tuple[JetStream, Supply]]:
-        """What one worker restores into, and from."""
+        """The target and the source of a worker."""
         async with self._connected() as js, self._origin() as supply:
             yield js, supply
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[JetStream]:
-        """A connection for one worker: the one that is there, or one of its own."""
+        """Yield a connection for one worker: the idle one, or a new one."""
         if self._idle and self._idle[0].link.connected:
             js = self._idle.pop()
             try:
@@ -127,7 +127,7 @@ class Execution:
         return replace(restored, notes=(*removed, *staying, *restored.notes))
 
     async def _remove_copies(self, js: JetStream, copies: Sequence[StagedCopy]) -> tuple[str, ...]:
-        """Remove what interrupted replaces left beside the stream, and say so."""
+        """Remove copies that interrupted replacements have left, and return notes on them."""
         notes = []
         for copy in copies:
             try:
@@ -138,9 +138,9 @@ class Execution:
         return tuple(notes)
 
     async def _remove_leftover(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, ...]:
-        """Remove it, and say so. Raises TargetConflict if it is more than that by now."""
+        """Remove a leftover, and return notes. Raises TargetConflict if it has become more than that."""
         there = await js.find_stream(action.name)
-        if there is None:  # a name that a restore in a cluster has taken
+        if there is None:  # a name that a restore in a cluster has occupied
             await js.delete_stream(action.name)
             return ()
         if not is_marked(there.config):
@@ -161,7 +161,7 @@ class Execution:
 
 
 def bytes_to_move(action: Action, settings: RestoreSettings) -> int:
-    """There, and back again to be compared."""
+    """Return the bytes to send, plus those to read back for the proof."""
     if action.wire is SendAs.API:
         return 0
     if action.wire is SendAs.OPAQUE:

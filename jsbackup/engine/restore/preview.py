@@ -1,4 +1,4 @@
-"""What a restore would do, without doing it: the same look at the target, the same plan, and what would stop it."""
+"""Preview a restore: the same look at the target, the same plan, and everything that would block it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def preview_restore(
     *,
     now_ns: Callable[[], int],
 ) -> Preview:
-    """Plan a restore. What stands against it is among the refusals, missing permissions and lost objects too.
+    """Plan a restore. Everything that blocks it is among the refusals, including missing permissions and lost objects.
 
-    Objects are looked up, and not read but where a cut goes through, or masks and filters are tried. Raises UsageError,
+    Objects are looked up, but only read where a cut goes through, or for testing masks and filters. Raises UsageError,
     NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
@@ -67,7 +67,9 @@ async def preview_restore(
 
 
 async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:
-    """The plan that `make` makes for the target as it is now, with what the user may not do there. Raises NatsError."""
+    """Return the plan that `make` makes for the present target, with the user's missing permissions. Raises
+    NatsError.
+    """
     target = await look_at(js, now_ns())
     target = replace(target, round_trip_seconds=await js.link.rtt())
     plan = await in_thread(make, target)

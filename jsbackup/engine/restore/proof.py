@@ -1,8 +1,8 @@
-"""The proof at the end of a restore: what the server now holds is read back and compared with the backup.
+"""Prove a restore: read the server's messages back and compare them with the backup.
 
-The stream's digest over what was restored decides. Where it differs, the messages are compared one by one, and what the
-stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers at work on a queue) is told from what is
-wrong. Messages beyond the backup's last sequence arrived after the restore and are not looked at.
+The stream's digest over the restored messages decides. If it differs, the messages are compared one by one; messages
+that the stream's own rules removed meanwhile (`max_age`, per-message TTL, consumers of a queue) are not errors.
+Messages beyond the backup's last sequence arrived after the restore and are ignored.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a restored stream should hold, by which rules it removes messages, and where its consumers were put.
+    """The expected content of a restored stream, the rules by which it removes messages, and the positions of its
+    consumers.
 
-    `messages_of` reads the backup's messages again, where that is needed.
+    `messages_of` reads the backup's messages again, if that is needed.
     """
 
     digest: StreamDigest
@@ -60,7 +61,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found. `gone` messages left by the stream's own rules."""
+    """The result. `gone` messages were removed by the stream's own rules."""
 
     info: StreamInfo
     digest: StreamDigest
@@ -82,7 +83,7 @@ class _DigestSink:
 async def prove_stream(
     js: JetStream, name: str, expected: Expected, *, now_ns: Callable[[], int], advance: Advance
 ) -> Proof:
-    """Read `name` back and compare. Raises DigestMismatch, saying which messages, and NatsError."""
+    """Read `name` back and compare it. Raises DigestMismatch, listing messages, and NatsError."""
     sink = _DigestSink(expected.last_seq)
     info = await read_back(js, name, lambda: sink, advance)
     found = sink.digester
@@ -115,7 +116,7 @@ async def prove_stream(
 async def excuses(
     js: JetStream, name: str, config: JsonObject, consumers: Sequence[ArchivedConsumer], *, now_ns: Callable[[], int]
 ) -> Callable[[Missing], bool]:
-    """What tells whether the stream itself has removed a message by now, by its rules or for its consumers."""
+    """Return a function: whether the stream has removed a message by its own rules or for its consumers."""
     queue = config.get("retention", "limits") != "limits"
     taken = queue and await _at_work(js, name, consumers)
 
@@ -126,7 +127,7 @@ async def excuses(
 
 
 async def _at_work(js: JetStream, name: str, consumers: Sequence[ArchivedConsumer]) -> bool:
-    """Whether consumers have taken messages since the restore: then a queue no longer holds what it held."""
+    """Return whether consumers have taken messages since the restore, so that a queue no longer has all of them."""
     try:
         listing = await js.consumers(name)
     except NatsPermissionDenied:
@@ -140,7 +141,7 @@ async def _at_work(js: JetStream, name: str, consumers: Sequence[ArchivedConsume
 
 
 def _is_acknowledged(missing: Missing, consumers: Sequence[ArchivedConsumer]) -> bool:
-    """Whether each consumer that the message is for had acknowledged it: a queue removes it then.
+    """Return whether each consumer of the message has acknowledged it, so that a queue removes it.
 
     Replicas of older servers, and snapshots of them, hold such messages a little longer (measured: 2.11).
     """
@@ -175,7 +176,7 @@ def _list(what: str, sequences: Sequence[int]) -> str:
 
 
 def _has_expired(message: Missing, config: JsonObject, now_ns: int) -> bool:
-    """Whether the stream's own rules remove the message by now."""
+    """Return whether the stream's own rules have removed the message by now."""
     age_ns = now_ns - message.timestamp_ns
     max_age = config.get("max_age") or 0
     if 0 < max_age <= age_ns:
@@ -189,7 +190,7 @@ _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.
 
 
 def _go_seconds(text: str) -> float | None:
-    """A TTL as publishers write it: whole seconds or a Go duration; None for `never` and anything else."""
+    """Parse a TTL: whole seconds or a Go duration; None for `never` and anything else."""
     if text.isdigit():
         return float(text)
     parts = re.findall(r"([0-9.]+)(ns|us|µs|ms|s|m|h)", text)
@@ -199,13 +200,13 @@ def _go_seconds(text: str) -> float | None:
 
 
 async def read_back(js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance) -> StreamInfo:
-    """Everything the stream holds, into a fresh sink, again until a reading comes out clean."""
+    """Read everything that the stream holds into a new sink, until a reading has no deletions."""
     deleted = SequenceSet()
     for attempt in range(1, _ATTEMPTS + 1):
         info = await js.stream(name)
         sink = make_sink()
         try:
-            # What was deleted before the backup has no record here, so no deletions have to be known beforehand.
+            # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
             capture = await capture_snapshot(js, name, sink, deleted=deleted, consumers=False, advance=advance)
         except UnsupportedError:
             await read_into(js, info, sink.add, advance)
@@ -218,7 +219,7 @@ async def read_back(js: JetStream, name: str, make_sink: Callable[[], Sink], adv
             late = late_deletions(capture.end)
             if not late.certain and not late.doubtful:
                 return info
-            # Messages went since the restore (somebody consumes already): once more, without those.
+            # Messages were deleted since the restore (by consumers): again, without those.
             deleted = deleted | late.certain | late.doubtful
         await asyncio.sleep(_PAUSE_SECONDS * attempt)
     raise DigestMismatch(

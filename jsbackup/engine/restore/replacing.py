@@ -1,8 +1,10 @@
-"""Streams that a part is to replace: what is at the target, is left out by the cut or the filter, and would be gone.
+"""Streams to be replaced by a part: count the target's messages that the cut or filter leaves out, and that would be
+lost.
 
-An older backup that is restored whole takes a stream back to what it was, and that is what replacing is for. A part
-does not: whoever wants one key back does not mean all others to go. So what a selection leaves out of the stream that
-is there is counted at the target, in its own subjects and sequences, and refuses the plan unless it is meant.
+Replacing a stream by a complete older backup takes it back to an earlier state, as intended. Replacing it by a part
+does not: to get one key back, users do not want to lose all others. So the messages of the existing stream that the
+selection leaves out are counted at the target, by its own subjects and sequences, and the plan is refused unless the
+user confirms it.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ _REMAINS = "Restore it under another name with --rename; --replace-with-part rep
 async def count_left_out(
     js: JetStream, manifest: Manifest, plan: RestorePlan, target: Target, *, options: RestoreOptions
 ) -> RestorePlan:
-    """The plan, knowing what the selection leaves out of each stream that it replaces.
+    """Return the plan with the number of messages that each replacement leaves out.
 
-    That is a refusal, or a warning if it is meant. Nothing is changed. Raises NatsError.
+    That is a refusal, or a warning if the user confirmed it. Nothing is changed. Raises NatsError.
     """
     reshape = options.reshape
     if not (reshape.cut or reshape.subjects):
@@ -55,7 +57,7 @@ async def count_left_out(
 def refuse_remains(
     plan: RestorePlan, target: Target, lost: Mapping[str, Collection[Problem]], options: RestoreOptions
 ) -> RestorePlan:
-    """The plan, refused where what is left of a damaged backup would replace a stream that has more messages."""
+    """Return the plan, refused if the rest of a damaged backup would replace a stream that has more messages."""
     refusals = []
     for action in plan.actions:
         there = target.streams.get(action.name)
@@ -70,7 +72,7 @@ def refuse_remains(
 
 
 def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """A plan made anew, knowing what was counted for the one `before`."""
+    """Return a new plan with the counts of the one `before`."""
     counted = {action.name: action.left_out for action in before.actions if action.left_out is not None}
     return _with(plan, counted, options)
 
@@ -78,7 +80,7 @@ def with_left_out(plan: RestorePlan, before: RestorePlan, options: RestoreOption
 def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOptions) -> RestorePlan:
     refusals = list(plan.refusals)
 
-    def told(action: Action) -> Action:
+    def with_count(action: Action) -> Action:
         left_out = counted.get(action.name)
         if left_out is None:
             return action
@@ -90,7 +92,7 @@ def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOpt
         refusals.append(Finding(action.entry.name, Rule.PART_REPLACES, reason, _HINT))
         return action
 
-    stages = tuple(tuple(told(action) for action in stage) for stage in plan.stages)
+    stages = tuple(tuple(with_count(action) for action in stage) for stage in plan.stages)
     return replace(plan, stages=stages, refusals=tuple(refusals))
 
 
@@ -105,7 +107,7 @@ def _reason(left_out: LeftOut, verb: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """So many messages are left out, or at least so many; of subjects nothing else may be known."""
+    """How many messages are left out, or at least how many; subjects may be unknown."""
 
     messages: int
     exact: bool
@@ -124,7 +126,7 @@ async def _left_out(
         by += [f"--{name}" for name in reshape.cut.to_json()]
     counts = [count for count in counts if count.messages] or [_Count(0, True)]
     most = max(counts, key=lambda count: count.messages)
-    exact = most.exact and (len(counts) == 1 or most.messages >= held)  # both may leave out the same, or not
+    exact = most.exact and (len(counts) == 1 or most.messages >= held)  # both may leave out the same messages, or not
     subjects = next((count.subjects for count in counts if count.subjects), None)
     gone, of = (None, None) if subjects is None else subjects
     return LeftOut(min(most.messages, held), held, exact, gone, of, " and ".join(by))
@@ -133,13 +135,13 @@ async def _left_out(
 async def _by_subjects(
     js: JetStream, entry: StreamBackup, action: Action, there: StreamInfo, *, patterns: Sequence[str]
 ) -> _Count:
-    """What the target has of subjects that are not selected."""
+    """Count the target's messages whose subjects are not selected."""
     reshape = action.reshape
     try:
         for maps in (reshape.maps, reshape.renames.subjects):
             if maps:
                 patterns = maps.select(patterns, subjects_of(entry.config))
-    except PlanRefused:  # nobody can say what of it would be selected: take it for nothing
+    except PlanRefused:  # the selection is unknown: assume that nothing is selected
         patterns = ()
     info = await js.stream(action.name)
     selected: dict[str, int] = {}
@@ -151,12 +153,12 @@ async def _by_subjects(
 
 
 async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) -> _Count:
-    """What the target has before and behind the cut."""
+    """Count the target's messages before and after the cut."""
     state = there.state
     try:
         since = 1 if cut.since is None else await _first_at(js, there, cut.since, behind=False)
         until = state.last_seq if cut.until is None else await _first_at(js, there, cut.until, behind=True) - 1
-    except NatsPermissionDenied:  # how many is not known, but that fewer come than there are
+    except NatsPermissionDenied:  # unknown; at least the difference between the two counts
         return _Count(max(state.messages - action.entry.captured.messages, 1), False)
     before = range(state.first_seq, min(since, state.last_seq + 1))
     after = range(max(until + 1, state.first_seq), state.last_seq + 1)
@@ -170,9 +172,9 @@ async def _by_cut(js: JetStream, action: Action, there: StreamInfo, cut: Cut) ->
 
 
 async def _first_at(js: JetStream, there: StreamInfo, edge: Edge, *, behind: bool) -> int:
-    """The sequence from which on messages lie at or behind an edge (`behind` it: not at it), of a stream at the target.
+    """Return the first sequence at or after an edge (`behind`: after it) of a stream at the target.
 
-    Times are taken to rise with sequences, as they do but for clocks that were set back. Raises NatsPermissionDenied.
+    Assumes that times rise with sequences, except where clocks were set back. Raises NatsPermissionDenied.
     """
     if isinstance(edge, AtSequence):
         return edge.sequence + behind

@@ -1,6 +1,6 @@
-"""Restore: a plan carried out against a server (`execution.py`) from what a repository holds.
+"""Restore streams of a repository into a server: make a plan and execute it (`execution.py`).
 
-Everything the plan needs is read and checked before the first chunk (`preflight.py`).
+Everything that the plan needs is checked before the first chunk (`preflight.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RestoreReport:
 
     @property
     def code(self) -> int:
-        """The exit code: 0 if all that was asked for is there, and proved as far as that was asked for."""
+        """The exit code: 0 if everything requested is restored, and proved if requested."""
         if self.failures and not self.streams:
             return combined(failure.error.exit_code for failure in self.failures)
         half = any(one.rule in (Rule.LEFTOVER_KEPT, Rule.SILENT) for one in self.plan.skipped)
@@ -76,7 +76,7 @@ class RestoreReport:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A restore that nothing at the target stands against. Objects were not looked at."""
+    """A restore that nothing at the target blocks. Objects were not checked."""
 
     planning: Planning
     plan: RestorePlan
@@ -85,7 +85,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A restore that may begin: all was checked, nothing was changed. `sound` is what the repository has of it."""
+    """A restore that may begin: everything was checked, nothing changed. `sound` is what the repository has of it."""
 
     plan: RestorePlan
     target: Target
@@ -97,9 +97,10 @@ class Prepared:
 async def run_restore(
     run: RestoreRun, repository: Repository, backup: Manifest | FindBackup, saved: SavedPlan | None = None
 ) -> RestoreReport:
-    """Plan and carry out. A refused plan raises PlanRefused or TargetConflict, and nothing was changed then.
+    """Plan and execute a restore. If the plan is refused, raises PlanRefused or TargetConflict, and nothing was
+    changed.
 
-    So does one that is no longer the plan that was `saved`, whose options are to be given.
+    That includes a plan that differs from the `saved` one, whose options must be given.
     """
     async with connect_jetstream(run.connection) as js, advisories(js.link):
         manifest = await found_for(js, run.connection, backup)
@@ -111,7 +112,7 @@ async def run_restore(
 async def prepare_restore(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
 ) -> Prepared:
-    """Plan, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
+    """Plan a restore, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
     prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
     return await in_thread(make_sure, manifest, prospect, run.settings)
 
@@ -120,7 +121,7 @@ async def prepare_restore(
 async def begin_restore(
     run: RestoreRun, repository: Repository, manifest: Manifest, saved: SavedPlan | None = None
 ) -> Prospect:
-    """The restore that is going to be carried out elsewhere. Raises as `run_restore`; nothing is changed."""
+    """Prepare a restore that will be executed elsewhere. Raises as `run_restore`; nothing is changed."""
     async with connect_jetstream(run.connection) as js:
         return await _look_and_plan(run, repository, js, manifest, saved=saved)
 
@@ -144,7 +145,7 @@ async def _look_and_plan(
 def make_sure(
     manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
 ) -> Prepared:
-    """Check what the plan needs of the repository; with a `checker` objects are read elsewhere.
+    """Check what the plan needs from the repository; a `checker` reads objects elsewhere.
 
     Raises as `run_restore`; nothing is changed.
     """
@@ -166,7 +167,7 @@ def make_sure(
 
 @with_own_threads
 async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> None:
-    """Raise PlanRefused or TargetConflict if what was prepared some time ago would now do something else."""
+    """Raise PlanRefused or TargetConflict if a restore that was prepared a while ago would now do something else."""
     target = await look_at(js, run.now_ns())
     manifest = prepared.sound.manifest
     plan = await in_thread(Planning(repository, target, run.options).plan, manifest)
@@ -182,7 +183,7 @@ async def refuse_if_stale(run: RestoreRun, repository: Repository, js: JetStream
 
 @with_own_threads
 async def carry_out(run: RestoreRun, repository: Repository, js: JetStream, prepared: Prepared) -> RestoreReport:
-    """Restore what was prepared, and prove it. `js` is on the connection of the run, and idle."""
+    """Execute and prove a prepared restore. `js` is an idle connection of the run."""
     plan, sound, settings = prepared.plan, prepared.sound, run.settings
     run.progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
 

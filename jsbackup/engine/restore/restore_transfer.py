@@ -1,12 +1,13 @@
-"""Transmit: one archive into a server's restore, chunk by chunk, from a worker thread that makes it.
+"""Transmit an archive to a server's restore, chunk by chunk, from a worker thread that makes it.
 
-Chunks are pipelined within a window, on a connection of their own: a target that stores slowly stops reading it. The
-thread works ahead before the restore is asked for, because the server gives up 5 s after its answer, and 5 s after any
-chunk, and tells nobody. Should the thread fall behind nevertheless (a slow store), the chunk in hand is sent byte by
-byte, one every two seconds, until the next one is ready: that keeps the restore alive.
+Chunks are pipelined within a window, on a separate connection: a target that stores slowly stops reading it. The thread
+works ahead before the restore is requested, because the server silently gives up 5 s after its answer, and 5 s after
+any chunk. If the thread still falls behind (a slow store), the current chunk is sent byte by byte, one every two
+seconds, until the next one is ready: that keeps the restore alive.
 
-A restore begins and ends in its turn (`restore_mutex.py`): it waits for one before it is asked for, gives it back when
-the server has read more than the first frame, and keeps its last chunk until it has one again, byte by byte as above.
+A restore begins and ends in its turn (`restore_mutex.py`): it takes a turn before it is requested, gives it back when
+the server has read more than the first frame, and before its last chunk waits for another turn, sending byte by byte as
+above.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ from jsbackup.protocol.restore import RestoreSender
 __all__ = ["Make", "TransmitLimits", "cut_chunks", "transmit"]
 
 MIB = 1024 * 1024
-_TAIL_BYTES = 1024  # of the last chunk, if there are so many: it can be kept for half an hour
+_TAIL_BYTES = 1024  # of the last chunk, if it is that long: enough to keep the restore alive for half an hour
 _KNOCK_SECONDS = 4.0  # less than the 5 s after which the server gives up
 _KNOCK_PAUSE_SECONDS = 0.05
 
 Make = Callable[[Callable[[], bool]], Iterable[bytes]]
-"""Makes an archive. Given is what says whether the server could take it faster: then it need not be made small."""
+"""Makes an archive. The argument tells whether the server could read faster: then it need not be compressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransmitLimits:
-    """Sizes in bytes and times in seconds that bound one restore transfer."""
+    """Limits of one restore transfer: sizes in bytes and times in seconds."""
 
-    ahead_bytes: int = 8 * MIB  # what the thread makes ahead
+    ahead_bytes: int = 8 * MIB  # how far the thread works ahead
     keep_alive_seconds: float = 2.0  # well below the 5 s after which the server gives up
-    request_seconds: float = 30.0  # in a cluster the answer comes when a leader was elected
-    acknowledge_seconds: float = 120.0  # the server takes nothing: its disk, or its own lock
-    look_seconds: float = 5.0  # how often a silence is held against its limit
-    reason_seconds: float = 1.0  # for the reason why the server takes no more chunks
+    request_seconds: float = 30.0  # in a cluster the answer comes when a leader has been elected
+    acknowledge_seconds: float = 120.0  # the server accepts nothing because of its disk or a lock
+    look_seconds: float = 5.0  # how often a silence is compared with its limit
+    reason_seconds: float = 1.0  # for the reason why the server accepts no more chunks
     # After the end the server checks and indexes everything before it answers: 5 MB/s is a very slow disk.
     store_seconds: float = 300.0
     store_bytes_per_second: float = 5e6
 
 
 def cut_chunks(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The bytes of `pieces` as chunks of exactly `size` bytes, but for the last two: the last one is not too short."""
+    """Cut `pieces` into chunks of `size` bytes, except for the last two: the last one is not too short."""
     tail = min(size, _TAIL_BYTES)
     pending: deque[memoryview] = deque()
     pending_bytes = 0
@@ -91,10 +92,10 @@ async def transmit(
     make: Make,
     limits: TransmitLimits | None = None,
 ) -> StreamInfo:
-    """Restore what `make` yields (run in a thread) and give the stream as the server answers it.
+    """Restore what `make` yields (in a thread); return the stream of the server's answer.
 
-    Raises TransferError, TargetConflict, ApiError, NatsError, and whatever `make` raises. The server may then still be
-    at work on what it was sent: see `abandon.py`.
+    Raises TransferError, TargetConflict, ApiError, NatsError, and the errors of `make`. The server may then still be
+    processing what it was sent: see `abandon.py`.
     """
     return await _Transmission(js, sender, limits or TransmitLimits()).run(make)
 
@@ -111,8 +112,8 @@ class _Transmission:
         self._ended = False
         self._moved_at = 0.0  # when the server last answered, or the end was sent
         self._turn = js.turn()
-        self._turn_bytes = 0  # what the server has to have read of the archive until others may begin
-        self._ending = False  # or soon so: the turn is kept
+        self._turn_bytes = 0  # how much of the archive the server must have read before others may begin
+        self._ending = False  # or soon so: keep the turn
 
     async def run(self, make: Make) -> StreamInfo:
         def work() -> None:
@@ -127,7 +128,7 @@ class _Transmission:
         try:
             await self._outlet.wait_filled()
             if self._outlet.closed:
-                await worker  # it is at its end, or at its error
+                await worker  # it has ended, perhaps with an error
             await self._turn.take()
             async with self._js.link.subscribe(f"{self._inbox}.*") as subscription:
                 await self._open(subscription)
@@ -167,10 +168,10 @@ class _Transmission:
             self._sender.reconnected()
 
     async def _knock(self, subscription: Subscription, first: bytes) -> None:
-        """Send the first byte until somebody listens, then go on behind it.
+        """Send the first byte until somebody listens, then continue after it.
 
-        In a cluster the answer to the request can overtake the news of who listens for chunks (measured: once in some
-        fifty restores of a busy cluster), and a chunk that meets nobody is lost.
+        In a cluster the answer to the request can arrive before the listener for chunks is known (measured: once in
+        some fifty restores of a busy cluster), and a chunk without a listener is lost.
         """
         subject = self._sender.deliver_subject
         assert subject is not None
@@ -192,7 +193,7 @@ class _Transmission:
         while held is not None:
             held, following = await self._next(subscription, held)
             if following is None:
-                # The end tells the server that the archive is whole, so first hear that the thread got there.
+                # The end tells the server that the archive is complete, so first check that the thread succeeded.
                 await worker
                 held = await self._wait_for_turn(subscription, held)
             if held:
@@ -204,7 +205,7 @@ class _Transmission:
         await self._publish(subscription)
 
     async def _next(self, subscription: Subscription, held: bytes) -> tuple[bytes, bytes | None]:
-        """What is left of `held`, of which is sent meanwhile what keeps the restore alive, and the chunk after it."""
+        """Return the rest of `held`, after sending parts of it to keep the restore alive, and the chunk after it."""
         while True:
             try:
                 async with asyncio.timeout(self._limits.keep_alive_seconds if held else None):
@@ -213,9 +214,9 @@ class _Transmission:
                 held = await self._keep_alive(subscription, held)
 
     async def _wait_for_turn(self, subscription: Subscription, held: bytes) -> bytes:
-        """What is left of `held` when the turn to end has come; sent as by `_next`."""
+        """Wait for the turn to end; return the rest of `held`, sent as by `_next`."""
         self._ending = True
-        turn = asyncio.ensure_future(self._turn.take())  # which keeps its place while we send
+        turn = asyncio.ensure_future(self._turn.take())  # keeps its place in the queue while we send
         try:
             while not (await asyncio.wait({turn}, timeout=self._limits.keep_alive_seconds if held else None))[0]:
                 held = await self._keep_alive(subscription, held)
@@ -259,13 +260,13 @@ class _Transmission:
                 elif self._sender.unacked_bytes:
                     awaited, seconds = "an acknowledgement", limits.acknowledge_seconds
                 else:
-                    continue  # nothing is on its way: it is we who are slow
+                    continue  # nothing is in flight: we are the slow side
                 if loop.time() - self._moved_at > seconds:
                     self._sender.timed_out(awaited)
                 continue
             if _met_nobody(message):
-                # The reply to an earlier chunk says why, and may come later (measured: 2.10 to 2.14, whose limits were
-                # met).
+                # The reply to an earlier chunk says why, and may arrive later (measured: 2.10 to 2.14, when a limit was
+                # reached).
                 nobody = nobody or message
                 continue
             self._moved_at = loop.time()
@@ -278,6 +279,6 @@ class _Transmission:
 
 
 def _met_nobody(reply: Message) -> bool:
-    """Whether nobody listened for the chunk, or for the end, that this is the reply to."""
+    """Return whether this replies to a chunk, or an end, without a listener."""
     status = parse_status(reply.headers)
     return status is not None and status.code == NO_RESPONDERS

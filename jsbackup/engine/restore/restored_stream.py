@@ -1,4 +1,4 @@
-"""What became of a stream that was restored or cloned."""
+"""The result of restoring or cloning a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Copying", "RestoredStream"]
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """What a stream that copies from others did when it was there. `waiting` are origins that it has not heard of."""
+    """The state of a stream that copies from others. `waiting` are origins that it has not heard from."""
 
     settled: bool
     new_messages: int
@@ -24,9 +24,9 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class RestoredStream:
-    """A stream at the target. `verified` is False only where no proof was asked for or none is possible.
+    """A stream at the target. `verified` is False only if no proof was requested or none is possible.
 
-    `lost` is what the repository no longer has of it; numbers and proof are those of the rest.
+    `lost` is what the repository no longer has; numbers and proof are those of the rest.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What all steps of a restore or a clone need."""
+"""What all steps of a restore or a clone share."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["RestoreRun", "RestoreSettings"]
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """How to go about it. `window_bytes` may be on the way unacknowledged; None is what suits the link.
+    """Settings of a restore. `window_bytes` may be unacknowledged; None chooses by the link.
 
-    `partial` restores what is left where objects are lost, which otherwise refuses everything. `mask_secret` is what
-    values are hashed with.
+    `partial` restores the rest if objects are lost; without it that refuses everything. `mask_secret` is the key for
+    hashing values.
     """
 
     jobs: int = 4
@@ -33,7 +33,7 @@ class RestoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRun:
-    """Streams that are brought to a server now: to which, which and as what, how, and by which clock."""
+    """A running restore or clone: its target, options and settings, and the sources of time and randomness."""
 
     connection: Connection
     options: RestoreOptions

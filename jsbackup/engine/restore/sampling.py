@@ -1,7 +1,7 @@
-"""What masks and filters would do, learnt before anything is sent from as little as that takes.
+"""Find out what masks and filters would do before anything is sent, from a small sample.
 
-`plan` reads small streams whole and decides as the restore will; of others it looks at some messages of the beginning
-and of the end, and says what it saw. A clone asks its source whether there are messages of the subjects at all.
+`plan` reads small streams completely and decides as the restore will; of others it reads some messages at the beginning
+and the end, and reports on them. A clone asks its source whether there are messages of the subjects at all.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["refuse_absent", "sample_live", "sample_stored"]
 
-_WHOLE_BYTES = 4 << 20  # of a stream that is read whole
-_MESSAGES = 1000  # looked at, at either end of a longer one
-_LIVE_MESSAGES = 20  # asked for one by one, for each mask
+_WHOLE_BYTES = 4 << 20  # streams up to this size are read completely
+_MESSAGES = 1000  # read at either end of a longer one
+_LIVE_MESSAGES = 20  # requested one by one, for each mask
 _AT_ONCE = 32
 _NO_SECRET = bytes(32)  # values are only counted
 _LATER = "The restore is refused if that holds for all messages; check its path and its subjects."
@@ -36,7 +36,7 @@ _LATER = "The restore is refused if that holds for all messages; check its path 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What became of the messages that were looked at; `whole`: of all that a cut keeps."""
+    """The result for the messages that were read; `whole`: they are all that a cut keeps."""
 
     came: int
     kept: int
@@ -45,9 +45,9 @@ class _Sample:
 
 
 def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """The plan with what masks and filters would do to the streams of a backup. Raises StoreError.
+    """Return the plan with what masks and filters would do to the streams of a backup. Raises StoreError.
 
-    What cannot be read is told elsewhere.
+    Unreadable objects are reported elsewhere.
     """
     if not (options.reshape.masks or options.reshape.subjects):
         return plan
@@ -66,7 +66,7 @@ def sample_stored(objects: Objects, manifest: Manifest, plan: RestorePlan, optio
     if len(whole) == len(plan.actions) and any(sample.kept for sample in whole) and not _is_aimless(plan):
         masks = unseen(options.reshape.masks.masks, [sample.masked for sample in whole])
         refusals += () if options.mask_may_miss else about_unseen(masks, may_miss=False)
-    return _told(plan, samples, refusals)
+    return _with_samples(plan, samples, refusals)
 
 
 def _looked_at(objects: Objects, entry: StreamBackup, reshape: Reshape) -> _Sample:
@@ -83,7 +83,7 @@ def _looked_at(objects: Objects, entry: StreamBackup, reshape: Reshape) -> _Samp
 
 
 def _until(batches: Iterable[MessageBatch], enough: int | None, tally: ReshapeTally) -> Iterator[MessageBatch]:
-    """These, or as many as it takes for so many messages to have come."""
+    """Yield the batches until `enough` messages have come, or all."""
     for batch in batches:
         if enough is None:
             yield batch
@@ -95,7 +95,7 @@ def _until(batches: Iterable[MessageBatch], enough: int | None, tally: ReshapeTa
 
 
 async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, options: RestoreOptions) -> RestorePlan:
-    """The plan of a clone, refused where its source has no message of the subjects that were named.
+    """Return the plan of a clone, refused if its source has no message of the named subjects.
 
     Raises NatsError.
     """
@@ -114,7 +114,8 @@ async def refuse_absent(js: JetStream, manifest: Manifest, plan: RestorePlan, op
 
 
 async def sample_live(js: JetStream, plan: RestorePlan) -> RestorePlan:
-    """The plan of a clone with what masks would do to a few messages of its source; as it is where none may be read.
+    """Return the plan of a clone with what masks would do to a few messages of its source; unchanged if none may be
+    read.
 
     Raises NatsError.
     """
@@ -137,7 +138,7 @@ async def sample_live(js: JetStream, plan: RestorePlan) -> RestorePlan:
             refusals.append(Finding(action.entry.name, Rule.MASK_UNREADABLE, error.message, error.hint or ""))
             continue
         samples[action.entry.name] = _Sample(tally.came.messages, tally.kept.messages, False, tally.masked)
-    return _told(plan, samples, refusals)
+    return _with_samples(plan, samples, refusals)
 
 
 async def _first_messages(js: JetStream, stream: str, mask: Mask) -> dict[int, Row]:
@@ -155,7 +156,7 @@ async def _first_messages(js: JetStream, stream: str, mask: Mask) -> dict[int, R
 
 
 async def _of_all(entries: Sequence[StreamBackup], patterns: Sequence[str], js: JetStream) -> list[bool]:
-    """For each stream, whether it has a message of a subject that matches."""
+    """Return for each stream whether it has a message of a matching subject."""
 
     async def holds(entry: StreamBackup) -> bool:
         for pattern in patterns:
@@ -171,15 +172,15 @@ def _is_planned(plan: RestorePlan, stream: str) -> bool:
 
 
 def _is_aimless(plan: RestorePlan) -> bool:
-    """Whether that a mask is for nobody has been found by its subjects."""
+    """Return whether it was already found that a mask's subjects match nothing."""
     return any(found.rule is Rule.MASK_AIMLESS for found in plan.refusals)
 
 
-def _told(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[Finding]) -> RestorePlan:
-    """The plan with what the samples say."""
+def _with_samples(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[Finding]) -> RestorePlan:
+    """Return the plan with the findings of the samples."""
     found = [*plan.refusals, *refusals]
 
-    def told(action: Action) -> Action:
+    def with_findings(action: Action) -> Action:
         sample = samples.get(action.entry.name)
         if sample is None or not sample.came or not action.entry.captured.messages:
             return action
@@ -187,7 +188,7 @@ def _told(plan: RestorePlan, samples: Mapping[str, _Sample], refusals: Iterable[
         found.extend(one for one in says if one.code)
         return replace(action, warnings=(*action.warnings, *(one for one in says if not one.code)))
 
-    stages = tuple(tuple(told(action) for action in stage) for stage in plan.stages)
+    stages = tuple(tuple(with_findings(action) for action in stage) for stage in plan.stages)
     return replace(plan, stages=stages, refusals=tuple(found))
 
 

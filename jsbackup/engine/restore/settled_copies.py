@@ -1,13 +1,13 @@
-"""After a restore or a clone: streams that copy from others, looked at once more when copying has settled.
+"""After a restore or a clone: check streams that copy from others, when copying has settled.
 
-A server begins to copy after the stream is there, and after it was proved. So it is waited until the server has heard
-from each origin that is at the target since the wait began (`active` in STREAM.INFO; heartbeats come every second), has
-no lag, and the stream has not changed for a while; no longer than `_SECONDS` in all. Then what has come since is held
-against where the sources were to go on: a message behind that is new, one before it has been copied twice, which is a
-failure whatever the plan said.
+A server begins to copy after the stream exists, and after it was proved. So this waits until the server has heard from
+each origin at the target since the wait began (`active` in STREAM.INFO; heartbeats come every second), has no lag, and
+the stream has not changed for a while; at most `_SECONDS` in all. Then the new messages are compared with the positions
+at which the sources should continue: a message after it is new, one before it was copied twice, which is a failure
+whatever the plan said.
 
-Streams that copy from what was restored, and were not restored with it, are looked at too: what came to them is said.
-Server source: they look every ten seconds whether they have heard of their origin in the last ten.
+Streams that copy from restored ones, but were not restored themselves, are checked too: new messages in them are
+reported. Server source: every ten seconds they check whether they have heard from their origin in the last ten.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ __all__ = ["look_again", "look_at_copying"]
 
 _log = logging.getLogger(__name__)
 
-_SECONDS = 20.0  # more than what servers wait before they try an origin again for the first time
+_SECONDS = 20.0  # more than servers wait before they try an origin again for the first time
 _LEFT_SECONDS = 30.0
-_QUIET_SECONDS = 1.0  # twice the time in which servers set a source up
+_QUIET_SECONDS = 1.0  # twice the time in which servers set up a source
 _PAUSE_SECONDS = 0.2
 _AT_ONCE = 64
-_MOST = 4096  # messages that are looked at, of those that have come
+_MOST = 4096  # how many of the new messages are read
 
 
 async def look_again(
     js: JetStream, plan: RestorePlan, target: Target, results: Sequence[RestoredStream], *, failures: Sequence[Failure]
 ) -> tuple[list[RestoredStream], list[Failure]]:
-    """The same results, with what was seen; those that copied twice are among the failures.
+    """Return the results with notes on copying; streams that copied twice are among the failures.
 
-    `target` is what was there before.
+    `target` is its state before the restore.
     """
     actions = {action.name: action for action in plan.actions}
     there = {*target.streams, *(result.as_name for result in results)}
@@ -84,7 +84,7 @@ async def look_at_copying(
     *,
     failures: Sequence[Failure],
 ) -> tuple[list[RestoredStream], list[Failure]]:
-    """`look_again` over a connection of its own, where there is anything to look at."""
+    """Do `look_again` on a new connection, if there is anything to check."""
     copies = any(upstreams_of(action.config) for action in plan.actions)
     brought = {result.as_name for result in results}
     if not copies and not any(origins_of(info.config) & brought for info in target.streams.values()):
@@ -134,7 +134,9 @@ def _statuses(info: StreamInfo) -> list[SourceInfo]:
 
 
 async def _settled(js: JetStream, name: str, there: set[str], deadline: float) -> tuple[StreamInfo | None, bool]:
-    """The stream when it stands still, or when time is up; None if it is gone. Raises NatsError."""
+    """Return the stream once it is quiet or time is up, and whether it is quiet; None if it was deleted. Raises
+    NatsError.
+    """
     before: object = None
     began = since = time.monotonic()
     while True:
@@ -143,8 +145,8 @@ async def _settled(js: JetStream, name: str, there: set[str], deadline: float) -
         if info is None:
             return None, False
         statuses = _statuses(info)
-        # What is not there, or where it cannot be seen, keeps nobody waiting. What was heard before may be of an origin
-        # that is gone by now.
+        # Origins that are missing, or cannot be seen, are not waited for. Earlier contact may have been with an origin
+        # that was deleted since.
         heard = all(
             0 <= one.active_ns < (now - began) * 1e9 for one in statuses if one.external is None and one.name in there
         )
@@ -160,17 +162,17 @@ async def _settled(js: JetStream, name: str, there: set[str], deadline: float) -
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """The marks of messages that have come since, in order: key and sequence."""
+    """The marks of new messages, in order: key and sequence."""
 
     marks: tuple[tuple[SourceKey, int], ...] = ()
 
     def twice(self, starts: Mapping[SourceKey, int | None]) -> int:
-        """How many of them had been copied before."""
+        """Return how many of them had been copied before."""
         return sum(1 for key, sequence in self.marks if sequence <= (starts.get(key) or 0))
 
 
 async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> _Arrived:
-    """Of the first of them. Raises NatsError."""
+    """Return the marks of the first new messages. Raises NatsError."""
     marks: list[tuple[SourceKey, int]] = []
     at, last = restored + 1, min(info.state.last_seq, restored + _MOST)
     while at <= last:
@@ -185,7 +187,7 @@ async def _arrived(js: JetStream, info: StreamInfo, restored: int) -> _Arrived:
 async def _left_copies(
     js: JetStream, brought: set[str], actions: Mapping[str, Action], target: Target
 ) -> dict[str, list[str]]:
-    """What came to streams that copy from those brought and were not, as notes of those."""
+    """Return notes, by restored stream, on new messages in streams that copy from it and were not restored."""
     there = {*target.streams, *brought}
     deadline = time.monotonic() + _LEFT_SECONDS
     left = {

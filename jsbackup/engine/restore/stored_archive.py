@@ -1,7 +1,7 @@
-"""What a restore sends: the archive of a planned stream, made from the store while it is sent.
+"""Make the archive of a planned stream from the store while it is sent.
 
-Consumers with many pending messages have those in an object of their own; everything else is in segments, or, for a
-stream that was kept as it came, in pieces of the snapshot itself.
+Consumers with many pending messages have these in a separate object; everything else is in segments, or, for a stream
+that was stored undecoded, in pieces of the snapshot.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from jsbackup.times import format_time
 
 __all__ = ["archive_of", "load_consumers", "writer_for"]
 
-_AHEAD_BYTES = 4 << 20  # one batch, as segments are read
+_AHEAD_BYTES = 4 << 20  # one batch, as read from segments
 
 
 def load_consumers(objects: Objects, action: Action) -> list[PlannedConsumer]:
-    """The planned consumers, each with all of its state. Raises as `pending.load_consumer`."""
+    """Return the planned consumers with their complete state. Raises as `pending_acks.load_consumer`."""
     whole = []
     backups = {consumer.name: consumer for consumer in action.entry.consumers}
     for planned in action.consumers:
@@ -55,10 +55,10 @@ def archive_of(
     advance: Advance,
     hurried: Callable[[], bool],
 ) -> Iterator[bytes]:
-    """The archive as the server reads it, in S2 frames; `secret` is what values are hashed with.
+    """Yield the archive as the server reads it, in S2 frames; `secret` is the key for hashing values.
 
-    As long as it is `hurried` nothing is compressed. Blocks: meant for a worker thread. Another one reads and decodes
-    what comes next meanwhile.
+    While it is `hurried`, nothing is compressed. Blocks: meant for a worker thread. Another one reads and decodes
+    ahead.
     """
     if action.wire is SendAs.OPAQUE:
         for piece in read_opaque(objects, action.entry.opaque):
@@ -72,7 +72,7 @@ def archive_of(
 
 
 def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
-    """The same batches, made in a thread of their own. Raises what making them raises."""
+    """Yield the same batches, made in a separate thread. Raises the errors of making them."""
     relay: Relay[MessageBatch] = Relay(_AHEAD_BYTES)
 
     def read() -> None:
@@ -80,7 +80,7 @@ def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
             for batch in batches:
                 relay.put(batch, batch.nbytes)
         finally:
-            if isinstance(batches, Generator):  # which holds memory of the room
+            if isinstance(batches, Generator):  # it holds memory of the budget
                 batches.close()
 
     def end(done: Future[None]) -> None:
@@ -102,10 +102,10 @@ def _read_ahead(batches: Iterator[MessageBatch]) -> Generator[MessageBatch]:
 def writer_for(
     action: Action, config: JsonObject, state: StreamState, consumers: Sequence[PlannedConsumer]
 ) -> ArchiveV1Writer | ArchiveV2Writer:
-    """What writes the archive of a stream that will have this state.
+    """Return the writer for the archive of a stream with this state.
 
-    A stream whose messages were altered is made now. One that comes back as it was keeps the time when it was made:
-    by that servers of 2.15 know it as the origin of its copies, and backups know that they have stored it.
+    A stream with altered messages gets a new creation time. An unaltered one keeps its own: by that servers of 2.15
+    recognize it as the origin of its copies, and backups recognize that they have stored it.
     """
     archived = [planned.consumer for planned in consumers]
     if action.wire is SendAs.V1:
@@ -117,8 +117,8 @@ def writer_for(
             if start.told and start.sequence is not None
         )
         return writer
-    # v2 knows no consumer without a state. One that starts with the first message has delivered nothing; others are
-    # made by the API when the messages are there.
+    # In v2 every consumer has a state. One that starts at the first message has delivered nothing; others are created
+    # by the API after the messages.
     starting = ConsumerState()
     archived = [replace(c, state=c.state or starting) for c in archived if c.state or _starts_at_first(c)]
     return ArchiveV2Writer(state, archived)

@@ -1,11 +1,11 @@
-"""One stream of a plan, brought to the target and proved: the same for a restore and a clone (`stream_sources.py`).
+"""Restore one stream of a plan and prove it: for restores and clones (`stream_sources.py`).
 
-A stream counts as restored when it has been read back and is what was sent. One that is whole is never deleted, even if
-the proof fails: publishers and consumers may be at work on it.
+A stream counts as restored when it was read back and equals what was sent. A complete one is never deleted, even if the
+proof fails: publishers and consumers may already use it.
 
-Replacing. No server can rename a stream, and two cannot share subjects. So the new one is first restored beside the
-old one, under a name of its own and without its subjects, and proved; only then is the old one deleted and the new one
-restored in its place. Whenever this is interrupted, the old stream or the proved copy is there.
+Replacing: servers cannot rename streams, and two streams cannot share subjects. So the new one is first restored beside
+    the old one, under another name and without subjects, and proved; only then is the old one deleted and the new one
+    restored in its place. If this is interrupted, the old stream or the proved copy exists.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ __all__ = ["PLACEMENTS", "StartingPoint", "StreamRestore", "make_way"]
 
 _log = logging.getLogger(__name__)
 
-# How often a cluster may give a stream to a server that does not answer, and how long the first one is waited for.
-# Measured on 2.15.2: three seconds after a server stopped no stream is given to it any more.
+# How often a cluster may assign a stream to a server that does not answer, and how long the first one is waited for.
+# Measured on 2.15.2: three seconds after a server stopped no stream is assigned to it any more.
 PLACEMENTS = 3
 _FIRST_PLACEMENT_SECONDS = 10.0
 
-# Server source, 2.15: five seconds after a restore in a cluster, the server that took it asks for its consumers that
-# are not there, by their names. If another stream of that name is being restored then, they come to it, with no state
-# where the first had one replica (measured).
+# Server source, 2.15: five seconds after a restore in a cluster, its server requests consumers that are missing, by
+# their names. If another stream of that name is being restored then, it gets them, without a state if the first had one
+# replica (measured).
 _ASKING_SECONDS = 6.0
 
-# What would make a copy beside the stream that it replaces do something, or let go of messages; and what would keep
-# it from being removed. It has no consumers either.
+# Settings that would make a copy beside the replaced stream active, or remove messages or prevent its removal. It has
+# no consumers either.
 _ACTIVE = frozenset(
     {
         "allow_msg_schedules",
@@ -79,9 +79,9 @@ _ACTIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """What is known before the first stream is sent. `label` names the run in the streams that it makes.
+    """What is known before the first stream is sent. `label` names the run in the streams that it creates.
 
-    `marking` says whether these can carry a mark until they are whole; `lost` is what the repository has no longer.
+    `marking`: streams can have a mark until they are complete; `lost` is what the repository no longer has.
     """
 
     label: str
@@ -91,12 +91,14 @@ class StartingPoint:
 
 
 class StreamRestore:
-    """Brings streams to the target. `placed` counts how often a server was to have one that does not answer."""
+    """Restores streams at the target. `placed` counts how often a stream was assigned to a server that does not
+    answer.
+    """
 
     def __init__(self, run: RestoreRun, start: StartingPoint) -> None:
         self._run = run
         self._start = start
-        self.at_work = ""  # the subject that says that this command is, where it replaces
+        self.at_work = ""  # the subject that marks this command as running, if it replaces streams
         self.placed: Counter[str] = Counter()
 
     async def replace_stream(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
@@ -117,11 +119,13 @@ class StreamRestore:
             hint = f"{await _about_kept(js, staged)} {error.hint or ''}".strip()
             raise error.with_hint(hint) from error.__cause__
         await js.delete_stream(staged)
-        # What was masked was masked on the way to the copy.
+        # Masking happened when the copy was made.
         return replace(restored, notes=tuple(dict.fromkeys((*destroyed, *restored.notes, *sent.notes))))
 
     async def _restore_in_place(self, js: JetStream, supply: Supply, action: Action) -> RestoredStream:
-        """Where the old stream is gone: at once again, if the cluster gives it to a server that does not answer."""
+        """Restore after the old stream was deleted: retry at once if the cluster assigns it to a server that does not
+        answer.
+        """
         for _ in range(1, PLACEMENTS):
             try:
                 return await self.restore(js, supply, action)
@@ -133,7 +137,7 @@ class StreamRestore:
             raise NatsTimeout(error.message, hint=error.hint) from error
 
     async def _stage(self, js: JetStream, supply: Supply, action: Action) -> tuple[str, Sent]:
-        """A proved copy of what is to come, beside the stream that it will replace."""
+        """Make a proved copy beside the stream that it will replace."""
         old = self._start.target.streams.get(action.name)
         config = {key: value for key, value in action.config.items() if key not in _ACTIVE}
         config |= staged_config(action.name, self._run.random(4).hex(), old.created if old else None, self.at_work)
@@ -163,13 +167,13 @@ class StreamRestore:
         return self._start.marking and not action.config.get("sealed")
 
     def _final(self, action: Action) -> JsonObject:
-        """The configuration that the stream has until its consumers are there."""
+        """Return the stream's configuration until its consumers exist."""
         return letting_go_of_nothing(action.config) if self._marked(action) and action.consumers else action.config
 
     async def _deliver(
         self, js: JetStream, supply: Supply, action: Action, keeping: JsonObject
     ) -> tuple[Sent, list[str]]:
-        """Send the stream and take the mark from it; with what went wrong after all of it was there."""
+        """Send the stream and remove its mark; also return problems that came after it was complete."""
         factor = 2 if self._run.settings.verify else 1
         marked = self._marked(action)
         delivery = Delivery(
@@ -181,13 +185,15 @@ class StreamRestore:
             lambda *moved: self._run.progress.advance(action.name, *moved),
         )
         sent = await supply.send(delivery)
-        # From here on the stream is whole and alive, publishers may write to it: whatever the proof says, it stays.
+        # From here on the stream is complete and active, publishers may write to it: whatever the proof says, it stays.
         if marked and (reason := await configure(js, keeping)):
             return sent, [f"its metadata key {MARKER} could not be removed, remove it by hand: {reason}"]
         return sent, []
 
     def _limits(self, js: JetStream, action: Action) -> TransmitLimits:
-        """Less patient at the first attempt in a cluster: with another one the servers that live may be known."""
+        """Return limits: less patient at the first attempt in a cluster, which may know the running servers at the next
+        one.
+        """
         limits = self._run.settings.limits
         if js.link.cluster_name is None or self.placed[action.name]:
             return limits
@@ -196,7 +202,7 @@ class StreamRestore:
     async def _window_bytes(self, js: JetStream, action: Action) -> int:
         if self._run.settings.window_bytes is not None:
             return self._run.settings.window_bytes
-        if 0 < action.entry.captured.bytes <= LEAST_WINDOW_BYTES:  # all of it is on its way at once
+        if 0 < action.entry.captured.bytes <= LEAST_WINDOW_BYTES:  # everything is in flight at once
             return LEAST_WINDOW_BYTES
         return window_for(await js.link.round_trip())
 
@@ -209,7 +215,7 @@ class StreamRestore:
     async def finish(
         self, js: JetStream, supply: Supply, action: Action, sent: Sent, *, amiss: list[str]
     ) -> RestoredStream:
-        """See to all that is left to do when the messages are there, and prove them. `amiss` is what went wrong."""
+        """Do everything that is left after the messages are restored, and prove them. `amiss` are problems so far."""
         entry, whole, keeping = sent.entry, state_to_restore(sent.entry), self._final(action)
         settled = await self._settle(js, action, sent)
         if keeping != action.config and (reason := await configure(js, action.config)):
@@ -242,7 +248,7 @@ class StreamRestore:
         return await settle(js, action.name, sent.consumers, last_message=last_message, clustered=clustered)
 
     async def _create(self, js: JetStream, action: Action) -> RestoredStream:
-        """A stream of a config-only backup: made by the API, empty."""
+        """Create a stream of a config-only backup by the API, empty."""
         # A sealed stream cannot be created, nor given consumers: it is sealed at the end.
         await js.create_stream({key: value for key, value in action.config.items() if key != "sealed"})
         try:
@@ -268,7 +274,7 @@ class StreamRestore:
         )
 
     async def _prove(self, js: JetStream, supply: Supply, action: Action, sent: Sent) -> tuple[Proof | None, str]:
-        """The proof that was asked for, or why there is none."""
+        """Return the requested proof, or why there is none."""
         if not self._run.settings.verify:
             return None, ""
         if sent.undecoded:
@@ -286,7 +292,7 @@ class StreamRestore:
 
 
 async def _about_kept(js: JetStream, staged: str) -> str:
-    """What became of the proved copy of a stream that is gone."""
+    """Return what happened to the proved copy of a deleted stream."""
     try:
         if await js.find_stream(staged) is None:
             return f"What was to replace it, {staged}, was removed by somebody else: restore it from a backup."
@@ -296,7 +302,7 @@ async def _about_kept(js: JetStream, staged: str) -> str:
 
 
 async def make_way(js: JetStream, there: StreamInfo) -> None:
-    """Delete a stream in whose place another comes, not sooner than the cluster has done with its consumers."""
+    """Delete a stream that is replaced, but not before the cluster has finished with its consumers."""
     if js.link.cluster_name is not None and there.state.consumers:
         age_seconds = (there.now_ns - there.created_ns) / 1e9
         await asyncio.sleep(max(0.0, _ASKING_SECONDS - max(0.0, age_seconds)))
@@ -304,5 +310,5 @@ async def make_way(js: JetStream, there: StreamInfo) -> None:
 
 
 def _lasting(action: Action) -> list[str]:
-    """Warnings that hold when it is done."""
+    """Return the warnings that still apply afterwards."""
     return [warning.reason for warning in action.warnings if warning.rule.lasting]

@@ -1,7 +1,7 @@
-"""Where the streams of a restore come from: what is stored, or (`live.py`) another server.
+"""The sources of restored streams: a repository, or (`live.py`) another server.
 
-A supply sends one stream at a time to the target, says what that came to, and proves it there. The rest of a restore
-(`execution.py`) is the same wherever messages come from.
+A supply sends one stream at a time to the target, describes what was sent, and proves it there. The rest of a restore
+(`execution.py`) is the same for all sources.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Delivery", "Origin", "Sent", "StoredSupply", "Supply", "Transfer"]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How a stream is to be sent. `window_bytes` may be on the way unacknowledged."""
+    """How a stream is sent. `window_bytes` may be unacknowledged."""
 
     connection: Connection
     window_bytes: int = LEAST_WINDOW_BYTES
@@ -43,9 +43,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One stream to send: over `js`, to be made with `config`.
+    """One stream to send over `js`, to be created with `config`.
 
-    `start` is told bytes and messages when sending begins, each time it does; `advance` of each piece that was sent.
+    `start` gets bytes and messages each time sending begins; `advance` those of each piece that was sent.
     """
 
     js: JetStream
@@ -56,7 +56,7 @@ class Delivery:
     advance: Advance
 
     def sender(self, state: StreamState) -> RestoreSender:
-        """For one attempt at a stream of this state."""
+        """Return a sender for one attempt at a stream with this state."""
         return RestoreSender(
             self.config,
             state,
@@ -67,10 +67,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a delivery came to. `entry` has the state, numbers and digest of what was sent.
+    """The result of a delivery. `entry` has the state, numbers and digest of what was sent.
 
-    `undecoded` says why nothing can be compared, "" if it can. `notes` say what is not as it should be; it is
-    `incomplete` then.
+    `undecoded` says why nothing can be compared, "" if it can. `notes` are problems; then it is `incomplete`.
     """
 
     entry: StreamBackup
@@ -82,31 +81,31 @@ class Sent:
 
 
 class Supply(Protocol):
-    """What one worker of a restore takes streams from. Not shared between workers."""
+    """The source of streams for one worker of a restore. Not shared between workers."""
 
     @property
     def connected(self) -> bool:
-        """Whether another stream may be asked of it."""
+        """Whether it can send another stream."""
 
     def on_the_way(self, config: JsonObject) -> JsonObject:
-        """The configuration that the stream has until all of it is there."""
+        """Return the stream's configuration until it is complete."""
 
     async def has_last(self, action: Action, state: StreamState) -> bool:
-        """Whether the last message of a stream in `state` is one of those that come. Raises as `send`."""
+        """Return whether the last message of a stream in `state` is one of those to be restored. Raises as `send`."""
 
     async def send(self, delivery: Delivery) -> Sent:
-        """Send the stream. When this raises, nothing of it is left at the target that could be removed."""
+        """Send the stream. If this raises, everything that could be removed at the target was removed."""
 
     async def prove(
         self, js: JetStream, action: Action, sent: Sent, now_ns: Callable[[], int], *, advance: Advance
     ) -> tuple[Proof | None, str]:
-        """Read the stream back; or why that proves nothing. Raises DigestMismatch and NatsError.
+        """Read the stream back, or return why that proves nothing. Raises DigestMismatch and NatsError.
 
-        NatsPermissionDenied is the reason, if the user may not read it.
+        If the user may not read it, NatsPermissionDenied has the reason.
         """
 
     def after_staging(self, connection: Connection, staged: str, sent: Sent) -> AbstractAsyncContextManager[Supply]:
-        """Where the stream comes from when a proved copy of it stands at the target as `staged`."""
+        """Return the supply for the stream after a proved copy of it was made at the target as `staged`."""
 
 
 Origin = Callable[[], AbstractAsyncContextManager[Supply]]
@@ -114,7 +113,7 @@ Origin = Callable[[], AbstractAsyncContextManager[Supply]]
 
 
 class StoredSupply:
-    """Streams of a backup in a repository, reshaped as planned; `secret` is what values are hashed with."""
+    """Streams of a backup in a repository, reshaped as planned; `secret` is the key for hashing values."""
 
     def __init__(self, objects: Objects, secret: bytes = b"") -> None:
         self._objects = objects
@@ -155,7 +154,7 @@ class StoredSupply:
         return self._sent(action, consumers)
 
     async def sent_before(self, action: Action) -> Sent:
-        """What `send` came to when another process did it. Raises IntegrityError and StoreError."""
+        """Return the result of `send` in another process. Raises IntegrityError and StoreError."""
         return self._sent(action, await in_thread(load_consumers, self._objects, action))
 
     def _sent(self, action: Action, consumers: Iterable[PlannedConsumer]) -> Sent:

@@ -1,7 +1,7 @@
-"""The target of a restore, looked at before anything is changed: its streams, its version, what the user may do there.
+"""Examine the target of a restore before anything is changed: its streams, its version, the user's permissions.
 
-The least that a user needs for a restore is in the manual; what a plan needs beyond that is tried here, on names that
-cannot be there, so that a missing permission is told at once and by its subject.
+The manual lists the permissions that a restore needs; what a plan needs is tested here, with names that cannot exist,
+so that a missing permission is reported at once, with its subject.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["check_allowed", "check_readable", "look_at", "may_update", "not_allo
 _log = logging.getLogger(__name__)
 
 _NOWHERE = "jsbackup-probe"
-# Over a slow link a thousand streams take seconds then, not minutes.
+# So that a thousand streams take seconds over a slow link, not minutes.
 _AT_ONCE = 32
 
 
 async def look_at(js: JetStream, now_ns: int) -> Target:
-    """The target as it is now, which is `now_ns`. Raises ApiError where the account has no JetStream."""
+    """Return the present state of the target, at `now_ns`. Raises ApiError if the account has no JetStream."""
     account, listing = await asyncio.gather(js.account(), js.streams())
     streams = dict(listing.entries)
     leftovers = {name for name, stream in streams.items() if is_marked(stream.config)}
-    # A silent stream has its name taken all the same. Measured: in a cluster a stream that is being restored, or was
-    # not to the end, is missing from the list and not found by its name.
+    # A silent stream still occupies its name. Measured: in a cluster a stream that is being restored, or was not
+    # restored completely, is missing from the list and not found by its name.
     found = await asyncio.gather(*(_is_unborn(js, name) for name in listing.missing))
     unborn = {name for name, is_unborn in zip(listing.missing, found, strict=True) if is_unborn}
     silent = {*listing.missing, *listing.offline} - unborn - streams.keys()
@@ -59,9 +59,9 @@ async def look_at(js: JetStream, now_ns: int) -> Target:
 
 
 def _known_servers(js: JetStream) -> int:
-    """How many servers of its cluster ours tells of; 0 if none, or if it runs no JetStream itself."""
-    told = js.link.server_info.get("connect_urls")
-    return len(told) if js.link.jetstream and isinstance(told, list) else 0
+    """Return how many servers of its cluster ours reports; 0 if none, or if it runs no JetStream itself."""
+    urls = js.link.server_info.get("connect_urls")
+    return len(urls) if js.link.jetstream and isinstance(urls, list) else 0
 
 
 async def _is_unborn(js: JetStream, name: str) -> bool:
@@ -78,7 +78,7 @@ async def check_allowed(js: JetStream, plan: RestorePlan) -> None:
 
 
 async def check_readable(js: JetStream, plan: RestorePlan) -> None:
-    """Raise NatsPermissionDenied if a copy of a stream could not be read at the target, which replaces it there."""
+    """Raise NatsPermissionDenied if the user could not read the copy that will replace a stream at the target."""
     replacing = [action for action in plan.actions if action.replaces]
     for denied in await gather_some(_AT_ONCE, partial(_denied, js, "SNAPSHOT"), replacing):
         if denied is not None:
@@ -86,9 +86,9 @@ async def check_readable(js: JetStream, plan: RestorePlan) -> None:
 
 
 async def not_allowed(js: JetStream, actions: Sequence[Action]) -> list[Finding]:
-    """All that the user may not send, as refusals, and as warnings what a restore does without.
+    """Return all missing permissions: as refusals, or as warnings if a restore works without.
 
-    Raises NatsTimeout for the name of a stream that does not answer.
+    Raises NatsTimeout for a stream's name that does not answer.
     """
     return list(chain.from_iterable(await gather_some(_AT_ONCE, partial(_findings, js), actions)))
 
@@ -106,7 +106,7 @@ async def _findings(js: JetStream, action: Action) -> list[Finding]:
 
 
 async def _denials(js: JetStream, action: Action) -> list[NatsPermissionDenied]:
-    """What the user may not do of what the action needs."""
+    """Return the denials of what the action needs."""
     probes = [_denial_of(js.find_stream(action.name))]
     if action.replaces or action.leftover:
         probes.append(_denied_removal(js, action.name))
@@ -133,16 +133,16 @@ async def _denial_of(asking: Awaitable[object]) -> NatsPermissionDenied | None:
 
 
 async def _denied(js: JetStream, verb: str, action: Action) -> NatsPermissionDenied | None:
-    """Send a request that says nothing, which servers refuse before they look at the stream. None if it may be sent.
+    """Send an empty request, which servers refuse before they look at the stream. Returns None if it is allowed.
 
-    Server source: 2.10 to 2.15 call it a bad request (RESTORE, SNAPSHOT) or another stream's (CREATE). Nobody's answer
-    is waited for: in a cluster a stream that is not there yet has nobody to answer for it.
+    Server source: 2.10 to 2.15 call it a bad request (RESTORE, SNAPSHOT) or that of another stream (CREATE). Does not
+    wait for an answer: in a cluster nobody answers for a stream that does not exist yet.
     """
     return await js.link.denial(js.prefix.subject("STREAM", verb, action.name), b"{}")
 
 
 async def may_update(js: JetStream) -> bool:
-    """Whether STREAM.UPDATE is allowed."""
+    """Return whether STREAM.UPDATE is allowed."""
     try:
         await js.update_stream({"name": _NOWHERE, "subjects": [f"{_NOWHERE}.update"]})
     except NatsPermissionDenied:

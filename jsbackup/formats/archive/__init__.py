@@ -1,1 +1,1 @@
-"""Archives v1 and v2 of a stream, both ways: decoded to message batches, and encoded from them."""
+"""Archives v1 and v2 of a stream: decoding them to message batches, and encoding them."""

@@ -1,8 +1,8 @@
-"""Archives: from the S2 stream of a snapshot to messages, whatever the server's version, and who writes which format.
+"""Decode the S2 stream of a snapshot to messages, for all server versions.
 
-Servers up to 2.14 send and take v1 (`archive_v1_reader.py`, `archive_v1_writer.py`); those from 2.15 on send v2
-(`archive_v2.py`) and take both. Nothing but the first decoded bytes says which one it is: eight bytes of magic for v2,
-a tar header (512 bytes, checksum included) of `meta.inf` for v1, which may be that of the PAX records before it.
+Servers up to 2.14 send and accept v1 (`archive_v1_reader.py`, `archive_v1_writer.py`); those from 2.15 on send v2
+(`archive_v2.py`) and accept both. Only the first decoded bytes show which one it is: eight bytes of magic for v2, a tar
+header (512 bytes, checksum included) of `meta.inf` for v1, which may be that of the PAX records before it.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ __all__ = [
 
 
 class ArchiveDecoder:
-    """Takes an S2 stream in pieces of any size and gives what its archive holds, see `archive_items.py`.
+    """Takes an S2 stream in pieces of any size and yields the items of its archive, see `archive_items.py`.
 
-    `first_seq` (the state's, as the server answered the snapshot request) and `deleted` (as stream info listed them
-    before) are what v1 archives need to leave out deleted messages at once. Raises `FormatError` for anything that is
-    not proved, `UnknownArchiveFormat` or `UnsupportedError` for what a newer tool might read; it stays refused then.
+    `first_seq` (from the state in the answer to the snapshot request) and `deleted` (from stream info before that)
+    allow omitting deleted messages of v1 archives at once. Raises `FormatError` for anything that is not proved,
+    `UnknownArchiveFormat` or `UnsupportedError` for what a newer tool might read; further calls raise the same error.
     """
 
     def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None) -> None:
         self._first_seq = first_seq
         self._deleted = deleted
         self._s2 = S2Decoder()
-        self._start = b""  # what is there while it is not enough to tell the format
+        self._start = b""  # the first bytes, until they are enough to recognize the format
         self._reader: ArchiveReader | None = None
         self._refusal: JsBackupError | None = None
 
     def feed(self, chunk: Buffer) -> Iterator[ArchiveItem]:
-        """Give the items that are complete with `chunk`, lazily: iterate to the end before the next call."""
+        """Yield the items that are complete with `chunk`, lazily: iterate to the end before the next call."""
         if self._refusal is not None:
             raise self._refusal
         return self._items(self._s2.feed(chunk))
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
-        """The last items, and the end, once the whole stream has been fed."""
+        """Return the last items, and the end, once the whole stream has been fed."""
         if self._refusal is not None:
             raise self._refusal
         self._s2.finish()
@@ -82,7 +82,7 @@ class ArchiveDecoder:
             raise
 
     def _sniff(self, start: bytes) -> ArchiveReader | None:
-        """The reader for what starts like this; None if there is too little to tell."""
+        """Return the reader for an archive with this beginning; None if it is too short."""
         if start[: len(MAGIC)] == MAGIC[: len(start)]:
             return ArchiveV2Reader() if len(start) >= len(MAGIC) else None
         if len(start) < BLOCK_BYTES:

@@ -1,8 +1,8 @@
-"""What an archive holds, piece by piece, and the JSON pieces that both formats share.
+"""The items of an archive, and the JSON parts that both formats share.
 
-A reader gives items in this order: `StreamMeta`; then message batches (`pyarrow.RecordBatch`, see `batch.py`) and
+A reader yields items in this order: `StreamMeta`; then message batches (`pyarrow.RecordBatch`, see `batch.py`) and
 `ArchivedConsumer`s, batches first in v1 and consumers first in v2; and from `finish()` the `ArchiveEnd`. Memory is
-bounded by the largest piece, not by the archive.
+limited by the largest item, not by the archive.
 
 JSON comes from Go's `encoding/json`: timestamps are RFC 3339 with up to nine digits of a second, and
 `0001-01-01T00:00:00Z` is "no time" (0 here).
@@ -38,19 +38,19 @@ __all__ = [
     "state_to_json",
 ]
 
-# A batch holds about this much: large enough that Python's share of the work vanishes, small enough to hold several,
-# because each step has one in hand, and to stay in the processor's cache.
+# The approximate size of a batch: large enough that Python's overhead does not matter, small enough to hold several,
+# because each step has one, and to stay in the processor's cache.
 BATCH_BYTES = 1 << 20
 
 
 MAX_U64 = (1 << 64) - 1
-# The server's own bound on sequences: the two high bits are flags in its records.
+# The server's own limit for sequences: the two high bits are flags in its records.
 MAX_SEQUENCE = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMeta:
-    """Which stream this is. v1 has config and `created` (RFC 3339), v2 has neither but the state."""
+    """Identifies the stream. v1 has config and `created` (RFC 3339), v2 only has the state."""
 
     config: JsonObject | None = None
     created: str | None = None
@@ -59,9 +59,9 @@ class StreamMeta:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """The stream as `index.db` describes it, written after the last block was read, and what it no longer has.
+    """The stream according to `index.db`, which is written after the last block was read.
 
-    `removed` are the sequences that were given as messages and are deleted by `index.db`.
+    `removed` are the sequences that were yielded as messages and are deleted according to `index.db`.
     """
 
     version: int
@@ -76,12 +76,12 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEnd:
-    """What only the end of an archive tells.
+    """What is only known at the end of an archive.
 
-    `messages` were given. `last_seq` is the highest sequence that the archive proves to have been used, by a message or
-    by the trace of a deletion. `tombstoned` (v1) are the
-    sequences that were given as messages although a later record deletes them; `index` is None where the archive has no
-    `index.db` (v2 never has). `late_deletions` turns both into what to take out again.
+    `messages` were yielded. `last_seq` is the highest sequence that the archive proves to have been used, by a message
+    or by the trace of a deletion. `tombstoned` (v1) are the sequences that were yielded as messages although a later
+    record deletes them; `index` is None if the archive has no `index.db` (v2 never has). `late_deletions` computes from
+    both what to remove again.
     """
 
     format: Literal["v1", "v2"]
@@ -95,7 +95,7 @@ ArchiveItem: TypeAlias = StreamMeta | pa.RecordBatch | ArchivedConsumer
 
 
 class ArchiveReader(Protocol):
-    """Decoded bytes in, items out. `feed` takes the bytes at once; items are made as they are asked for."""
+    """Decoded bytes in, items out. `feed` takes the bytes at once; items are decoded when they are requested."""
 
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]: ...
 
@@ -103,12 +103,12 @@ class ArchiveReader(Protocol):
 
 
 def asset_name_is_sound(name: str) -> bool:
-    """Whether this can be a stream's or a consumer's name: part of a path, of a subject and of a hash key."""
+    """Return whether this is a valid name of a stream or consumer: part of a path, of a subject and of a hash key."""
     return is_new_name(name)
 
 
 def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> int:
-    """The whole number from 0 to `maximum` under `key`, 0 if it is absent or null, as Go reads it."""
+    """Return the whole number from 0 to `maximum` under `key`, 0 if it is absent or null, like Go."""
     number = value.get(key)
     if number is None:
         return 0
@@ -118,7 +118,7 @@ def integer(value: JsonObject, key: str, what: str, maximum: int = MAX_U64) -> i
 
 
 def state_from_json(value: JsonObject, what: str) -> StreamState:
-    """A `StreamState` as JetStream writes it (nats-server `server/store.go`). `FormatError` if it is not one."""
+    """Decode a `StreamState` as JetStream writes it (nats-server `server/store.go`). Raises `FormatError`."""
     return StreamState(
         messages=integer(value, "messages", what),
         bytes=integer(value, "bytes", what),
@@ -132,7 +132,7 @@ def state_from_json(value: JsonObject, what: str) -> StreamState:
 
 
 def state_to_json(state: StreamState) -> JsonObject:
-    """The opposite of `state_from_json`."""
+    """Encode a state for `state_from_json`."""
     value: JsonObject = {
         "messages": state.messages,
         "bytes": state.bytes,

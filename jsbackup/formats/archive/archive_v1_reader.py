@@ -12,11 +12,11 @@ nats-server `server/filestore.go` (streamSnapshot; unchanged from 2.10 to 2.15).
     obs/<name>/o.dat    see `consumer_state.py`
     errors.txt          anywhere: the server failed here; 2.12.5 to 2.14 report success nevertheless
 
-Where deletions are. A message that a client deleted or acknowledged has a tombstone in the same block or a later one.
-One removed by a limit (messages per subject, age, size) has none: a head removal only moves the stream's first
-sequence, any other is known to `index.db` alone, which comes last. And 2.10 overwrites tombstones when it erases the
-message before them. So the reader takes what is known beforehand (`first_seq` from the answer to the snapshot request,
-`deleted` from stream info), gives messages as they come, and reports at the end which of them are deleted after all.
+Deletions: a message that a client deleted or acknowledged has a tombstone in the same block or a later one. One removed
+by a limit (messages per subject, age, size) has none: a removal at the head only moves the stream's first sequence, any
+other is only in `index.db`, which comes last. And 2.10 overwrites tombstones when it erases the message before them. So
+the reader uses what is known in advance (`first_seq` from the answer to the snapshot request, `deleted` from stream
+info), yields messages as they come, and reports at the end which of them are deleted.
 
 Memory consumers of a file stream, and direct ones, are not in the archive; neither are consumers of another node.
 """
@@ -62,22 +62,22 @@ _MAX_META_BYTES = 16 << 20
 _MAX_STATE_BYTES = 64 << 20
 _MAX_SUM_BYTES = 16
 _MAX_ERRORS_BYTES = 64 << 10
-# Tombstones are looked up once there are this many, so that a stream of nothing else cannot fill the memory.
+# Tombstones are looked up once there are this many, so that a stream of tombstones cannot fill the memory.
 _MANY_TOMBSTONES = 1 << 18
 
 _BLOCK_NAME = re.compile(r"msgs/(0|[1-9][0-9]{0,9})\.blk", re.ASCII)
 _CONSUMER_NAME = re.compile(r"obs/([^/]+)/(meta\.inf|meta\.sum|o\.dat)")
 _OLD_NAME = re.compile(r"msgs/[0-9]+\.(idx|fss)", re.ASCII)
 
-# What may follow: the parts of the archive in their order.
+# The parts of the archive, in their order.
 _META, _SUM, _MESSAGES, _CONSUMERS = range(4)
 
 
 class ArchiveV1Reader:
-    """Takes a decoded archive in pieces of any size; gives `StreamMeta`, batches, then consumers (`ArchiveReader`).
+    """Takes a decoded archive in pieces of any size; yields `StreamMeta`, batches, then consumers (`ArchiveReader`).
 
-    Messages below `first_seq` or in `deleted` are left out. Raises `FormatError`; `UnsupportedError` for an `index.db`
-    or files that it does not know.
+    Messages below `first_seq` or in `deleted` are left out. Raises `FormatError`; `UnsupportedError` for an unknown
+    `index.db` or unknown files.
     """
 
     def __init__(self, first_seq: int = 0, deleted: SequenceSet | None = None) -> None:
@@ -85,7 +85,7 @@ class ArchiveV1Reader:
         self._deleted = SequenceSet() if deleted is None else deleted
         self._hidden = self._deleted.within(0, MAX_U64)
         self._tar = TarReader()
-        self._member = PagedFile(0)  # of one member, where it is needed as a whole
+        self._member = PagedFile(0)  # for a member that is needed as a whole
         self._stage = _META
         self._meta = b""
         self._stream = ""
@@ -101,7 +101,7 @@ class ArchiveV1Reader:
         self._failure: str | None = None
 
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
-        """Items that are complete with `data`. Iterate to the end before the next call."""
+        """Yield the items that are complete with `data`. Iterate to the end before the next call."""
         for piece in self._tar.feed(data):
             if self._is_streamed(piece):
                 continue
@@ -116,7 +116,7 @@ class ArchiveV1Reader:
                 yield from self._take(piece.name, self._member.content())
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
-        """No more items, and the end. Raises `FormatError` if the archive is not whole or the server failed."""
+        """Return no more items, and the end. Raises `FormatError` if the archive is incomplete or the server failed."""
         if self._failure is not None:
             raise FormatError(f"archive v1: the server gave up: {self._failure}")
         self._tar.finish()
@@ -208,7 +208,7 @@ class ArchiveV1Reader:
                 yield batch_from_columns(columns)
 
     def _bury(self, tombstones: array[int]) -> None:
-        """Keep the tombstones that may be news. Most are of messages long gone."""
+        """Keep the tombstones that may be new. Most are of messages deleted long ago."""
         if not tombstones:
             return
         lowest, highest = min(tombstones), max(tombstones)
@@ -221,7 +221,7 @@ class ArchiveV1Reader:
             self._look_up_tombstones()
 
     def _look_up_tombstones(self) -> None:
-        # A tombstone is younger than its message, so those that bury nothing by now never will.
+        # A tombstone is younger than its message, so those that match no message by now never will.
         self._proved = max(self._proved, self._last_seq)
         self._buried.extend(self._given.intersection(self._tombstones))
         self._tombstones.clear()
@@ -251,7 +251,7 @@ class _ConsumerFiles(NamedTuple):
         _check_sum(self.meta, self.checksum or b"", f"{stream}/{self.name}")
         config = read_object(self.meta, f"archive v1: meta.inf of consumer {self.name}")
         created = config.pop("Created", None)
-        # An ephemeral consumer that a restore brought back has no name in its file.
+        # An ephemeral consumer that was restored has no name in its file.
         if config.pop("Name", "") not in ("", self.name):
             raise FormatError(f"archive v1: meta.inf of consumer {self.name} is of another one")
         try:
@@ -269,24 +269,24 @@ def _check_sum(meta: bytes, checksum: bytes, key: str) -> None:
 
 
 def _name(value: object, what: str) -> str:
-    """A name that can be part of a path, a subject and a hash key."""
+    """Return a valid name: part of a path, a subject and a hash key."""
     if not isinstance(value, str) or not asset_name_is_sound(value):
         raise FormatError(f"archive v1: bad {what} name")
     return value
 
 
 def _shown(text: str) -> str:
-    """At most a line of it, safe for any terminal."""
+    """Return at most a line of the text, safe for any terminal."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text[:200])
     return line + "…" if len(text) > 200 else line
 
 
 class LateDeletions(NamedTuple):
-    """What a v1 archive says at its end about messages that it gave before.
+    """What a v1 archive says at its end about earlier messages.
 
     `certain` are deleted. `doubtful` were deleted while the snapshot ran, perhaps by a newer message that the snapshot
-    does not have: taking out a key's only message would lose the key. Drop one of these only if enough newer messages
-    of its subject were given to explain it.
+    does not have: removing a key's only message would lose the key. Drop one of these only if enough newer messages of
+    its subject explain it.
     """
 
     certain: SequenceSet
@@ -294,7 +294,7 @@ class LateDeletions(NamedTuple):
 
 
 def late_deletions(end: ArchiveEnd) -> LateDeletions:
-    """Which of the messages that were given have to be taken out again.
+    """Return which of the yielded messages have to be removed again.
 
     If `index.db` ends where the blocks end, nothing arrived after the blocks were read and it is exact.
     """

@@ -1,20 +1,20 @@
-"""Archive v1, see `archive_v1_reader.py`. Writer: what every server from 2.10 on restores, under any stream name.
+"""Write archive v1 (see `archive_v1_reader.py`), which every server from 2.10 on restores, under any stream name.
 
 `index.db` may be left out (see `index_db_writer.py`), and the server then rebuilds its state from the blocks, checking
-every record; what is written means the same either way. What that takes, found by restoring to 2.10.26, 2.11.11,
-2.12.8, 2.14.6 and 2.15.1:
+every record; the archive means the same either way. What that requires, found by restoring to 2.10.26, 2.11.11, 2.12.8,
+2.14.6 and 2.15.1:
 
 - A gap between records is a run of deleted messages. Inside a block the server keeps each in a set (and walks the gap
   to get there), between blocks they cost nothing, so a block is ended before a large gap.
-- A deleted tail is a block of its own that holds nothing but the tombstone of the last sequence: a tombstone counts for
-  the last sequence in a block without messages only. Its timestamp becomes the stream's last time. An emptied stream
-  is that block alone: the first sequence follows from it. 2.10 looks at the lowest tombstone of a block, later servers
-  at the highest, so there is one.
+- A deleted tail is a separate block with only the tombstone of the last sequence: a tombstone only counts for the last
+  sequence in a block without messages. Its timestamp becomes the stream's last time. An emptied stream is that block
+  alone: the first sequence follows from it. 2.10 looks at the lowest tombstone of a block, later servers at the
+  highest, so there is one.
 - A block whose first record has the length 0x??706d63 starts like a compressed one ("cmp") and would be lost; a
-  tombstone of sequence 0, which all servers pass over, goes before it.
+  tombstone of sequence 0, which all servers ignore, is put before it.
 - Records of more than 32 MiB are damage to every server: a stream with such a message cannot be written as v1.
 
-What no archive can help: servers before 2.10.28, and 2.11.0 and 2.11.1, empty a stream whenever they load it if its
+Two limits of servers: servers before 2.10.28, and 2.11.0 and 2.11.1, empty a stream whenever they load it if its
 first message has the sequence of the config's `first_seq` (restore with a config without it), and no server takes over
 the state of a consumer kept in memory.
 """
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveV1Writer"]
 
-# What servers make blocks of, unless one message is larger.
+# The size of a server's blocks, unless one message is larger.
 _BLOCK_BYTES = 8 << 20
-# Deleted sequences that one block may account for; a server needs some 50 ms and 130 KB for so many.
+# Deleted sequences that one block may have; a server needs about 50 ms and 130 KB for that many.
 _BLOCK_DELETIONS = 1 << 20
 
 _TOMBSTONE = 1 << 62
@@ -55,12 +55,12 @@ _EMPTY_RECORD_BYTES = _EMPTY_RECORD.size + 8
 
 
 class ArchiveV1Writer:
-    """Turns batches into the bytes of an archive: `begin`, `write` for each batch, `finish`, in that order.
+    """Encodes batches as an archive: `begin`, `write` for each batch, `finish`, in that order.
 
-    `config["name"]` is the name that the stream will have, and `created` (RFC 3339) its creation time, None for now.
-    Of `state` only `last_seq` and `last_ns` matter: they are the stream's last sequence and time even if that message
-    is gone; the first sequence is that of the first message, or follows from `last_seq` if there is none. Where the end
-    is not known beforehand, `extend` moves it. A consumer without a state starts as its config says. Holds at most one
+    `config["name"]` is the name that the stream will have, and `created` (RFC 3339) its creation time, None for now. Of
+    `state` only `last_seq` and `last_ns` matter: they are the stream's last sequence and time even if that message is
+    deleted; the first sequence is that of the first message, or follows from `last_seq` if there is none. If the end is
+    not known in advance, `extend` moves it. A consumer without a state starts as its config says. Holds at most one
     block. All errors are `FormatError`.
     """
 
@@ -83,7 +83,7 @@ class ArchiveV1Writer:
         self._last_seq = 0
         self._last_ns = 0
         self._last_checksum = b""
-        self._index = 0  # of the block that is being filled or was filled last
+        self._index = 0  # of the present or last block
         self._key = b""
         self._block: list[bytes] = []
         self._block_bytes = 0
@@ -91,18 +91,18 @@ class ArchiveV1Writer:
         self._index_db = IndexWriter(name, config)
 
     def set_consumers(self, consumers: Iterable[ArchivedConsumer]) -> None:
-        """Other consumers than those that were given first: they are written last, and may not be known before."""
+        """Replace the consumers: they are written last, and may not be known earlier."""
         self._consumers = tuple(consumers)
         names = {consumer.name for consumer in self._consumers}
         if len(names) != len(self._consumers) or not all(map(asset_name_is_sound, names)):
             raise FormatError("archive v1: bad consumer names")
 
     def set_sources(self, sources: Iterable[tuple[str, int, str]]) -> None:
-        """Where sources go on: key, sequence and identity of each (see `sources_db.py`; for 2.15 and later)."""
+        """Set where sources continue: key, sequence and identity of each (see `sources_db.py`; for 2.15 and later)."""
         self._sources = tuple(sources)
 
     def extend(self, last_seq: int) -> None:
-        """The stream ends there, if not later."""
+        """Move the end of the stream to `last_seq`, unless it is later."""
         if last_seq > MAX_SEQUENCE:
             raise FormatError(f"archive v1: last sequence {last_seq} out of range")
         self._end_seq = max(self._end_seq, last_seq)
@@ -112,7 +112,7 @@ class ArchiveV1Writer:
         return _files("", meta, self._stream)
 
     def write(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Add messages; give the blocks that are full by now, often none."""
+        """Add messages; return the blocks that are full by now, often none."""
         if batch.num_rows == 0:
             return []
         columns = columns_from_batch(batch)
@@ -131,7 +131,7 @@ class ArchiveV1Writer:
         return out
 
     def finish(self) -> list[bytes]:
-        """The last blocks, the consumers and the end of the archive."""
+        """Return the last blocks, the consumers and the end of the archive."""
         out = self._end_block()
         if self._last_seq < self._end_seq:
             time_ns = self._end_ns or self._last_ns
@@ -156,7 +156,7 @@ class ArchiveV1Writer:
         return out
 
     def _stretches(self, sequences: memoryview) -> Iterator[tuple[int, int, int | None]]:
-        """Rows that may share a block, with the deletions among them; None where a block has to end."""
+        """Yield rows that may share a block, with the deletions among them; None where a block must end."""
         last = self._last_seq if self._block else sequences[0] - 1
         deletions = sequences[-1] - last - len(sequences)
         if self._block_deletions + deletions <= _BLOCK_DELETIONS:
@@ -221,7 +221,7 @@ class ArchiveV1Writer:
 
 
 def _record_bytes(columns: Columns, row: int) -> int:
-    """The size of a row's record."""
+    """Return the size of a row's record."""
     subject, headers, data = (
         offsets[row + 1] - offsets[row]
         for offsets in (

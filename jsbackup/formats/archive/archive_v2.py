@@ -1,4 +1,4 @@
-"""Archive v2: what servers from 2.15 on send, message by message. Reader and writer.
+"""Archive v2, which servers from 2.15 on send, message by message. Reader and writer.
 
 nats-server `server/archive/archive.go` (the container) and `server/stream_backup.go` (what is in it). After the magic
 `NATSARC1` come entries (their encoding: `_kernels_py.py`), names without a sequence first:
@@ -9,11 +9,11 @@ nats-server `server/archive/archive.go` (the container) and `server/stream_backu
                         all fields zero: the end; without it the archive was cut short
 
 What the server makes of `state.json` when it restores: the stream starts at `first_seq` (an empty one at that sequence,
-too) and ends at `last_seq` even if that message is gone; `bytes` are set aside before anything is stored and may be
-refused, so they should not be more than there is (less is corrected on the way); times and counts do not matter. Each
-consumer needs config and state. Consumers come before messages, so one whose config says that it starts anywhere but
-at the first message would start wrong without a state: such ones are for the API, after the restore. Messages whose TTL
-has passed are skipped, and messages above the server's `max_payload` make the restore fail.
+too) and ends at `last_seq` even if that message is gone; `bytes` are reserved before anything is stored and may be
+refused, so they should not be too many (too few are corrected); times and counts do not matter. Each consumer needs
+config and state. Consumers come before messages, so one whose config says that it starts anywhere but at the first
+message would start wrong without a state: these are created by the API after the restore. Messages whose TTL has passed
+are skipped, and messages above the server's `max_payload` make the restore fail.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _END = bytes(5)
 
 
 class ArchiveV2Reader:
-    """Takes a decoded archive, magic included, in pieces of any size; gives `StreamMeta`, consumers, batches.
+    """Takes a decoded archive, including its magic, in pieces of any size; yields `StreamMeta`, consumers, batches.
 
     See `ArchiveReader`. Raises `FormatError`.
     """
@@ -64,7 +64,7 @@ class ArchiveV2Reader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._at = 0
-        self._enough = len(MAGIC)  # bytes that have to be there before another try makes sense
+        self._enough = len(MAGIC)  # bytes that must be there before another try makes sense
         self._started = False
         self._state: StreamState | None = None
         self._consumers_due = 0
@@ -72,12 +72,12 @@ class ArchiveV2Reader:
         self._ended = False
 
     def feed(self, data: Buffer) -> Iterator[ArchiveItem]:
-        """Items that are complete with `data`; messages are held back until there is a batch of them."""
+        """Yield the items that are complete with `data`; messages are collected to batches."""
         self._buffer += data
         return self._items(BATCH_BYTES)
 
     def finish(self) -> tuple[list[ArchiveItem], ArchiveEnd]:
-        """The last items and the end. Raises `FormatError` if the archive is not whole."""
+        """Return the last items and the end. Raises `FormatError` if the archive is incomplete."""
         self._enough = 0
         items = list(self._items(0))
         if not self._ended or self._state is None:
@@ -86,7 +86,7 @@ class ArchiveV2Reader:
         return items, ArchiveEnd("v2", self._messages, last_seq)
 
     def _items(self, least: int) -> Iterator[ArchiveItem]:
-        """Decode as long as there are `least` bytes of messages, or a whole entry of another kind."""
+        """Decode while there are `least` bytes of messages, or a complete entry of another kind."""
         while len(self._buffer) - self._at >= self._enough:
             if not self._started:
                 if not self._buffer.startswith(MAGIC):
@@ -120,7 +120,7 @@ class ArchiveV2Reader:
         return batch_from_columns(columns)
 
     def _look_at_entry(self) -> None:
-        """What is there is the end, or an incomplete message, for the rest of which to wait."""
+        """Handle the end, or an incomplete message, whose rest has to be awaited."""
         head = self._head()
         if head is None:
             return
@@ -133,7 +133,7 @@ class ArchiveV2Reader:
             self._at, self._ended = cursor, True
 
     def _entry(self) -> tuple[str, bytes] | None:
-        """The next entry, which is no message; None if it is not all there."""
+        """Return the next entry that is not a message; None if it is incomplete."""
         head = self._head()
         if head is None:
             return None
@@ -153,7 +153,7 @@ class ArchiveV2Reader:
         return name, bytes(self._buffer[cursor + name_size : end])
 
     def _head(self) -> tuple[int, int, int, int, int, int] | None:
-        """An entry's five numbers and where its name starts; None if they are not all there."""
+        """Return an entry's five numbers and the start of its name; None if they are incomplete."""
         numbers: list[int] = []
         cursor = self._at
         value = shift = 0
@@ -197,10 +197,10 @@ class ArchiveV2Reader:
 
 
 class ArchiveV2Writer:
-    """Turns batches into the bytes of an archive: `begin`, `write` for each batch, `finish`, in that order.
+    """Encodes batches as an archive: `begin`, `write` for each batch, `finish`, in that order.
 
     Of `state`, `first_seq`, `last_seq` and `bytes` matter, see above; messages lie between the two sequences, unless
-    `extend` says that there are later ones. Every consumer needs a state. All errors are `FormatError`.
+    `extend` announces later ones. Every consumer needs a state. All errors are `FormatError`.
     """
 
     def __init__(self, state: StreamState, consumers: Iterable[ArchivedConsumer] = ()) -> None:
@@ -229,7 +229,7 @@ class ArchiveV2Writer:
         return out
 
     def extend(self, last_seq: int) -> None:
-        """Messages up to that sequence come. Servers take them though they are beyond what `begin` said (2.15)."""
+        """Allow messages up to this sequence. Servers accept them although they exceed the state in `begin` (2.15)."""
         if last_seq > MAX_SEQUENCE:
             raise FormatError(f"archive v2: last sequence {last_seq} out of range")
         self._end_seq = max(self._end_seq, last_seq)
@@ -249,7 +249,7 @@ class ArchiveV2Writer:
         return [_END]
 
     def _start_seq(self, consumer: ArchivedConsumer) -> int:
-        """Where the server lets the consumer start before it looks at its state: the stream is empty then."""
+        """Return where the server lets the consumer start before it reads its state: the stream is empty then."""
         wanted = consumer.config.get("opt_start_seq")
         return max(self._state.first_seq, 1, wanted if isinstance(wanted, int) else 0)
 

@@ -7,13 +7,13 @@ consumer sequence less the ack floor's (version 2 only), and base minus delivery
 minus base); number of redelivered, then for each its stream sequence less the ack floor's, and its count. Differences
 are modulo 2^64. Version 1 stores delivered relative to an ack floor above 1. We write version 2, as every server does.
 
-What is lost: `o.dat` keeps delivery times of pending messages in whole seconds (rounded towards zero), so their
+`o.dat` only keeps delivery times of pending messages in whole seconds (rounded towards zero), so their
 redelivery may come up to a second early. Keys, counts and positions are exact. JSON keeps all.
 
-What a server insists on when it takes a state over as JSON (`consumerFileStore.Update`), not as `o.dat`: the ack floor
-is not above delivered, and pending lies above the one and not above the other. And the ack floor must not be below
-where a new consumer of that config would start, else the state is silently passed over: servers before 2.14 keep a
-floor of 0 until the first ack. `acceptable` makes a state so.
+A server requires of a state in JSON (`consumerFileStore.Update`), not of `o.dat`: the ack floor is not above delivered,
+and pending is above the former and not above the latter. And the ack floor must not be below the start of a new
+consumer with that config, otherwise the state is silently ignored: servers before 2.14 keep a floor of 0 until the
+first ack. `acceptable` adjusts a state accordingly.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def decode_state(data: Buffer) -> ConsumerState:
     redelivered: dict[int, int] = {}
     for _ in range(numbers.count(of=2)):
         offset, count = numbers.next(), numbers.next()
-        if offset and count:  # the server passes over others
+        if offset and count:  # the server ignores others
             redelivered[offset + floor.stream & MAX_U64] = count
     numbers.finish()
     return ConsumerState(delivered, floor, pending, redelivered)
@@ -80,7 +80,7 @@ def _pending(numbers: _Varints, version: int, floor: SequencePair) -> dict[int, 
 
 
 class _Varints:
-    """The unsigned varints of `raw` from `at` on."""
+    """Reads the unsigned varints of `raw` from `at` on."""
 
     __slots__ = ("_at", "_raw")
 
@@ -108,7 +108,7 @@ class _Varints:
         raise FormatError(f"{_WHAT}: a number of more than 64 bits")
 
     def count(self, of: int) -> int:
-        """A number of entries of `of` numbers each, all of which may still come: a lie costs no more than its bytes."""
+        """Read a number of entries of `of` numbers each, checked against the remaining bytes."""
         count = self.next()
         if count * of > len(self._raw) - self._at:
             raise FormatError(f"{_WHAT}: {count} entries do not fit")
@@ -129,7 +129,7 @@ def encode_state(state: ConsumerState) -> bytes:
     numbers = [floor.consumer, floor.stream, state.delivered.consumer, state.delivered.stream, len(state.pending)]
     if state.pending:
         seconds = {sequence: _whole_seconds(ack.timestamp_ns) for sequence, ack in state.pending.items()}
-        # The server takes its clock for the base; any will do, and with the latest one all differences are small.
+        # The server uses its clock as the base; any will do, and with the latest time all differences are small.
         base = max(seconds.values())
         numbers.append(_zigzag(base))
         for sequence, ack in sorted(state.pending.items()):
@@ -161,7 +161,7 @@ def _zigzag(value: int) -> int:
 
 
 def state_from_json(value: JsonObject) -> ConsumerState:
-    """A state as archive v2 holds it. `FormatError` for bad names or numbers."""
+    """Decode a state from archive v2. Raises `FormatError` for bad names or numbers."""
     return ConsumerState(
         delivered=_pair_from_json(value, "delivered"),
         ack_floor=_pair_from_json(value, "ack_floor"),
@@ -171,7 +171,7 @@ def state_from_json(value: JsonObject) -> ConsumerState:
 
 
 def state_to_json(state: ConsumerState) -> JsonObject:
-    """The opposite of `state_from_json`: names as Go's encoder gives them, the maps only if they hold something."""
+    """Encode a state for `state_from_json`: names as Go's encoder writes them, the maps only if they are not empty."""
     value: JsonObject = {
         name: {"consumer_seq": pair.consumer, "stream_seq": pair.stream}
         for name, pair in (("delivered", state.delivered), ("ack_floor", state.ack_floor))
@@ -222,9 +222,10 @@ def _key(text: str) -> int:
 
 
 def acceptable(state: ConsumerState, start_seq: int) -> ConsumerState:
-    """The nearest state that a server takes over as JSON if the consumer would start at `start_seq`.
+    """Return the nearest state that a server accepts as JSON if the consumer would start at `start_seq`.
 
-    Pending at or below the ack floor is acknowledged or gone, pending above delivered is to be delivered anyway.
+    Pending messages at or below the ack floor are acknowledged or deleted; those above delivered will be delivered
+    anyway.
     """
     floor = replace(state.ack_floor, stream=max(state.ack_floor.stream, start_seq - 1))
     delivered = SequencePair(
@@ -235,7 +236,7 @@ def acceptable(state: ConsumerState, start_seq: int) -> ConsumerState:
 
 
 def clamp(state: ConsumerState, last_seq: int) -> ConsumerState:
-    """The state cut at the stream's last sequence: a consumer ahead of its stream stops delivering."""
+    """Return the state cut at the stream's last sequence: a consumer ahead of its stream stops delivering."""
     return replace(
         state,
         delivered=SequencePair(state.delivered.consumer, min(state.delivered.stream, last_seq)),

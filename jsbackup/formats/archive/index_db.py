@@ -1,4 +1,4 @@
-"""`msgs/index.db`: what the server knew about a whole stream, the last of the stream's files in archive v1.
+"""`msgs/index.db`: the server's index of a whole stream, the last of the stream's files in archive v1.
 
 nats-server `server/filestore.go` (_writeFullState, recoverFullState) and `server/avl/seqset.go`; plaintext, as
 snapshots hold it. Integers are Go varints (u unsigned, i zigzag) unless a width is given, which is little endian:
@@ -21,7 +21,7 @@ of byte 0 is `base` · height u16.
 A message lives if a block's range from first_seq to last_seq has it and that block's set does not: a block's head moves
 up without a trace in its set. A block without messages has last_seq = first_seq - 1.
 
-The file may be huge (an entry for each subject), so it is parsed as it comes and only the outcome is kept.
+The file may be huge (an entry for each subject), so it is parsed incrementally and only the result is kept.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _SET_MAGIC = 22
 _SET_BITMAP_BYTES = {1: 512, 2: 256}
 _WHAT = "stream index"
 
-# The parser asks for bytes by yielding; it is sent True while more may come.
+# The parser yields to request bytes.
 _Steps = Generator[None, None, IndexState]
 
 
 class IndexReader:
-    """Takes an `index.db` of `size` bytes in pieces; `finish` tells what it says about the messages already given.
+    """Takes an `index.db` of `size` bytes in pieces; `finish` returns what it says about the messages already yielded.
 
     Raises `FormatError`, and `UnsupportedError` for a version that this tool does not know.
     """
@@ -118,7 +118,7 @@ class IndexReader:
                 yield
 
     def _blocks(self, version: int, last_seq: int) -> Generator[None, None, array[int]]:
-        """What was given, up to `last_seq`, and lives in no block."""
+        """Return the yielded sequences, up to `last_seq`, that live in no block."""
         removed = array("Q")
         alive_to = 0
         count = yield from self._unsigned()

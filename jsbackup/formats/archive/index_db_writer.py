@@ -1,14 +1,13 @@
-"""Write an `index.db` (format: `index_db.py`) for an archive of ours.
+"""Write an `index.db` (format: `index_db.py`) for our archives.
 
-A server that finds one that fits the last block takes the stream's state from it, otherwise it reads every block to
-rebuild the state. That is slower, and on encrypted 2.10 and 2.11 servers it is worse: while they encrypt a block they
-walk from sequence 0 to the block's first one, keep four bytes for each on the way, and count them as deleted until the
-next restart. So an index is written wherever that is cheap, and left out where it is not or where a server would not
-accept it, because it is never needed.
+A server uses the index if it fits the last block; otherwise it reads every block to rebuild the state. That is slower,
+and worse on encrypted 2.10 and 2.11 servers: while they encrypt a block they iterate from sequence 0 to the block's
+first one, keep four bytes for each, and count them as deleted until the next restart. So an index is written if that is
+cheap, and left out otherwise or if a server would not accept it, because it is never required.
 
 The version is the lowest that holds what the config allows (TTLs 2, schedules 3), because servers read all versions up
-to their own and 2.10 reads version 1 only. How many messages of a block have a TTL or a schedule only matters as none
-or some: the server looks for itself then, so all count.
+to their own and 2.10 reads version 1 only. The number of messages with a TTL or a schedule in a block only matters as
+zero or not: the server checks for itself then, so all are counted.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexWriter"]
 
-# Beyond these an index is not worth its memory and time: some 50 MB each for subjects and nodes, a second for gaps.
+# Beyond these an index is not worth its memory and time: about 50 MB each for subjects and nodes, a second for gaps.
 _MAX_SUBJECTS = 200_000
 _MAX_NODES = 100_000
 _MAX_GAPS = 1_000_000
 
-# Measured: Python counts so many as fast as Arrow, which takes 40 ms to import what it counts with (`compute.py`).
+# Measured: up to this number Python counts as fast as Arrow, which takes 40 ms to import (`compute.py`).
 _FEW_ROWS = 4096
 
 _NODE_BITS = 2048
@@ -53,7 +52,7 @@ class _Block:
     nodes: dict[int, int] = field(default_factory=dict)  # bitmaps of deleted sequences by sequence // 2048
 
     def mark(self, first: int, last: int) -> None:
-        """Take note of a gap."""
+        """Note a gap."""
         self.deleted += last - first + 1
         for number in range(first // _NODE_BITS, last // _NODE_BITS + 1):
             low, high = max(first - number * _NODE_BITS, 0), min(last - number * _NODE_BITS, _NODE_BITS - 1)
@@ -68,7 +67,7 @@ class _Subject:
 
 
 class IndexWriter:
-    """Watches the messages of an archive go by, block after block; `encode` gives the index, if there can be one."""
+    """Watches the messages of an archive, block after block; `encode` returns the index, if there can be one."""
 
     def __init__(self, stream: str, config: JsonObject) -> None:
         self._key = sha256(stream.encode()).digest()
@@ -82,7 +81,7 @@ class IndexWriter:
         self._blocks.append(_Block(index))
 
     def add(self, sequences: memoryview, timestamps: memoryview, subjects: pa.Array, size: int) -> None:
-        """Messages, at least one, whose records have `size` bytes, in the block begun last."""
+        """Add messages, at least one, whose records have `size` bytes, to the last block."""
         if self._given_up:
             return
         block = self._blocks[-1]
@@ -98,12 +97,12 @@ class IndexWriter:
         self._add_subjects(block.index, subjects)
 
     def end(self, last_seq: int, last_ns: int) -> None:
-        """The block begun last holds only the tombstone of the stream's last sequence."""
+        """Note that the last block only has the tombstone of the stream's last sequence."""
         block = self._blocks[-1]
         block.first_seq, block.last_seq, block.last_ns = last_seq + 1, last_seq, last_ns
 
     def encode(self, last_checksum: bytes) -> bytes | None:
-        """The index, given the last eight bytes of the last block; None if there cannot be one."""
+        """Return the index, given the last eight bytes of the last block; None if there cannot be one."""
         if self._given_up or not self._blocks:
             return None
         with_messages = [block for block in self._blocks if block.messages]
@@ -127,8 +126,8 @@ class IndexWriter:
             _unsigned(out, subject.first_block)
             if subject.messages > 1:
                 _unsigned(out, subject.last_block)
-        # An empty block in front makes the server write an index of its own soon. Without it an encrypted server keeps
-        # ours, which is plaintext, and rebuilds everything at its next start.
+        # An empty first block makes the server write its own index soon. Otherwise an encrypted server keeps ours,
+        # which is plaintext, and rebuilds everything at its next start.
         blocks = [_Block(0, first_seq=1), *self._blocks]
         _unsigned(out, len(blocks))
         for block in blocks:
@@ -191,9 +190,9 @@ class IndexWriter:
 
 
 def _encode_nodes(out: bytearray, nodes: dict[int, int], numbers: list[int], start: int, *, stop: int) -> int:
-    """Append the nodes as a balanced tree, root first: the server links them in this order and does not balance them.
+    """Append the nodes as a balanced tree, root first: the server links them in this order without balancing.
 
-    Gives the tree's height.
+    Returns the tree's height.
     """
     if start == stop:
         return 0
@@ -212,7 +211,7 @@ def _encode_nodes(out: bytearray, nodes: dict[int, int], numbers: list[int], sta
 
 
 def _counted(subjects: pa.Array) -> Iterable[tuple[str, int]]:
-    """Each of the subjects, and how many messages it has."""
+    """Return each subject with its number of messages."""
     if len(subjects) <= _FEW_ROWS:
         return Counter(subjects.to_pylist()).items()
     counts = subjects.value_counts()
@@ -227,6 +226,6 @@ def _unsigned(out: bytearray, value: int) -> None:
 
 
 def _signed(out: bytearray, value: int) -> None:
-    """Modulo 2^64, as the server adds and subtracts times."""
+    """Append it modulo 2^64, as the server adds and subtracts times."""
     value = (value + (1 << 63) & _U64) - (1 << 63)
     _unsigned(out, value << 1 if value >= 0 else (-value << 1) - 1)

@@ -1,4 +1,4 @@
-"""`sources.db`: where the sources of a stream go on, as nats-server 2.15 keeps it beside the messages.
+"""`sources.db`: where the sources of a stream continue, as nats-server 2.15 stores it beside the messages.
 
     01 · number of sources u64 · sequence up to which it is valid, plus one, u64
     for each source: key length uvarint · key · sequence uvarint · identity length uvarint · identity
@@ -19,7 +19,7 @@ NAME = "sources.db"
 
 
 def encode_sources(last_seq: int, sources: Iterable[tuple[str, int, str]]) -> bytes:
-    """The file for a stream that ends at `last_seq`: key, sequence and identity ("" for any) of each source."""
+    """Return the file for a stream that ends at `last_seq`: key, sequence and identity ("" for any) of each source."""
     entries = [_text(key) + _uvarint(sequence) + _text(identity) for key, sequence, identity in sources]
     return b"".join([pack("<BQQ", 1, len(entries), last_seq + 1), *entries])
 

@@ -1,4 +1,4 @@
-"""The tar layer of archive v1: a stream of members, both ways, and no more of tar than the server speaks.
+"""The tar layer of archive v1: reads and writes members, supporting only the parts of tar that the server uses.
 
 Written by Go's `archive/tar` with `FormatPAX`, read by the same package. A member is a header of 512 bytes and its
 content padded to a multiple of 512; two zero blocks end the archive. Header fields (POSIX ustar): name 0-99, mode
@@ -26,13 +26,13 @@ TAR_END = bytes(2 * BLOCK_BYTES)
 
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 _MAGIC = b"ustar\x0000"
-# A consumer name of 255 bytes, a few of folders around it, and a time.
+# Room for a consumer name of 255 bytes, a few folders, and a time.
 _MAX_PAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class TarPiece:
-    """Some consecutive bytes of a member. A member of no bytes has one empty piece."""
+    """Consecutive bytes of a member. An empty member has one empty piece."""
 
     name: str
     size: int
@@ -45,22 +45,22 @@ class TarPiece:
 
 
 class TarReader:
-    """Takes a tar archive in pieces of any size and gives its members as `TarPiece`s, without collecting them."""
+    """Takes a tar archive in pieces of any size and yields its members as `TarPiece`s, without collecting them."""
 
     __slots__ = ("_block", "_end_blocks", "_name", "_offset", "_padding", "_passed", "_path", "_pax", "_size", "_type")
 
     def __init__(self) -> None:
         self._passed = 0
-        self._block = bytearray()  # of a header that is not all there
-        self._name: str | None = None  # of the member whose content is due
+        self._block = bytearray()  # of an incomplete header
+        self._name: str | None = None  # of the member whose content is next
         self._type = "0"
         self._size = self._offset = self._padding = 0
         self._pax = bytearray()
-        self._path: str | None = None  # what PAX records say about the next member
+        self._path: str | None = None  # the path of the next member from PAX records
         self._end_blocks = 0
 
     def feed(self, data: Buffer) -> Iterator[TarPiece]:
-        """Pieces of the members in `data`; each is a view of it. Iterate to the end. Raises `FormatError`."""
+        """Yield pieces of the members in `data`, as views of it. Iterate to the end. Raises `FormatError`."""
         view = memoryview(data).cast("B")
         at = 0
         while at < len(view):
@@ -80,7 +80,7 @@ class TarReader:
             self._passed += step
 
     def finish(self) -> None:
-        """Raise `FormatError` unless the archive came to its end."""
+        """Raise `FormatError` unless the archive is complete."""
         if self._end_blocks < 2 or self._block:
             raise FormatError(f"tar archive: cut short after {self._passed} bytes")
 
@@ -127,7 +127,7 @@ class TarReader:
 
 
 def header_name(block: bytes) -> str | None:
-    """The name in a header of 512 bytes, or None if this is no tar header that we read (checksum included)."""
+    """Return the name in a header of 512 bytes; None if it is not a supported tar header (including its checksum)."""
     if len(block) != BLOCK_BYTES or block[257:265] != _MAGIC:
         return None
     try:
@@ -156,7 +156,7 @@ def _text(field: bytes) -> str:
 
 
 def _pax_path(records: bytes) -> str:
-    """The `path` among PAX records, or empty. Records that would change the member's meaning are refused."""
+    """Return the `path` in PAX records, or "". Records that would change the member's meaning are refused."""
     path = ""
     while records:
         length = records.partition(b" ")[0]
@@ -177,7 +177,9 @@ def _pax_path(records: bytes) -> str:
 
 
 def tar_header(name: str, size: int) -> bytes:
-    """The header of a regular file, with PAX records before it where the name needs them (Go's reader takes both)."""
+    """Return the header of a regular file, with PAX records before it if the name needs them (Go's reader accepts
+    both).
+    """
     encoded = name.encode()
     if len(encoded) <= 100 and encoded.isascii():
         return _header_block(encoded, size, b"0")
@@ -197,7 +199,7 @@ def tar_header(name: str, size: int) -> bytes:
 
 
 def tar_padding(size: int) -> bytes:
-    """The zeros after a content of that size."""
+    """Return the zeros after a content of this size."""
     return bytes(-size % BLOCK_BYTES)
 
 

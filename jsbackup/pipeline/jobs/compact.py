@@ -1,14 +1,14 @@
-"""Compaction: a backup again with the same content in fewer segments, so that the old one can be forgotten.
+"""Compaction: rewrite a backup with the same content in fewer segments, so that the old one can be forgotten.
 
-Backups that follow each other share segments, so they are cut where that spares storing (`repository/write/reuse.py`):
-a stream that grows a little each time, or loses messages here and there, comes to many short ones. A backup that is
-kept for long has no use for them. Here runs of neighbours, each shorter than half a segment, are joined into segments
-of up to 32 MiB; all others stay, named again. Nothing but segments changes: messages, digests, consumers, when it was
-`created`, tags. So retention takes the compacted backup for what it is, a backup of that moment, and its id is the next
-one after that of the other: `latest` means the same content as before.
+Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/reuse.py`): a stream
+that grows a little each time, or loses scattered messages, gets many short ones. A backup that is kept for long does
+not need them. Runs of adjacent segments, each shorter than half a segment, are joined to segments of up to 32 MiB; all
+others are reused. Only segments change: messages, digests, consumers, `created` and tags stay. So retention treats the
+compacted backup as one of the same time, and its id is the next one after the other's: `latest` has the same content as
+before.
 
-A stream's folder stays too, so the next backup of the server may build on these segments. It stores more where messages
-go all over the stream, until that is cut finely again.
+A stream's folder stays too, so the next backup of the server may build on these segments. It stores more if messages
+are deleted all over the stream, until the segments are short again.
 
 Objects that only the old backup needs are deleted when that one is forgotten and pruned, not here.
 """
@@ -43,11 +43,11 @@ from jsbackup.times import parse_time
 __all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
 
 Group = tuple[SegmentRef, ...]
-"""Segments that are to become one, or one that stays."""
+"""Segments that are to be joined, or one that stays."""
 
 
 def grouped(refs: Sequence[SegmentRef], segment_bytes: int = SEGMENT_BYTES) -> list[Group]:
-    """The segments of a stream, in order, those together that are worth joining."""
+    """Group the segments of a stream, in order; those worth joining are together."""
     groups: list[Group] = []
     for short, neighbours in groupby(refs, lambda ref: 2 * ref.bytes < segment_bytes):
         run = tuple(neighbours)
@@ -59,13 +59,13 @@ def grouped(refs: Sequence[SegmentRef], segment_bytes: int = SEGMENT_BYTES) -> l
 
 
 def count_after(manifest: Manifest) -> tuple[int, int]:
-    """How many segments a backup has, and how many it would have when compacted."""
+    """Return the number of segments of a backup, and the number after compaction."""
     before = sum(len(stream.segments) for stream in manifest.streams)
     return before, sum(len(grouped(stream.segments)) for stream in manifest.streams)
 
 
 def join_segments(objects: Objects, group: Group) -> SegmentRef:
-    """The segment that holds what these hold, stored beside them. Raises IntegrityError and StoreError."""
+    """Store the joined segment beside these and return it. Raises IntegrityError and StoreError."""
     if len(group) == 1:
         return group[0]
     reader = SegmentReader(objects)
@@ -95,7 +95,7 @@ class _Join:
 def merge_groups(
     session: SparkSession, place: RepositoryRef, streams: Sequence[Sequence[SegmentRef]], progress: Progress | None
 ) -> list[tuple[SegmentRef, ...]]:
-    """The segments of each stream when short neighbours are joined. Raises IntegrityError and StoreError."""
+    """Join short adjacent segments; return the new segments of each stream. Raises IntegrityError and StoreError."""
     groups = [grouped(refs) for refs in streams]
     wanted = [group for stream in groups for group in stream if len(group) > 1]
     sizes = [sum(ref.bytes for ref in group) for group in wanted]
@@ -115,9 +115,9 @@ def merge_groups(
 def compact(
     session: SparkSession, place: RepositoryRef, backup: str, *, progress: Progress | None = None
 ) -> Manifest | None:
-    """Make a backup (an id, the start of one, or `latest`) anew in fewer segments; None if nothing would be gained.
+    """Compact a backup (an id, the start of one, or `latest`); return None if there is nothing to join.
 
-    Raises as `find_backup` and `compact_backup`.
+    Raises the same errors as `find_backup` and `compact_backup`.
     """
     attach(session)
     repository = place.open()
@@ -140,7 +140,7 @@ def compact_backup(
     random: Callable[[int], bytes],
     progress: Progress | None = None,
 ) -> Manifest:
-    """Make the backup `manifest` anew in fewer segments, and commit it; `lease` is a shared one, renewed by the caller.
+    """Write the backup `manifest` in fewer segments, and commit it; `lease` is a shared one, renewed by the caller.
 
     Raises:
         IntegrityError: a segment is missing or damaged; nothing is committed.
@@ -154,7 +154,7 @@ def compact_backup(
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), random(3), manifest.id),
         tool=TOOL,
         streams=tuple(_checked(stream, refs) for stream, refs in zip(manifest.streams, merged, strict=True)),
-        # The store locks objects, and these are others.
+        # The new objects are not locked.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
     )
     leases.commit(repository, made, lease)

@@ -1,7 +1,7 @@
-"""What differs between two backups, found on Spark: spans of sequences are compared where they are read.
+"""Compare two backups on Spark: executors read and compare ranges of sequences.
 
-Only spans that differ come here (`repository/read/segment_diff.py`), those of all streams at once: long ones are split,
-short ones share a task. What comes back are tallies, and what went wrong with a span: that costs its own stream alone.
+Only ranges that differ get here (`repository/read/segment_diff.py`), those of all streams at once: long ones are split,
+short ones share a task. Tasks return tallies, or the error of a range, which only affects its stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SparkComparer"]
 
 @dataclass(frozen=True, slots=True)
 class _CompareSpans:
-    """A task: the tally of each span, or why there is none."""
+    """A task: returns the tally of each range, or an error."""
 
     place: RepositoryRef
     named: int
@@ -45,14 +45,14 @@ def _compared(reader: SegmentReader, span: SegmentSpan, named: int) -> Differenc
 
 @dataclass(frozen=True, slots=True)
 class SparkComparer:
-    """A `Compare` for `diff_backups`. `session` gives the session; it is asked for if anything has to be read."""
+    """A `Compare` for `diff_backups`. `session` returns the session; it is only called if something has to be read."""
 
     session: Callable[[], SparkSession]
     place: RepositoryRef
     progress: Progress
 
     def __call__(self, work: Sequence[DiffWork], named: int) -> Iterator[Tallies]:
-        """Raises what Spark fails with."""
+        """Return the tallies. Raises errors of Spark."""
         spans = [span for one in work for span in one.spans]
         limit = task_bytes(sum(span.bytes for span in spans))
         split = [split_span(span, limit) for span in spans]
@@ -72,7 +72,7 @@ class SparkComparer:
 
 
 def _tallies(spans: Sequence[Sequence[DifferenceTally | JsBackupError]], named: int) -> Tallies:
-    """The tally of each span, put together from those of its parts."""
+    """Yield the tally of each range, summed over its parts."""
     for parts in spans:
         whole = DifferenceTally(named)
         for found in parts:

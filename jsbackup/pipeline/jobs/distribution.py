@@ -1,9 +1,9 @@
-"""How messages spread over time and over sizes, and which are the largest.
+"""The distribution of messages over time and sizes, and the largest messages.
 
-Tasks read segments, prove them, and send back some hundred numbers for each stream. Time is cut into buckets of one of
-`WIDTHS_NS`, all of a stream alike, which begin at multiples of it since 1970; sizes into classes from one power of two
-to the next. Which width it is, the bounds in the manifest decide. A message outside them counts as if it were at the
-nearer end, so that there are never more buckets than were meant.
+Tasks read and verify segments, and return some hundred numbers for each stream. Time is divided into buckets of one of
+`WIDTHS_NS`, the same for a whole stream, which begin at multiples of it since 1970; sizes into classes from one power
+of two to the next. The width depends on the bounds in the manifest. A message outside of them is counted at the nearer
+end, so that the number of buckets is limited.
 
 Sizes are raw bytes (`formats/digest.py`).
 """
@@ -42,7 +42,7 @@ _WITHIN_A_DAY = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 _DAYS = (1, 7, 30, 365, 3650)
 
 WIDTHS_NS = tuple(count * _SECOND for count in _WITHIN_A_DAY) + tuple(count * _DAY for count in _DAYS)
-"""From a second to ten years, of which the timestamps of 64 bits span 59."""
+"""From a second to ten years; timestamps of 64 bits span 59 such buckets."""
 
 # What a chart can show; less for thousands of streams, so that the driver holds some hundred thousand at most.
 _MOST_BUCKETS, _LEAST_BUCKETS, _BUCKETS_IN_ALL = 100, 10, 200_000
@@ -52,7 +52,7 @@ _MOST_LARGE = 5
 
 @dataclass(frozen=True, slots=True)
 class TimeBin:
-    """Messages stored from `start_ns` (Unix time) on, for the width of the stream's buckets."""
+    """Messages stored within the bucket that begins at `start_ns` (Unix time)."""
 
     start_ns: int
     messages: int
@@ -61,7 +61,7 @@ class TimeBin:
 
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """Messages of `least` bytes and more, but less than twice as many. `bytes` are those of all of them."""
+    """Messages of at least `least` bytes, and less than twice that. `bytes` is their sum."""
 
     least: int
     messages: int
@@ -80,9 +80,9 @@ class LargeMessage:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Buckets and classes in rising order, those without messages left out; the `largest` messages, the largest first.
+    """Buckets and classes in rising order, without empty ones; the `largest` messages, the largest first.
 
-    `bucket_ns` is 0 where there is no message.
+    `bucket_ns` is 0 if there are no messages.
     """
 
     bucket_ns: int = 0
@@ -101,7 +101,7 @@ class TimeScale:
 
 
 def scale_of(oldest_ns: int, newest_ns: int, most_buckets: int = _MOST_BUCKETS) -> TimeScale:
-    """The narrowest buckets of which not more than `most_buckets` hold all of the time, or the widest there are."""
+    """Return the narrowest buckets with which at most `most_buckets` are needed, or the widest possible."""
     for width in WIDTHS_NS:
         scale = TimeScale(width, oldest_ns // width, newest_ns // width)
         if scale.last - scale.first < most_buckets:
@@ -110,7 +110,7 @@ def scale_of(oldest_ns: int, newest_ns: int, most_buckets: int = _MOST_BUCKETS) 
 
 
 class MessageTally:
-    """Counts messages, of batches or of other tallies of the same scale."""
+    """Counts messages of batches, or of other tallies with the same scale."""
 
     def __init__(self, scale: TimeScale) -> None:
         self._scale = scale
@@ -123,7 +123,7 @@ class MessageTally:
             return
         sizes = _sizes(batch)
         _count(self._times, self._numbers(batch.column("timestamp_ns")), sizes)
-        # Exact for what a message may have: a double holds more than 50 bits.
+        # Exact for possible sizes: a double has more than 50 bits.
         powers = pc.cast(pc.floor(pc.log2(pc.cast(sizes, pa.float64()))), pa.int64())
         _count(self._sizes, powers, sizes)
         self._keep([*self._largest, *_largest(batch, sizes)])
@@ -150,7 +150,7 @@ class MessageTally:
 
     def _numbers(self, timestamps: pa.Array) -> pa.Array:
         width = self._scale.width_ns
-        quotient = pc.divide(timestamps, width)  # towards zero, and before 1970 it has to be down
+        quotient = pc.divide(timestamps, width)  # rounded towards zero; before 1970 it has to be rounded down
         rest = pc.subtract(timestamps, pc.multiply(quotient, width))
         number = pc.subtract(quotient, pc.cast(pc.less(rest, 0), pa.int64()))
         return pc.max_element_wise(pc.min_element_wise(number, self._scale.last), self._scale.first)
@@ -158,7 +158,7 @@ class MessageTally:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """A task: a tally for each run of segments, with the number of their stream."""
+    """A task: returns a tally for each run of segments, with the number of their stream."""
 
     place: RepositoryRef
     runs: tuple[tuple[int, TimeScale, tuple[SegmentRef, ...]], ...]
@@ -178,7 +178,7 @@ class _Count:
 def measure_distributions(
     session: SparkSession, place: RepositoryRef, streams: Sequence[StreamBackup], progress: Progress | None = None
 ) -> list[Distribution]:
-    """The distribution of each stream. Raises IntegrityError and StoreError if they cannot be read."""
+    """Return the distribution of each stream. Raises IntegrityError and StoreError if it cannot be read."""
     most = max(_LEAST_BUCKETS, min(_MOST_BUCKETS, _BUCKETS_IN_ALL // max(1, len(streams))))
     scales = [
         scale_of(

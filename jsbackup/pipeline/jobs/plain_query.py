@@ -1,12 +1,12 @@
-"""Whether a statement is a plain query: it reads the views it is given, and does nothing else.
+"""Check that a statement is a plain query, which only reads the given views.
 
 Spark's SQL also writes folders (`WITH … INSERT OVERWRITE DIRECTORY`), reads any file (``text.`/etc/passwd` ``), starts
-programs (`SELECT TRANSFORM … USING`) and calls Java (`reflect`). So the plan that Spark's parser makes is looked at
-before anything runs. What it may hold is listed here: kinds of plans, names of relations, groups of functions. What a
-new release of Spark adds is refused until it is in the list.
+programs (`SELECT TRANSFORM … USING`) and calls Java (`reflect`). So the plan of Spark's parser is checked before
+anything runs. The allowed kinds of plans, names of relations and groups of functions are listed here. Additions of a
+new release of Spark are refused until they are in the list.
 
-A client of Spark Connect has no parser. There the statement has to be a query by Spark's grammar, Spark is told to take
-no path for a table, and the few words that call Java or start programs are refused wherever they stand.
+A client of Spark Connect has no parser. There the statement has to be a query by Spark's grammar, a setting of Spark
+disables paths as tables, and the few words that call Java or start programs are refused anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _names(text: str, prefix: str = "", suffix: str = "") -> frozenset[str]:
     return frozenset(f"{prefix}{name}{suffix}" for name in text.split())
 
 
-# Plans that read, as the parser makes them.
+# Plans that only read, as the parser produces them.
 _PLANS: Final = frozenset().union(
     _names(
         "Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct Except Filter Generate GlobalLimit "
@@ -57,14 +57,14 @@ _TABLE_FUNCTION: Final = _ANALYSIS + "UnresolvedTableValuedFunction"
 _FUNCTION: Final = _ANALYSIS + "UnresolvedFunction"
 _GENERATOR: Final = _ANALYSIS + "UnresolvedGenerator"
 _LITERAL: Final = _EXPRESSIONS + "Literal"
-# The first is a function whose name is only made later.
+# The first is a function whose name is computed.
 _NEVER: Final = frozenset({_ANALYSIS + "ExpressionWithUnresolvedIdentifier", _EXPRESSIONS + "CallMethodViaReflection"})
 
 _TABLE_FUNCTIONS: Final = _names(
     "collations explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range sql_keywords "
     "stack variant_explode variant_explode_outer"
 )
-# Groups of functions of Spark that compute, and nothing else. In others are those that call Java, take a path of a file
+# Groups of Spark's functions that only compute. Other groups contain functions that call Java, take the path of a file
 # (`from_protobuf`) or a URL (`from_avro`).
 _GROUPS: Final = _names(
     "agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math predicate "
@@ -90,10 +90,10 @@ _NO_FILES: Final = "spark.sql.runSQLOnFiles"
 
 @contextmanager
 def only_plain(session: SparkSession, sql: str, views: Collection[str]) -> Iterator[None]:
-    """Within it `sql` may be run: it is one query that reads nothing but `views`, which there have to be already.
+    """Allow running `sql` inside, if it is one query that only reads `views`, which must exist already.
 
     Raises:
-        UsageError: it is no such query.
+        UsageError: it is not such a query.
         ParseException: Spark's parser does not understand it.
     """
     if not is_remote(session):
@@ -117,7 +117,7 @@ def _check_text(session: SparkSession, sql: str) -> None:
         word = next(filter(None, found.groups()))
         raise UsageError(f"queries over Spark Connect may not hold the word {word.lower()}", hint=_HINT)
     try:
-        # Only a query may stand in these brackets; no other statement has brackets that are closed before they open.
+        # Only a query is allowed in these brackets; in no other statement brackets are closed before they are opened.
         session.sql(f"WITH jsbackup_query AS (\n{sql.rstrip().rstrip(';')}\n) SELECT * FROM jsbackup_query")
     except ParseException as error:
         raise UsageError("the query is no plain query, or cannot be understood", hint=_HINT) from error
@@ -152,21 +152,21 @@ def _computes(jvm: Any, functions: Any, name: str) -> bool:
 
 
 class _Plan:
-    """A plan of the parser, walked through with everything in it: subqueries, and what WITH names, too."""
+    """Walks through a plan of the parser, including subqueries and the definitions of WITH."""
 
     def __init__(self, jvm: Any) -> None:
         self._is = jvm.py4j.reflection.TypeUtil.isInstanceOf
         self.relations: list[list[str]] = []
-        self.made: set[str] = set()  # by WITH
+        self.made: set[str] = set()  # names defined by WITH
         self.functions: list[list[str]] = []
         self.table_functions: list[list[str]] = []
 
     def walk(self, root: Any) -> None:
-        """Raises UsageError at what is no part of a plain query."""
+        """Collect the names in a plan. Raises UsageError for parts that a plain query does not have."""
         waiting = [root]
         while waiting:
             one = waiting.pop()
-            if not hasattr(one, "getClass"):  # a text, number or truth
+            if not hasattr(one, "getClass"):  # a text, number or boolean
                 continue
             kind = str(one.getClass().getName())
             if kind == _LITERAL:

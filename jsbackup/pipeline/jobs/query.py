@@ -1,4 +1,4 @@
-"""SQL over a backup: a view for each stream, named as the stream is (SQL ignores the case), and `messages` for all.
+"""SQL over a backup: a view for each stream, with its name (SQL ignores case), and `messages` for all.
 
     stream, sequence, time, timestamp_ns, subject, backup
     headers        map<string,string>, `headers['Nats-Msg-Id']`
@@ -6,8 +6,8 @@
     text           the payload as text, for `get_json_object(text, '$.customer')`
     header_block   the raw header block
 
-A name that is no identifier stands in backquotes. Of streams whose names differ in case alone, each view has the
-incarnation behind it, `orders_1a2b3c4d`. Only views whose name occurs in the statement are made.
+A name that is not an identifier needs backquotes. If the names of streams only differ in case, their views end with the
+incarnation, `orders_1a2b3c4d`. Only views whose names occur in the statement are created.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows as Python has them, structs as dicts, times with their zone (UTC). `more`: these are not all."""
+    """Rows as Python values, structs as dicts, times in UTC. `more`: these are not all rows."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
@@ -51,10 +51,10 @@ class Answer:
 
 
 def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progress | None = None) -> Answer:
-    """Run one plain query, and give up to `most_rows` of what it finds.
+    """Run one plain query, and return up to `most_rows` rows of its result.
 
     Raises:
-        UsageError: it does not parse, names what is not there, or does more than to read streams (`plain_query.py`).
+        UsageError: it does not parse, names what does not exist, or does not only read streams (`plain_query.py`).
         JsBackupError: it fails.
     """
     made = make_views(backup, sql)
@@ -79,9 +79,9 @@ def run_query(backup: BackupFrames, sql: str, *, most_rows: int, progress: Progr
 
 
 def make_views(backup: BackupFrames, sql: str) -> list[str]:
-    """Make the views that `sql` may name, in the session; their names."""
+    """Create the views that `sql` may name in the session; return their names."""
     words = sql.casefold()
-    # Spark's reader cannot skip by the column `time`, which is not in the files; ours can.
+    # Spark's reader cannot filter by the column `time`, which is not in the files; ours can.
     reader = FrameReader.STORE if re.search(r"\btime\b", words) else FrameReader.AUTO
     if reader is FrameReader.STORE:
         _log.info("the query names the column time, so messages are read by jsbackup")
@@ -96,7 +96,7 @@ def make_views(backup: BackupFrames, sql: str) -> list[str]:
 
 
 def view_names(all_streams: Sequence[StreamBackup]) -> dict[str, str | None]:
-    """The view of each stream that has one; None stands for all streams."""
+    """Return the view names of streams; None means all streams."""
     streams = [s for s in all_streams if s.archive_format is not ArchiveFormat.OPAQUE]
     alike = Counter(stream.name.casefold() for stream in streams)
     names: dict[str, str | None] = {} if alike[ALL_STREAMS] else {ALL_STREAMS: None}
@@ -122,7 +122,9 @@ def _view(frame: DataFrame) -> DataFrame:
 
 
 def _exact_times(frame: DataFrame) -> DataFrame:
-    """Times as microseconds: PySpark would give them in the zone of this process, where an hour comes twice a year."""
+    """Convert times to microseconds: PySpark would return them in the local time zone, where an hour repeats once a
+    year.
+    """
     numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     return numbered.select(
         *(
@@ -141,7 +143,7 @@ def _value(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, Row):
         return {name: _value(one) for name, one in value.asDict().items()}
-    if isinstance(value, datetime):  # inside of something
+    if isinstance(value, datetime):  # inside of another value
         return value.astimezone(UTC)
     if isinstance(value, dict):
         return {key: _value(one) for key, one in value.items()}

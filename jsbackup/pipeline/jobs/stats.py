@@ -1,8 +1,8 @@
-"""What is in a backup, by stream and subject: how many messages, how large, from when to when.
+"""Statistics of a backup by stream and subject: number, sizes and times of messages.
 
-`bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that a stream's add up to
-what its manifest says. Percentiles are approximate, to a few per mille of the ranks. `distribution.py` tells how the
-messages spread over time and sizes, `repository/read/growth.py` how streams grew.
+`bytes` and sizes are raw bytes, those of the canonical encoding (`formats/digest.py`), so that their sum is the number
+in the manifest. Percentiles are approximate, to a few per mille of the ranks. `distribution.py` has the distribution
+over time and sizes, `repository/read/growth.py` the growth of streams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = ("stream", "sequence", "timestamp_ns", "subject", "headers", "data")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Raw bytes of a message: the middle one, those that 90 % and 99 % are no larger than, the largest."""
+    """Raw bytes of a message: the median, the 90th and 99th percentile, the largest."""
 
     p50: int = 0
     p90: int = 0
@@ -51,9 +51,10 @@ class SubjectStats:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """`subjects` are the largest of `subject_count`. `duplicates` repeat a `Nats-Msg-Id`; None: they were not counted.
+    """`subjects` are the largest of `subject_count`. `duplicates` repeat a `Nats-Msg-Id`; None if they were not
+    counted.
 
-    Times are 0 where there is no message. `growth` ends with this backup.
+    Times are 0 if there are no messages. `growth` ends with this backup.
     """
 
     stream: str
@@ -77,11 +78,12 @@ def collect_stats(
     duplicates: bool = False,
     progress: Progress | None = None,
 ) -> list[StreamStats]:
-    """Statistics of the chosen streams, in the order of the backup, with the `most_subjects` largest subjects of each.
+    """Return statistics of the chosen streams, in the order of the backup, with the `most_subjects` largest subjects of
+    each.
 
     Raises:
         UsageError: a pattern names no stream.
-        IntegrityError, StoreError: it cannot be read.
+        IntegrityError, StoreError: the backup cannot be read.
     """
     streams = backup.streams(patterns)
     frame = backup.messages(patterns, _COLUMNS)
@@ -99,7 +101,7 @@ def collect_stats(
     found = []
     for stream, distribution in zip(streams, distributions, strict=True):
         mine = sorted(subjects.get(stream.name, []), key=lambda row: (-row.bytes, -row.messages, row.subject))
-        told = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
+        largest = tuple(SubjectStats(r.subject, r.messages, r.bytes, r.oldest_ns, r.newest_ns, _sizes(r)) for r in mine)
         counted = repeated.get(stream.name, 0) if duplicates else None
         grown = tuple(growth[stream.name])
         if stream.name not in whole:
@@ -107,12 +109,12 @@ def collect_stats(
             continue
         row = whole[stream.name]
         span = (row.messages, row.bytes, row.oldest_ns, row.newest_ns, _sizes(row))
-        found.append(StreamStats(stream.name, *span, row.subject_count, told, counted, distribution, grown))
+        found.append(StreamStats(stream.name, *span, row.subject_count, largest, counted, distribution, grown))
     return found
 
 
 def stats_by_subject(frame: DataFrame) -> DataFrame:
-    """One row for each stream (`whole`) and one for each of its subjects.
+    """Return one row for each stream (`whole`) and one for each of its subjects.
 
     Columns: stream, subject, whole, messages, bytes, oldest_ns, newest_ns, percentiles (three), largest.
     """
@@ -130,7 +132,7 @@ def stats_by_subject(frame: DataFrame) -> DataFrame:
 
 
 def raw_size(frame: DataFrame) -> Column:
-    """Bytes of each message in canonical encoding."""
+    """Return the size of each message in canonical encoding."""
     lengths = [F.octet_length(frame["subject"]), F.coalesce(F.octet_length(frame["headers"]), F.lit(0))]
     lengths.append(F.octet_length(frame["data"]))
     stamp = frame["timestamp_ns"]

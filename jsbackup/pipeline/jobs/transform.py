@@ -1,12 +1,12 @@
-"""Transform: streams of a backup reshaped into a new backup, as a restore with the same options would send them.
+"""Transform streams of a backup into a new backup, as a restore with the same options would send them.
 
-What is to be done with each stream is planned first (`transform_plan.py`), then done (`transform_streams.py`), and then
-the driver commits the manifest. A stream that stays as it is keeps its segments and its incarnation; any other gets an
-incarnation of its own.
+The changes of each stream are planned first (`transform_plan.py`), then carried out (`transform_streams.py`), and then
+the driver commits the manifest. An unchanged stream keeps its segments and its incarnation; any other gets a new
+incarnation.
 
-The manifest has `source.transformed`: the backup it was made of, the options, and what the cut came to. Its time is
-that of the transform, `captured` is that of the server; but not later than the end of a cut, so that nothing takes it
-for what was there afterwards.
+The manifest has `source.transformed`: the original backup, the options, and the edges of the cut. Its time is that of
+the transform, `captured` is that of the server; but not later than the end of a cut, so that it is not used as a backup
+of a later state.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["Transformed", "transform", "transform_backup"]
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """The new backup; of each stream the old name, how many messages it had, and what should be known of it."""
+    """The new backup; for each stream the old name, its number of messages before, and notes."""
 
     manifest: Manifest
     old_names: tuple[str, ...]
@@ -66,7 +66,9 @@ def transform(
     tags: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Transformed:
-    """Make a new backup of a backup (an id, the start of one, or `latest`). Raises as its parts below."""
+    """Make a new backup from a backup (an id, the start of one, or `latest`). Raises the errors of the
+    functions below.
+    """
     attach(session)
     repository = place.open()
     repository.documents.ensure_writable()
@@ -99,13 +101,15 @@ def transform_backup(
 ) -> Transformed:
     """Make the new backup in the same repository, and commit it; `lease` is a shared one, renewed by the caller.
 
+    Nothing is committed if an error is raised.
+
     Raises:
-        PlanRefused: a message cannot be masked, counters cannot be told apart any more, a mask has masked nothing, or
-            no message is left of a stream.
+        PlanRefused: a message cannot be masked, two counters would become one, a mask has masked nothing, or no message
+            is left of a stream.
         UsageError: there is no key to hash with.
         IntegrityError: a segment is missing or damaged.
         RepositoryLocked: the lease was lost.
-        KeyUnavailable, StoreError: something cannot be read or stored. Nothing is committed, whatever is raised.
+        KeyUnavailable, StoreError: something cannot be read or stored.
     """
     key = mask_key or MaskKey()
     if plan.options.reshape.masks.needs_secret:
@@ -131,7 +135,7 @@ def transform_backup(
 
 
 def _refuse_what_missed(plan: TransformPlan, made: Sequence[Made]) -> None:
-    """Raise PlanRefused if a mask masked nothing, or nothing is left of a stream, and that is not said to be meant."""
+    """Raise PlanRefused if a mask masked nothing, or no messages are left of a stream, unless an option allows it."""
     refusals = [refusal for one in made for refusal in one.refusals]
     kept = any(one.entry.captured.messages for one in made)
     if kept and not plan.options.mask_may_miss:

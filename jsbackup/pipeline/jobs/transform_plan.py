@@ -1,8 +1,8 @@
-"""Transform, planned: what becomes of each stream of a backup, and what stands against it. Reads no message.
+"""Plan a transform: the changes of each stream of a backup, and what blocks them. Reads no messages.
 
-The engine decides by the rules of a restore (`planning/reshaping.py`, `planning/selection/point_in_time.py`), so that
-the restore of the new backup is the restore of the old one with these options. What no restore knows is
-`--latest-per-subject`.
+The rules are those of a restore (`planning/reshaping.py`, `planning/selection/point_in_time.py`), so that a restore of
+the new backup equals a restore of the old one with these options. Only `--latest-per-subject` is not an option of
+restores.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ __all__ = ["PlannedStream", "TransformOptions", "TransformPlan", "plan_transform
 
 @dataclass(frozen=True, slots=True)
 class TransformOptions:
-    """What was asked for. `streams` are names or globs; none means all."""
+    """The options. `streams` are names or globs; none means all."""
 
     streams: tuple[Glob, ...] = ()
     renames: RenameOptions = field(default_factory=RenameOptions)
     reshape: Reshape = field(default_factory=Reshape)  # without names, as in a restore
     latest_per_subject: bool = False
     consumers: Consumers = Consumers.ALL  # or NONE
-    mask_may_miss: bool = False  # whether a mask may mask nothing
-    pattern_may_miss: bool = False  # whether a map or a filter of subjects may match nothing
-    allow_empty: bool = False  # whether nothing may be kept of a stream that has messages
+    mask_may_miss: bool = False  # a mask may mask nothing
+    pattern_may_miss: bool = False  # a map or a filter of subjects may match nothing
+    allow_empty: bool = False  # nothing may be left of a stream that has messages
 
     @property
     def words(self) -> list[str]:
-        """The options as typed. Edges of a cut are left out: they move on with each day, and mean the same."""
+        """The options as typed. Edges of a cut are left out: they move on with each day, with the same meaning."""
         renames, reshape = self.renames, self.reshape
         words = [f"--rename {old}={new}" for old, new in renames.names]
         words += [f"--rename-prefix {renames.prefix}"] if renames.prefix else []
@@ -60,7 +60,7 @@ class TransformOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStream:
-    """One stream, and what is to be done with it."""
+    """One stream and its changes."""
 
     entry: StreamBackup
     reshaped: Reshaped
@@ -81,17 +81,19 @@ class PlannedStream:
 
     @property
     def works(self) -> bool:
-        """Whether something becomes of its messages."""
+        """Whether its messages change."""
         return bool(self.reshaped.messages) or self.latest
 
     @property
     def groups(self) -> list[Group]:
-        """The segments that it may keep something of, those together that are to become one."""
+        """The segments that may be kept in part, those to be joined together."""
         return grouped(segments_within(self.entry, self.reshaped.messages.cut))
 
     @property
     def incarnation(self) -> str:
-        """Its own, unless it stays as it is: no backup of the server may take it for what it has seen of the stream."""
+        """A new incarnation, unless nothing changes: no backup of the server may reuse it as a state of the original
+        stream.
+        """
         if not self.renamed and not self.reads and not self.drops:
             return self.entry.incarnation
         return layout.incarnation("transform", self.entry.incarnation, self.reshaped.name, self.entry.created)
@@ -99,7 +101,7 @@ class PlannedStream:
 
 @dataclass(frozen=True, slots=True)
 class TransformPlan:
-    """What is going to be made of which backup."""
+    """The planned changes of a backup."""
 
     manifest: Manifest
     options: TransformOptions
@@ -107,11 +109,11 @@ class TransformPlan:
 
 
 def plan_transform(manifest: Manifest, options: TransformOptions) -> TransformPlan:
-    """What to do with each stream; reads no message.
+    """Plan the changes of each stream; reads no messages.
 
     Raises:
         UsageError: the options name no stream of the backup, or nothing is to be done.
-        PlanRefused, TargetConflict: as a restore with these options is refused.
+        PlanRefused, TargetConflict: a restore with these options would be refused.
         FormatError: a configuration is damaged.
     """
     if not options.words:
@@ -155,7 +157,7 @@ def _against_latest(entry: StreamBackup) -> Iterator[Finding]:
 
 
 def _new_overlaps(planned: Sequence[PlannedStream]) -> Iterator[Finding]:
-    """Streams of which a server would take only one, by the new subjects and not by the old ones."""
+    """Yield streams of which a server would accept only one because of the new subjects (not of the old ones)."""
     index = SubjectIndex()
     for one in planned:
         subjects = one.reshaped.config.get("subjects") or []

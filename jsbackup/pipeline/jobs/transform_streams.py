@@ -1,8 +1,8 @@
-"""The streams of a transform, carried out: messages by tasks, and what follows from what is kept of them.
+"""Carry out the transform of streams: messages by tasks, then states and consumers of the kept messages.
 
-Messages are reshaped by tasks (`reshape_task.py`), and what is kept of a stream's state and consumers follows as in a
-restore (`planning/selection/subset.py`). The newest messages of all subjects are looked for (`newest.py`) after the cut
-and the filter of subjects, before masks and maps; markers of deleted keys are messages.
+Messages are changed by tasks (`reshape_task.py`), and a stream's state and consumers as in a restore
+(`planning/selection/subset.py`). The newest messages of all subjects are found (`newest.py`) after the cut and the
+filter of subjects, before masks and maps; markers of deleted keys are messages too.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A stream as it is now, stored, and what should be known of it. `masked` is what masks came to.
+    """A new stream, stored, with notes. `masked` counts what masks did.
 
-    `refusals` stand against committing it.
+    `refusals` block the commit.
     """
 
     entry: StreamBackup
@@ -59,13 +59,13 @@ def transform_streams(
     mask_key: MaskKey,
     progress: Progress | None = None,
 ) -> list[Made]:
-    """The streams of a plan, stored. Raises as `transform_backup` (`transform.py`)."""
+    """Store the streams of a plan. Raises the same errors as `transform_backup` (`transform.py`)."""
     return _Making(session, place, objects, plan, mask_key, progress).make()
 
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """One run: what was planned, carried out."""
+    """One run of a plan."""
 
     session: SparkSession
     place: RepositoryRef
@@ -96,7 +96,7 @@ class _Making:
         ]
 
     def _newest(self, reading: Sequence[PlannedStream]) -> dict[str, list[Sequences]]:
-        """For each group of a stream's segments, what to keep of it."""
+        """Return what to keep of each group of a stream's segments."""
         asked = self.plan.options.reshape
         keeping = Reshape(cut=asked.cut, subjects=asked.subjects)
         wanted = {one.entry.name: one.groups for one in reading if one.latest}
@@ -150,7 +150,7 @@ class _Making:
             if not kept.captured.messages:
                 empty = self.plan.options.allow_empty
                 found.append(about_nothing_kept(entry.name, entry.captured.messages, may_be_empty=empty))
-        elif cut:  # of an empty stream
+        elif cut:  # an empty stream
             known = WatchedConsumers(self.objects, entry)
             kept = kept_from(entry, cut, ReshapedRun().counted, KeptSequences((), ()), whole=known.whole)
         notes = [finding.reason for finding in found if not finding.code]
@@ -178,7 +178,7 @@ class _Making:
         )
 
     def _with_pending(self, entry: StreamBackup, *, moved: bool) -> StreamBackup:
-        """Large pending sets beside the segments."""
+        """Store large pending sets in the new folder."""
         if not moved:
             return entry
         folder = self.objects.sealing.folder(entry.name, entry.incarnation)
@@ -187,7 +187,7 @@ class _Making:
 
 
 def _not_after(captured: Captured, cut: Cut, stored: ReshapedRun | None) -> Captured:
-    """What is known of the stream ends where the cut ends."""
+    """Limit the time of what is known about the stream to the end of the cut."""
     if isinstance(cut.until, AtTime):
         known_ns = cut.until.time_ns
     elif isinstance(cut.until, AtSequence) and stored is not None and stored.counted.cut.messages:

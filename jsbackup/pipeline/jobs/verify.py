@@ -1,4 +1,4 @@
-"""Objects checked on Spark: each is read, decoded and compared where it is read, and only what is wrong comes back."""
+"""Check objects on Spark: executors read, decode and compare them, and return only what is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["SparkChecker"]
 
 @dataclass(frozen=True, slots=True)
 class _CheckObjects:
-    """A task: the flaw of each object."""
+    """A task: returns the flaw of each object."""
 
     place: RepositoryRef
     level: Level
@@ -38,7 +38,7 @@ class SparkChecker:
     progress: Progress
 
     def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterator[ObjectFlaw | None]:
-        """Raises what Spark fails with, and KeyUnavailable."""
+        """Yield the flaw of each object, in order. Raises errors of Spark, and KeyUnavailable."""
         tasks, weights = [], []
         for piece in pack_tasks([weight_of(ref)[0] for ref in refs]):
             part = tuple(refs[piece])

@@ -1,7 +1,7 @@
-"""DataFrames become a backup, ready to be restored: one for each stream.
+"""Write DataFrames, one for each stream, as a backup that can be restored.
 
-Executors store segments; the driver checks what they have made and commits the manifest, last. So whoever is stopped,
-and wherever, leaves no backup or a whole one. `write_backup` is for programs; commands hold a lease of their own.
+Executors store segments; the driver checks them and commits the manifest last. So an interruption at any point leaves
+either no backup or a whole one. `write_backup` is for programs; commands hold their own lease.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _COLUMNS = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
 @dataclass(frozen=True, slots=True)
 class TableStream:
-    """A stream to be made of a DataFrame with the columns sequence, timestamp_ns, subject, data, and headers if any.
+    """A stream to be made from a DataFrame with the columns sequence, timestamp_ns, subject, data, and headers if any.
 
-    Sequences are from 1 on, each once, in any order. `config` is the stream's configuration as a server knows it, of
-    which a restore makes the stream; without one it is a file stream with its own name as its subject. `bytes` is how
-    large the table is, for progress.
+    Sequences start at 1 or later and are unique, in any order. `config` is the stream's configuration as a server has
+    it, which a restore uses; the default is a file stream with its own name as its subject. `bytes` is the size of the
+    table, for progress.
     """
 
     frame: DataFrame
@@ -68,14 +68,14 @@ def write_backup(
     tags: Mapping[str, str] | None = None,
     origin: str = "a table",
 ) -> Manifest:
-    """Make a backup of streams by their names, in a repository that exists; gives its manifest.
+    """Make a backup of streams by their names, in a repository that exists; return its manifest.
 
-    `origin` says where the messages come from, as `show` tells it.
+    `origin` says where the messages come from, for `show`.
 
     Raises:
         UsageError: a column is missing or has another type, or a row lacks a value.
-        FormatError: a sequence comes twice, or is less than 1.
-        KeyUnavailable: the repository takes a writer key, and none was given.
+        FormatError: a sequence is repeated, or is less than 1.
+        KeyUnavailable: the repository needs a writer key, and none was given.
         RepositoryLocked, StoreError: nothing can be stored now.
     """
     repository = place.open()
@@ -95,12 +95,12 @@ def write_streams(
     origin: str,
     progress: Progress | None = None,
 ) -> tuple[Manifest, list[StoredStream]]:
-    """As `write_backup`, in a repository (that of `place`) that is open for writing, under a shared lease."""
+    """As `write_backup`, in a repository (that of `place`) that is open for writing, with a shared lease."""
     if not streams:
         raise UsageError("a backup of no streams is none")
     attach(session)
     frames = {name: _checked(name, table.frame) for name, table in sorted(streams.items())}
-    make_now(repository)  # executors open it by themselves
+    make_now(repository)  # executors open it themselves
     begun_ns = time.time_ns()
     sink = _Sink(session, repository, place, progress or NullProgress())
     written = []
@@ -121,7 +121,7 @@ def write_streams(
 
 
 def _checked(name: str, frame: DataFrame) -> DataFrame:
-    """The frame with our columns alone, cast where nothing is lost."""
+    """Return the frame with only our columns, cast if that is lossless."""
     if not asset_name_is_sound(name):
         raise UsageError(f"not a stream's name: {name[:80]!r}")
     with explained(f"the table of stream {name}"):
@@ -141,7 +141,7 @@ def _checked(name: str, frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """Where frames become streams."""
+    """Stores frames as streams."""
 
     session: SparkSession
     repository: Repository
@@ -149,7 +149,7 @@ class _Sink:
     progress: Progress
 
     def store(self, name: str, frame: DataFrame, table: TableStream) -> StoredStream:
-        """One stream. The frame is as `_checked` gives it."""
+        """Store one stream. The frame is from `_checked`."""
         begun_ns = time.time_ns()
         incarnation = layout.incarnation("", "", name, ZERO_TIME)
         with watched(self.session, name, table.bytes, self.progress):
@@ -193,6 +193,6 @@ class _Sink:
 
 
 def _config_of(name: str, config: JsonObject) -> JsonObject:
-    """What a restore makes the stream of. A mirror has no subjects, nor need a stream have that copies others."""
+    """Return the configuration for a restore. Mirrors have no subjects, and streams with sources need none."""
     subjects = {} if config.keys() & {"subjects", "mirror", "sources"} else {"subjects": [name]}
     return {**subjects, "retention": "limits", "storage": "file", **config, "name": name}

@@ -1,9 +1,9 @@
-"""A backup as DataFrames, and the choice of who reads it: Spark's own Parquet reader, or our data source.
+"""A backup as DataFrames, read by Spark's own Parquet reader or by our data source.
 
-Same columns, same rows. Spark's reader is several times as fast, so it is taken where it can be: plain segments in a
-folder that the executors see. It cannot open what is encrypted, nor S3 without Hadoop's jars for it, nor skip by the
-column `time`, which is not in the files. It trusts the files but for the checksums of their pages; `verify` is what
-proves them.
+Columns and rows are the same. Spark's reader is several times as fast, so it is used if possible: for plain segments in
+a folder that the executors can access. It cannot read encrypted segments, nor S3 without Hadoop's jars for it, nor
+filter by the column `time`, which is not in the files. It only checks the checksums of the pages; `verify` verifies the
+files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _log = logging.getLogger(__name__)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _STORED = ("sequence", "timestamp_ns", "subject", "headers", "data")
 
-# Hadoop takes these in a path for a pattern.
+# Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
 
 
 class FrameReader(StrEnum):
-    """Who reads segments."""
+    """The reader of segments."""
 
     AUTO = "auto"
     SPARK = "spark"
@@ -45,7 +45,7 @@ class FrameReader(StrEnum):
 
 
 class BackupFrames:
-    """One backup, to be read with a session. `open_backup` makes one."""
+    """A backup, to be read with a session. Created by `open_backup`."""
 
     def __init__(self, session: SparkSession, place: RepositoryRef, manifest: Manifest, why_store: str) -> None:
         self.session = session
@@ -54,11 +54,11 @@ class BackupFrames:
         self._why_store = why_store
 
     def streams(self, patterns: Sequence[str] = ()) -> list[StreamBackup]:
-        """The streams that names and patterns choose, those without readable messages left out.
+        """Return the streams chosen by names and patterns, without those whose messages cannot be read.
 
         Raises:
-            UsageError: a pattern names none.
-            UnsupportedError: one that is named by its name is kept in a format that is not known here.
+            UsageError: a pattern matches none.
+            UnsupportedError: a stream that was given by name has an unknown format.
         """
         chosen = choose_streams(self.manifest, patterns)
         for stream in chosen:
@@ -67,14 +67,16 @@ class BackupFrames:
         return [stream for stream in chosen if stream.archive_format is not ArchiveFormat.OPAQUE]
 
     def left_out(self, patterns: Sequence[str] = ()) -> list[str]:
-        """The names of those that `streams` leaves out."""
+        """Return the names of the streams that `streams` leaves out."""
         chosen = [one for one in choose_streams(self.manifest, patterns) if one.name not in patterns]
         return [one.name for one in chosen if one.archive_format is ArchiveFormat.OPAQUE]
 
     def messages(
         self, patterns: Sequence[str] = (), columns: Sequence[str] = COLUMNS, reader: FrameReader = FrameReader.AUTO
     ) -> DataFrame:
-        """Messages of the chosen streams, with these columns (`columns.py`), in no order. Errors as of `streams`."""
+        """Return messages of the chosen streams, with these columns (`columns.py`), unordered. Raises the same errors
+        as `streams`.
+        """
         names = check_columns(columns)
         streams = self.streams(patterns)
         if reader is FrameReader.AUTO:
@@ -105,12 +107,12 @@ class BackupFrames:
         if len(streams) == 1:
             frame = frame.withColumn("stream", F.lit(streams[0].name))
         elif "stream" in names:
-            # Which stream it is, the folder says; a URL has the percent signs of its name encoded once more.
+            # The folder gives the stream; in a URL the percent signs of its name are encoded again.
             folders = {ref.key.split("/")[1]: stream.name for stream in streams for ref in stream.segments}
             folder = F.url_decode(F.regexp_extract(F.col("_metadata.file_path"), "([^/]+)/[^/]+$", 1))
             table = self.session.createDataFrame(list(folders.items()), "folder string, stream string")
             frame = frame.withColumn("folder", folder).join(F.broadcast(table), "folder")
-        # `div` rounds towards zero, times before 1970 are to be rounded down as all others.
+        # `div` rounds towards zero, but times before 1970 must be rounded down like all others.
         down = F.expr("if(timestamp_ns % 1000 < 0, 1L, 0L)")
         frame = frame.withColumn("time", F.timestamp_micros(F.expr("timestamp_ns div 1000") - down))
         return frame.withColumn("backup", F.lit(self.manifest.id)).select(*names)
@@ -120,7 +122,9 @@ class BackupFrames:
 
 
 def open_backup(session: SparkSession, place: RepositoryRef, backup: str = "latest") -> BackupFrames:
-    """A backup (an id, the start of one, or `latest`), to be read with `session`. Errors as `find_backup`."""
+    """Open a backup (an id, the start of one, or `latest`), to be read with `session`. Raises the same errors as
+    `find_backup`.
+    """
     attach(session)
     repository, manifest = find_backup(place, backup)
     why = ""

@@ -1,8 +1,8 @@
-"""What a query wants of messages, as far as it can be told from sequences, times and subjects.
+"""Bounds of the messages that a query needs, by sequences, times and subjects.
 
-Filters that Spark pushes down become `Bounds`: they spare reading segments (by the manifest), row groups (by their
-statistics) and sending messages that nobody wants. They are never all of the truth, Spark filters again: what is not
-understood here is passed over.
+Filters that Spark pushes down become `Bounds`: with them segments (by the manifest) and row groups (by their
+statistics) are not read, and unwanted messages not sent. They need not be complete, because Spark filters again:
+filters that are not understood here are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Ranges hold both ends. `subjects` and `streams` are those wanted, None for all; all of `prefixes` have to fit."""
+    """Ranges include both ends. `subjects` and `streams` are those wanted, None for all; all `prefixes` must match."""
 
     sequence: tuple[int, int] = (_LEAST, _MOST)
     timestamp_ns: tuple[int, int] = (_LEAST, _MOST)
@@ -46,7 +46,7 @@ class Bounds:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What has to be read to tell which messages are wanted."""
+        """The columns needed to decide which messages are wanted."""
         whole = (_LEAST, _MOST)
         wanted = {
             "sequence": self.sequence != whole,
@@ -57,7 +57,9 @@ class Bounds:
 
     @property
     def on_subjects(self) -> bool:
-        """Whether subjects matter. Statistics tell little of them: a group has many between its least and its most."""
+        """Whether subjects matter. Statistics help little with them: a group has many subjects between its least and
+        greatest.
+        """
         return self.subjects is not None or bool(self.prefixes)
 
     def wants_stream(self, name: str) -> bool:
@@ -82,7 +84,7 @@ class Bounds:
         return all(prefix <= high and low[: len(prefix)] <= prefix for prefix in prefixes)
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Without what is not wanted. The batch has the columns of `columns`; its subjects are strings."""
+        """Return the wanted rows. The batch has the columns of `columns`; its subjects are strings."""
         masks = [
             mask
             for name, (low, high) in (("sequence", self.sequence), ("timestamp_ns", self.timestamp_ns))
@@ -103,7 +105,7 @@ ALL = Bounds()
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """The bounds that all the filters come to."""
+    """Return the combined bounds of all filters."""
     bounds = ALL
     for one in filters:
         match getattr(one, "attribute", ()):
@@ -124,7 +126,7 @@ def _narrowed(bounds: Bounds, column: str, one: Filter) -> Bounds:
             return replace(bounds, sequence=_cut(bounds.sequence, span))
         return replace(bounds, timestamp_ns=_cut(bounds.timestamp_ns, span))
     if column == "time" and all(isinstance(value, datetime) for value in values):
-        # A time is the timestamp without what is below a microsecond.
+        # A time is the timestamp rounded down to microseconds.
         spans = [(us * 1000, us * 1000 + 999) for us in map(_microseconds, values)]
         return replace(bounds, timestamp_ns=_cut(bounds.timestamp_ns, _range(one, spans)))
     return bounds
@@ -142,7 +144,7 @@ def _named(bounds: Bounds, column: str, one: Filter, values: Sequence[str]) -> B
 
 
 def _range(one: Filter, spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """What a comparison leaves, if each of its values stands for a span."""
+    """Return the range allowed by a comparison if each of its values is a span."""
     if isinstance(one, EqualTo | In):
         return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else (0, -1)
     ((low, high),) = spans

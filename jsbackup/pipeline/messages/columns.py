@@ -1,4 +1,4 @@
-"""The columns that Spark sees of messages, and how a batch of ours becomes one of these.
+"""The columns of messages in Spark, and the conversion of our batches to them.
 
     stream         string      the stream's name
     sequence       bigint
@@ -9,7 +9,7 @@
     data           binary      the payload
     backup         string      the backup's id
 
-All are nullable, because Spark makes those of files nullable too, and both ways of reading shall come to the same.
+All are nullable, because Spark makes those of files nullable too, and both ways of reading should have the same schema.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _ARROW_TYPES = {
     "backup": pa.string(),
 }
 
-# Rows of a batch towards Spark, beside its bytes: what it takes by itself.
+# Rows of a batch for Spark, beside the limit in bytes: Spark's own default.
 _MAX_ROWS = 10_000
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """`names` if they are columns, each once. Raises `UsageError`."""
+    """Return `names` if they are columns, without repetition. Raises `UsageError` otherwise."""
     for name in names:
         if name not in _SPARK_TYPES:
             raise UsageError(f"there is no column {name[:80]!r}", hint=f"Choose from {', '.join(COLUMNS)}.")
@@ -61,23 +61,23 @@ def check_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ddl(names: Sequence[str]) -> str:
-    """A schema as Spark's text."""
+    """Return a schema in Spark's syntax."""
     return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in names)
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """A schema as pyarrow's."""
+    """Return a schema for pyarrow."""
     return pa.schema([(name, _ARROW_TYPES[name]) for name in names])
 
 
 def stored_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """What has to be read of a segment for these columns; never nothing, since rows have to be counted."""
+    """Return the columns to read from a segment for these; at least one, since rows have to be counted."""
     wanted = {"timestamp_ns" if name == "time" else name for name in names}
     return tuple(n for n in ("sequence", "timestamp_ns", "subject", "headers", "data") if n in wanted) or ("sequence",)
 
 
 def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str) -> Iterator[pa.RecordBatch]:
-    """A batch with the stored columns as batches with the columns `names`, bounded in rows."""
+    """Convert a batch with the stored columns to batches with the columns `names`, limited in rows."""
     schema = arrow_schema(names)
     constants = {"stream": stream, "backup": backup}
     for start in range(0, batch.num_rows, _MAX_ROWS):
@@ -94,7 +94,7 @@ def shaped(batch: pa.RecordBatch, names: Sequence[str], stream: str, backup: str
 
 
 def as_text_subjects(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Subjects of a binary column as strings, unchecked and not copied."""
+    """Return the batch with binary subjects as strings, neither checked nor copied."""
     if "subject" not in batch.schema.names or batch.schema.field("subject").type == pa.string():
         return batch
     index = batch.schema.get_field_index("subject")
@@ -102,7 +102,7 @@ def as_text_subjects(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _microseconds(timestamps: pa.Array) -> pa.Array:
-    """Rounded down, also before 1970."""
+    """Convert to microseconds, rounded down, also before 1970."""
     quotient = pc.divide(timestamps, 1000)
     rest = pc.subtract(timestamps, pc.multiply(quotient, 1000))
     down = pc.cast(pc.less(rest, 0), pa.int64())

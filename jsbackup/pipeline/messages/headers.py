@@ -1,4 +1,4 @@
-"""Header blocks inside Spark: expressions on the column `headers`, without Python."""
+"""Expressions for header blocks in the column `headers`, without Python."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["header_map", "message_id"]
 
 
 def header_map(block: Column) -> Column:
-    """A block as `map<string,string>`: of a header that comes more than once its first value, as NATS clients give it.
+    """Return a block as `map<string,string>`; a repeated header has its first value, as in NATS clients.
 
-    Names keep their case. Null without a block; lines that are no header are passed over.
+    Names keep their case. Null without a block; malformed lines are skipped.
     """
     lines = F.filter(F.split(block.cast("string"), "\r\n"), lambda line: F.instr(line, ":") > 1)
     pairs = F.transform(
@@ -29,6 +29,6 @@ def header_map(block: Column) -> Column:
 
 
 def message_id(block: Column) -> Column:
-    """The value of `Nats-Msg-Id`; null without one."""
+    """Return the value of `Nats-Msg-Id`; null without one."""
     found = F.regexp_extract(block.cast("string"), "\r\n(?i:nats-msg-id):[ \t]*([^\r\n]+)", 1)
     return F.nullif(found, F.lit(""))

@@ -1,11 +1,11 @@
-"""The newest message of each subject: which sequences these are, of a stream of any size.
+"""Find the sequences of the newest message of each subject, for streams of any size.
 
-No task knows the whole stream. So the tasks of a first pass read sequences and subjects only, and give the last of each
-subject within a segment; Spark groups these over all segments of a stream. What comes back to the driver are sequences,
-eight bytes for each subject, and the tasks of the second pass are told those within their segments.
+No task has the whole stream. So the tasks of a first pass read only sequences and subjects, and return the last of each
+subject within a segment; Spark groups these over all segments of a stream. The driver receives sequences, eight bytes
+for each subject, and passes to the tasks of the second pass those within their segments.
 
-A subject is what the backup has, before any is mapped. "Newest" is the highest sequence of the messages that a cut and
-a filter of subjects keep.
+Subjects are those in the backup, before any is mapped. "Newest" is the highest sequence among the messages that the cut
+and the filter of subjects keep.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DDL = "stream int, subject binary, sequence bigint"
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Sequences as they travel with a task: rising, as differences, compressed."""
+    """Rising sequences in the form sent with a task: as differences, compressed."""
 
     packed: bytes
 
@@ -49,7 +49,7 @@ class Sequences:
     def of(cls, rising: pa.Int64Array) -> Sequences:
         shifted = pa.concat_arrays([pa.array([0], pa.int64()), rising.slice(0, max(0, len(rising) - 1))])
         steps = pc.subtract(rising, shifted.slice(0, len(rising)))
-        data = memoryview(steps.buffers()[1] or b"")[: 8 * len(steps)]  # buffers are longer than what is in them
+        data = memoryview(steps.buffers()[1] or b"")[: 8 * len(steps)]  # buffers may be longer than their content
         return cls(zlib.compress(data, 1))
 
     def array(self) -> pa.Int64Array:
@@ -83,7 +83,7 @@ def newest_sequences(
     *,
     progress: Progress | None = None,
 ) -> dict[str, pa.Int64Array]:
-    """By stream, the sequence of the newest message of each subject, rising; of those that `keeping` keeps.
+    """Return by stream the sequences, rising, of the newest message of each subject among those that `keeping` keeps.
 
     Raises:
         IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
@@ -111,7 +111,7 @@ def newest_sequences(
 
 
 def last_of_subjects(objects: Objects, ref: SegmentRef, stream: str, keeping: Reshape) -> pa.Table:
-    """Columns `subject` (binary) and `sequence`: the last message of each subject in a segment that is kept."""
+    """Return columns `subject` (binary) and `sequence`: the last kept message of each subject in a segment."""
     parts = [
         pa.table({"subject": batch.column(2).cast(pa.binary()), "sequence": batch.column(0)})
         for batch in keeping.apply(_heads(objects, ref), stream=stream)
@@ -123,8 +123,8 @@ def last_of_subjects(objects: Objects, ref: SegmentRef, stream: str, keeping: Re
 
 
 def _heads(objects: Objects, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
-    """A segment's messages; without their content where that can be left out."""
-    if objects.sealing.suffix:  # opens as a whole only
+    """Yield a segment's messages; without their content if that can be left out."""
+    if objects.sealing.suffix:  # can only be decrypted as a whole
         yield from SegmentReader(objects).prove(ref)
         return
     file = cast(BinaryIO, ObjectFile(objects.store, ref.key, ref.size))

@@ -1,4 +1,4 @@
-"""The data source `jsbackup`: messages of a backup as rows, read by the executors through our own stores.
+"""The data source `jsbackup`: messages of a backup as rows, read by the executors from our own stores.
 
     spark.read.format("jsbackup").option("repo", "/backups").option("stream", "ORDERS").load()
 
@@ -12,12 +12,12 @@ Options (names as on the command line, without dashes before them; `_` and `-` a
     pushdown    `true` where `spark.sql.python.filterPushdown.enabled` is: filters spare reading then
     s3-…, identity, identity-command, passphrase-file, passphrase-command, writer-key, …: as on the command line
 
-Options may be seen by others, so none of them takes a secret; executors read the files and variables that they name.
+Options may be visible to others, so none of them is a secret; executors read the files and variables that they name.
 
-A partition is a run of segments, of one stream or of several short ones. An encrypted repository, and whoever wants all
-of a segment, gets whole objects, proved against the manifest. Where columns are left out or filters pushed down, and
-nothing is encrypted, only the parts of objects that are needed are read, checked by the checksums of their pages: the
-row groups that may hold what is wanted, and with a filter on subjects the payloads of those alone that do.
+A partition is a run of segments, of one stream or of several short ones. In an encrypted repository, or if all of a
+segment is needed, whole objects are read and verified against the manifest. Otherwise, with fewer columns or filters
+pushed down, only the needed parts of objects are read, checked by the checksums of their pages: the row groups that may
+match, and with a filter on subjects only the payloads of those that do.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OWN = {"repo", "backup", "stream", "streams", "columns", "pushdown"}
 
 
 class BackupSource(DataSource):
-    """Read a backup. Written by `write.py`, not by `df.write`."""
+    """The data source for reading. Backups are written by `write.py`, not by `df.write`."""
 
     @classmethod
     def name(cls) -> str:
@@ -104,7 +104,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         freeze_worker()
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark's partition if there are none
             return
         backup, refs = partition.value
         repository = opened(self._place)
@@ -115,8 +115,8 @@ class _Reader(DataSourceReader):
     def _batches(self, repository: Repository, ref: SegmentRef) -> Iterator[pa.RecordBatch]:
         needed = stored_columns((*self._columns, *self._bounds.columns))
         if repository.objects.sealing.suffix or (self._bounds == ALL and "data" in needed):
-            # Its SHA-256 says that it is the object which the manifest names. Digests of messages are for `verify`: to
-            # compute them takes longer than all the rest.
+            # Its SHA-256 proves that it is the object in the manifest. Digests of messages are checked by `verify`:
+            # computing them takes longer than everything else.
             for batch in decode_segment(repository.objects.fetch(ref)):
                 yield as_text_subjects(batch)
             return
@@ -130,7 +130,7 @@ class _Reader(DataSourceReader):
 
 
 class _FilteringReader(_Reader):
-    """Spark refuses a reader that takes filters where it is told not to push any down; hence two classes."""
+    """Spark refuses a reader that takes filters if pushing down is disabled; therefore there are two classes."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters)
@@ -138,13 +138,15 @@ class _FilteringReader(_Reader):
 
 
 def options_of(place: RepositoryRef) -> dict[str, str]:
-    """A place as options of the data source."""
+    """Return a place as options of the data source."""
     s3 = {f"s3_{name}": getattr(place.s3, name) for name in _S3}
     return {"repo": place.location, **dict(place.keys), **{k: str(v) for k, v in s3.items() if v is not None}}
 
 
 def choose_streams(manifest: Manifest, patterns: Sequence[str]) -> list[StreamBackup]:
-    """The streams of a backup that patterns name, all without any. `UsageError` if a pattern names none."""
+    """Return the streams of a backup that match patterns, all without any. Raises `UsageError` if a pattern matches
+    none.
+    """
     globs = [parse_glob(pattern) for pattern in patterns]
     for glob in globs:
         if not any(glob.matches(stream.name) for stream in manifest.streams):

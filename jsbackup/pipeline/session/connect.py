@@ -1,6 +1,6 @@
-"""Sessions on a Spark Connect server: this process is its client, and needs no Java.
+"""Sessions on a Spark Connect server: this process is a client, and needs no Java.
 
-A session there has a folder of its own, in which its Python processes work; what is sent lands in it, archives
+A session there has its own folder, in which its Python processes work; files that are sent are stored in it, archives
 unpacked.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_remote", "open_remote", "ship", "watched_remote"]
 
-# What follows the place may hold a token, and is never shown.
+# What follows the address may contain a token, and is never shown.
 _ADDRESS = re.compile(r"(sc://(?:\[([0-9a-fA-F:.]+)\]|([^\s:/;@\[\]]+))(?::(\d{1,5}))?)(?:/(?:;\S*)?)?")
 _DEFAULT_PORT = 15002
 _CONNECT_SECONDS = 10
@@ -40,16 +40,16 @@ _shipped: set[str] = set()
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether it is one on a Spark Connect server."""
+    """Return whether the session is on a Spark Connect server."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 @contextmanager
 def open_remote(address: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session on the server at `address`, `sc://host:port/;parameters`, ended at the end.
+    """Open a session on the server at `address`, `sc://host:port/;parameters`, and close it afterwards.
 
     Raises:
-        UsageError: that is no address, or a setting cannot be given to a session.
+        UsageError: the address is not valid, or a setting cannot be given to a session.
         UnsupportedError: the client is not installed.
         JsBackupError: no server answers.
     """
@@ -94,8 +94,8 @@ def ship(session: SparkSession) -> None:
         with explained("sending jsbackup to the Spark Connect server"):
             session.addArtifacts(pack(folder), archive=True)
             session.addArtifacts(pack_signpost(folder), pyfile=True)
-            # An executor unpacks archives when its first task comes, and removes what is there. In a server that is its
-            # own executor that is the archive which is in use.
+            # An executor unpacks archives when its first task arrives, and removes existing ones. In a server that is
+            # its own executor that archive may be in use.
             session.range(1).collect()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -104,22 +104,22 @@ def ship(session: SparkSession) -> None:
 
 @contextmanager
 def watched_remote(session: SparkSession, name: str, total_bytes: int, progress: Progress) -> Iterator[None]:
-    """Tell `progress` how far the server is with what is run inside, as it says."""
-    told = 0
+    """Report the server's progress with what is run inside to `progress`."""
+    reported = 0
 
-    def tell(stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        nonlocal told
+    def report(stages: Iterable[StageInfo] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        nonlocal reported
         known = list(stages or ())
         tasks = sum(stage.num_tasks for stage in known)
         reached = total_bytes * sum(stage.num_completed_tasks for stage in known) // tasks if tasks else 0
-        if reached > told:
-            progress.advance(name, reached - told, 0)
-            told = reached
+        if reached > reported:
+            progress.advance(name, reached - reported, 0)
+            reported = reached
 
     progress.start(name, total_bytes, 0)
-    session.registerProgressHandler(tell)  # type: ignore[arg-type]  # it asks for a class where it calls a function
+    session.registerProgressHandler(report)  # type: ignore[arg-type]  # it asks for a class where it calls a function
     try:
         yield
     finally:
-        session.removeProgressHandler(tell)  # type: ignore[arg-type]
+        session.removeProgressHandler(report)  # type: ignore[arg-type]
         progress.finish(name)

@@ -1,7 +1,7 @@
-"""What Spark says when something goes wrong, as our errors with their codes.
+"""Convert errors of Spark to our errors with their codes.
 
-Whatever is raised on an executor arrives as text: Java's words around a Python traceback. If the last of it is an error
-of ours, it is that again.
+Errors raised on an executor arrive as text: Java's message around a Python traceback. If it ends with one of our
+errors, that is raised again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn what Spark raises inside into our errors; `doing` says what failed, `the query`."""
+    """Convert errors that Spark raises inside to ours; `doing` says what failed, such as `the query`."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -38,7 +38,7 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def plain_message(error: PySparkException) -> str:
-    """The first sentence of what Spark says, in one line."""
+    """Return the first sentence of Spark's message, in one line."""
     text = _TAIL.sub("", _CONDITION.sub("", str(error).strip()))
     line = " ".join(text.split("\n\n")[0].split()).rstrip(".")
     return line[:400] or type(error).__name__
@@ -50,7 +50,7 @@ def _translated(doing: str, error: Exception) -> JsBackupError:
         name, message = ours[-1]
         kind: type[JsBackupError] = getattr(errors, name, JsBackupError)
         found = kind.__new__(kind)
-        JsBackupError.__init__(found, message)  # whatever else the class takes did not travel
+        JsBackupError.__init__(found, message)  # other attributes of the class are not transferred
         return found
     if damaged := _DAMAGED.search(text):
         return FormatError(f"{doing} failed: {damaged[1]} is damaged, or no Parquet file of that kind")

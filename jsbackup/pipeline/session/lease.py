@@ -1,4 +1,6 @@
-"""The lease of programs that write a repository. (That of commands, `cli/options/leases.py`, says who it waits for.)"""
+"""The lease of programs that write a repository. (That of commands, in `cli/options/leases.py`, reports what it waits
+for.)
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ _WAIT_SECONDS = 660.0
 
 
 def held_lease(repository: Repository, purpose: str) -> AbstractContextManager[Lease]:
-    """A shared lease of the driver's. Raises RepositoryLocked and StoreError."""
+    """Return a context manager with a shared lease of the driver. Raises RepositoryLocked and StoreError."""
     return hold_lease(repository.store, lease_terms(purpose), wait_seconds=_WAIT_SECONDS, waiting=_wait)
 
 
 def _wait(_error: RepositoryLocked) -> None:
-    """Nobody is told: this may be a notebook."""
+    """Wait silently: this may be a notebook."""

@@ -1,8 +1,8 @@
-"""The package on its way to executors: everything of jsbackup, the compiled kernel included, as an archive.
+"""Pack jsbackup for executors: the whole package, including the compiled kernel, as an archive.
 
 Spark unpacks an archive beside each executor, so that a compiled module can be loaded from it (out of a zip on the path
-it cannot). `PYTHONPATH` leads there; on Spark Connect, which knows no such setting, a package of one line does. What
-jsbackup depends on has to be installed on the nodes.
+it cannot). `PYTHONPATH` points there; on Spark Connect, which has no such setting, a tiny package does. The
+dependencies of jsbackup have to be installed on the nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARCHIVE_FOLDER = "jsbackup_archive"
 
 
 def pack(folder: Path) -> str:
-    """Write the archive into `folder`; what `spark.archives` takes."""
+    """Write the archive into `folder`; return the value for `spark.archives`."""
     root = Path(str(files(jsbackup)))
     archive = folder / "jsbackup.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
@@ -29,7 +29,7 @@ def pack(folder: Path) -> str:
     return f"{archive}#{ARCHIVE_FOLDER}"
 
 
-# Found first, it makes way for the package in the archive beside it.
+# Imported first, it makes Python import the package in the archive beside it.
 _SIGNPOST = f"""
 import os, sys
 del sys.modules["jsbackup"]
@@ -39,7 +39,7 @@ import jsbackup
 
 
 def pack_signpost(folder: Path) -> str:
-    """Write into `folder` what leads Python from its own folder to the archive beside it; a zip for the path."""
+    """Write a zip for the path into `folder`, which makes Python import from the archive beside it."""
     archive = folder / "jsbackup_path.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("jsbackup/__init__.py", _SIGNPOST)

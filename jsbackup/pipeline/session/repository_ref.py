@@ -1,7 +1,7 @@
-"""Where a repository is and how it is opened, as a value that travels to executors.
+"""Location and keys of a repository as a value that is sent to executors.
 
-It holds no secret: keys are named by their options (files, commands), and what is in the environment, with the
-credentials of S3, is read where the work is done. A local run inherits all of it; on a cluster the nodes need it.
+It contains no secrets: keys are named by their options (files, commands), and the environment, including the
+credentials of S3, is read on the executors. A local run inherits it; on a cluster the nodes need it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["RepositoryRef", "check_readable", "find_backup", "find_readable", "o
 
 _FILE_OPTIONS = ("writer_key", "identity", "passphrase_file")
 
-# Repositories that one worker process has open: it serves one job, of one or two.
+# Repositories that one worker process keeps open: it serves one job, with one or two of them.
 _OPEN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRef:
-    """A location in absolute terms. `keys` are the options for keys that were given, by parameter name."""
+    """An absolute location. `keys` are the given options for keys, by parameter name."""
 
     location: str
     s3: S3Settings = field(default_factory=S3Settings)
     keys: tuple[tuple[str, str], ...] = ()
 
     def open(self) -> Repository:
-        """The repository. Errors as `Repository.open`, and UsageError for wrong keys."""
+        """Open the repository. Raises the errors of `Repository.open`, and UsageError for wrong keys."""
         secrets = key_secrets(dict(self.keys), environment())
         keys = NO_KEYS
         if secrets != KeySecrets():
@@ -53,19 +53,19 @@ class RepositoryRef:
 
     @property
     def folder(self) -> str | None:
-        """The folder that it is, None if it is none."""
+        """The folder of the repository; None if it is not in a folder."""
         store = open_store(self.location, self.s3)
         return store.location if isinstance(store, LocalStore) else None
 
     def store(self) -> Store:
-        """The store alone, which tries again what may work a little later."""
+        """Return just the store, which retries temporary errors."""
         return RetryingStore(
             open_store(self.location, self.s3), sleep=time.sleep, random=random.random, clock=time.monotonic
         )
 
 
 def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> RepositoryRef:
-    """The place that options name. Relative paths are taken from here. Raises UsageError as `check_spelling`."""
+    """Return the place given by options. Relative paths are resolved here. Raises UsageError as in `check_spelling`."""
     check_spelling(location)
     if "://" not in location:
         location = str(Path(location).absolute())
@@ -78,12 +78,12 @@ def place_of(location: str, s3: S3Settings, keys: Mapping[str, object]) -> Repos
 
 @lru_cache(_OPEN)
 def opened(place: RepositoryRef) -> Repository:
-    """The repository, opened once in each process: for workers, which run one task after the other."""
+    """Open the repository, once in each process: for workers, which run one task after the other."""
     return place.open()
 
 
 def opened_same(place: RepositoryRef, repository_id: str) -> Repository:
-    """As `opened`, if it is the one that the driver has. Raises StoreError if it is another."""
+    """As `opened`; raises StoreError if it is not the driver's repository."""
     repository = opened(place)
     if repository.descriptor.id != repository_id:
         raise StoreError(
@@ -94,25 +94,25 @@ def opened_same(place: RepositoryRef, repository_id: str) -> Repository:
 
 
 def find_backup(place: RepositoryRef, backup: str) -> tuple[Repository, Manifest]:
-    """The repository and one backup of it (an id, the start of one, or `latest`), whose messages can be read.
+    """Return the repository and one backup of it (an id, the start of one, or `latest`), whose messages can be read.
 
     Raises:
         UsageError: there is no such backup.
         KeyUnavailable: the repository is encrypted, and no key that reads messages was given.
-        RepositoryNotFound, IntegrityError, StoreError: as `Repository.open`.
+        RepositoryNotFound, IntegrityError, StoreError: as in `Repository.open`.
     """
     repository = place.open()
     return repository, find_readable(repository, backup)
 
 
 def find_readable(repository: Repository, backup: str) -> Manifest:
-    """One backup of a repository that is open, as `find_backup`."""
+    """Return a backup of an open repository, as in `find_backup`."""
     manifest = repository.find(backup)
     check_readable(repository)
     return manifest
 
 
 def check_readable(repository: Repository) -> None:
-    """Raises KeyUnavailable if its messages are encrypted, and no key that reads them was given."""
+    """Raise KeyUnavailable if messages are encrypted, and no key that reads them was given."""
     if repository.objects.sealing.suffix and repository.secret is None:
         raise KeyUnavailable("the messages are encrypted, and no key that reads them was given", hint=NEEDS_IDENTITY)

@@ -1,10 +1,10 @@
-"""The Spark session that jobs run in: our own, embedded or on a cluster, or that of whoever calls us.
+"""The Spark session for jobs: our own, embedded or on a cluster, or the caller's.
 
-A session that is there already (in a notebook, in a caller's program) is used as it is and never stopped. Else one is
-started for the master that was asked for, or on a Spark Connect server, and stopped at the end.
+An existing session (in a notebook, in a caller's program) is used unchanged and never stopped. Otherwise one is started
+for the given master, or on a Spark Connect server, and stopped at the end.
 
-Nothing of Spark reaches the terminal: Java writes to a file in a temporary folder, of which a line is shown if it does
-not start. Settings that are there for speed were measured (pyspark 4.3, 2 cores, Java 17).
+Nothing of Spark reaches the terminal: Java writes to a file in a temporary folder, from which a line is shown if it
+does not start. Settings for speed were measured (pyspark 4.3, 2 cores, Java 17).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOG_TAIL_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Where to run, and settings of Spark that win over ours. `remote` is a Spark Connect server for it."""
+    """Where to run, and Spark settings that override ours. `remote` is the address of a Spark Connect server."""
 
     master: str = DEFAULT_MASTER
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -57,10 +57,10 @@ class SparkSettings:
 
 @contextmanager
 def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """The session of this process if there is one, else a new one for `settings`.
+    """Use the session of this process if there is one, otherwise start one with `settings`.
 
     Raises:
-        UsageError: that is no master, or no address of a server.
+        UsageError: the master or the address is not valid.
         UnsupportedError: there is no Java for it, or no client of Spark Connect.
         JsBackupError: Spark does not start, or the server does not answer.
     """
@@ -80,14 +80,14 @@ def open_session(settings: SparkSettings) -> Iterator[SparkSession]:
         try:
             yield attach(session)
         finally:
-            with suppress(PySparkException, Py4JError, OSError):  # whose JVM is gone has stopped
+            with suppress(PySparkException, Py4JError, OSError):  # its JVM may have ended already
                 session.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def attach(session: SparkSession) -> SparkSession:
-    """Make our data sources known to a session, once or again."""
+    """Register our data sources with a session. May be called repeatedly."""
     if is_remote(session):
         ship(session)
     session.dataSource.register(BackupSource)
@@ -98,7 +98,7 @@ def attach(session: SparkSession) -> SparkSession:
 
 
 def _master(text: str) -> str:
-    """The master as Spark takes it. A local one gets retries, which plain `local[N]` does not have."""
+    """Return the master for Spark. A local one gets retries, which plain `local[N]` does not have."""
     if local := _LOCAL.fullmatch(text):
         cores = local[1] or "1"
         return f"local[{os.cpu_count() or 1 if cores == '*' else cores},4]"
@@ -112,7 +112,7 @@ def _master(text: str) -> str:
 
 
 def _reach(master: str) -> None:
-    """Spark tries for a minute and a half before it says so."""
+    """Check that a master answers: Spark would try for a minute and a half before it fails."""
     hosts = [part.rpartition(":") for part in master.removeprefix("spark://").split(",")]
     if not all(host and port.isdigit() for host, _, port in hosts):
         raise UsageError(f"not a Spark master: {master[:200]!r}", hint="Write it as spark://host:7077.")
@@ -149,7 +149,7 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # A Python task costs 54 ms by TCP, 8 ms so.
+        # A Python task takes 54 ms with TCP, 8 ms with this.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.speculation": "false",
@@ -165,7 +165,7 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
-            # Java leaves its temporary files where it is killed; ours are removed with the folder.
+            # Java leaves its temporary files if it is killed; these are removed with the folder.
             "spark.local.dir": str(folder / "local"),
             # 200 by default: a group-by of a few rows takes 1.3 s instead of 0.3.
             "spark.sql.shuffle.partitions": str(max(4, 2 * (os.cpu_count() or 1))),
@@ -179,9 +179,9 @@ def _settings(master: str, folder: Path) -> dict[str, str]:
 
 
 def _tail(log: Path) -> str:
-    """The last words of a Java that did not come up."""
+    """Return the last error line of a Java that did not start."""
     with suppress(OSError):
         lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
-        told = [line.strip() for line in lines if re.search(r"Exception|Error|error", line)]
-        return " ".join((told or lines)[-1].split())[:400] if lines else ""
+        errors = [line.strip() for line in lines if re.search(r"Exception|Error|error", line)]
+        return " ".join((errors or lines)[-1].split())[:400] if lines else ""
     return ""

@@ -1,7 +1,7 @@
-"""The log of a Delta table, of files that are written already.
+"""Make the log of a Delta table for existing files.
 
 The log is that of https://github.com/delta-io/delta/blob/master/PROTOCOL.md in its first version. The `deltalake`
-package makes it, in a folder that nobody sees; where it goes is for the caller.
+package writes it to a temporary folder; the caller stores it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG_KEY = "_delta_log/00000000000000000000.json"
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A Parquet file beside the log. `least` and `most` bound columns, by their names."""
+    """A Parquet file beside the log. `least` and `most` are bounds of columns, by their names."""
 
     name: str
     size: int
@@ -34,7 +34,7 @@ class TableFile:
 
 
 def require_deltalake() -> None:
-    """Raises UnsupportedError where it is not installed."""
+    """Raise UnsupportedError if it is not installed."""
     if find_spec("deltalake") is None:
         raise UnsupportedError(
             "Delta tables take the package deltalake, which is not installed",
@@ -43,7 +43,7 @@ def require_deltalake() -> None:
 
 
 def first_log(name: str, schema: pa.Schema, files: Sequence[TableFile], now_ms: int) -> bytes:
-    """What makes files a table called `name`, in its first version. Raises FormatError if it cannot be one."""
+    """Return the log of the first version of a table called `name`. Raises FormatError if these files cannot be one."""
     from deltalake import Schema
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -65,5 +65,5 @@ def first_log(name: str, schema: pa.Schema, files: Sequence[TableFile], now_ms: 
         except DeltaError as error:
             raise FormatError(f"no Delta table can be made of stream {name}: {error}") from error
         lines = (Path(folder) / LOG_KEY).read_bytes().splitlines(keepends=True)
-    # Who made it, and where: the folder that is gone by now.
+    # Without the commit info, which names the temporary folder.
     return b"".join(line for line in lines if "commitInfo" not in json.loads(line))

@@ -1,11 +1,11 @@
-"""Export: streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
+"""Export streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
 
-Parquet files have the columns of `columns.py`, the stream's name among them, so that they can be added to tables of any
-kind. A Delta table is such files, and a log beside them. JSON lines are described in `json_lines.py`. A file holds some
+Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table. A
+Delta table consists of such files and a log beside them. JSON lines are described in `json_lines.py`. A file has about
 32 MiB of messages.
 
-One task reads, proves, encodes and writes a few files where it runs: three times as fast as sending the messages
-through Spark to its own writers.
+A task reads, verifies, encodes and writes a few files: three times as fast as sending the messages through Spark to its
+own writers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jsbackup.stores.base import Store
 
 __all__ = ["Exported", "TableFormat", "export_tables"]
 
-# What readers of tables take at once; ours are sized for a reader of single messages.
+# The amount that readers of tables read at once; our segments are made for readers of single messages.
 _GROUP_BYTES = 32 << 20
 
 
@@ -48,13 +48,13 @@ class TableFormat(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """What its files end in."""
+        """The suffix of its files."""
         return "parquet" if self is TableFormat.DELTA else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written. `bytes` are those of the files."""
+    """The written tables. `bytes` is the size of the files."""
 
     files: int
     bytes: int
@@ -63,7 +63,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to write: a run of a stream's segments."""
+    """A file to write, with a run of a stream's segments."""
 
     key: str
     stream: str
@@ -76,7 +76,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _WriteFiles:
-    """A task; gives rows and bytes of each file."""
+    """A task; returns rows and bytes of each file."""
 
     source: RepositoryRef
     target: RepositoryRef
@@ -108,7 +108,7 @@ def export_tables(
 
     Raises:
         IntegrityError: the repository is damaged; nothing is left.
-        UnsupportedError: for Delta tables: their package is not installed.
+        UnsupportedError: the package for Delta tables is not installed.
         StoreError: something cannot be read or written.
     """
     if kind is TableFormat.DELTA:
@@ -132,8 +132,8 @@ def export_tables(
     if kind is TableFormat.DELTA:
         _log_tables(target.place.store(), streams, files, sizes)
     target.commit()
-    told = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
-    return Exported(len(files), sum(size for _, size in sizes), told)
+    exported = tuple(ExportedStream(stream.name, kind, stream.captured.messages) for stream in streams)
+    return Exported(len(files), sum(size for _, size in sizes), exported)
 
 
 def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
@@ -146,7 +146,7 @@ def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
 def _log_tables(
     store: Store, streams: Sequence[StreamBackup], files: Sequence[_File], sizes: Sequence[tuple[int, int]]
 ) -> None:
-    """Make Delta tables of files that are written."""
+    """Add logs, which make the written files Delta tables."""
     now_ms = time.time_ns() // 1_000_000
     tables: dict[str, list[TableFile]] = {stream.name: [] for stream in streams}
     for file, (rows, size) in zip(files, sizes, strict=True):

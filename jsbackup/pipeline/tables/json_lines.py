@@ -3,9 +3,9 @@
     {"stream":"ORDERS","sequence":1,"time":"2026-11-21T07:41:00.123456789Z","subject":"orders.eu",
      "headers":{"Nats-Msg-Id":["order-1"]},"data":"{\\"order\\": 1}"}
 
-`headers` is null without any; where these would not make the same block again, byte for byte, `headers_base64` has it
-instead. A payload that is not UTF-8 is `data_base64`, a subject `subject_base64`. Nothing is lost, so a line says all
-of its message. A line that is read may lack headers and stream, and have more.
+`headers` is null without any; if the same block could not be made from them, byte for byte, `headers_base64` has it
+instead. A payload that is not UTF-8 is in `data_base64`, a subject in `subject_base64`. So a line has all of its
+message. Lines to read may lack headers and stream, and have other members.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class JsonLine(NamedTuple):
-    """A message and the stream that it is said to be of."""
+    """A message and the stream named in its line."""
 
     stream: str | None
     sequence: int
@@ -38,7 +38,7 @@ class JsonLine(NamedTuple):
 
 
 def encode_lines(batch: MessageBatch, stream: str) -> bytes:
-    """The messages of a batch, a line each."""
+    """Return the messages of a batch, one per line."""
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     columns: Iterable[tuple[int, int, str | bytes, bytes | None, bytes]] = zip(
         *(column.to_pylist() for column in batch.columns), strict=True
@@ -58,11 +58,11 @@ def encode_lines(batch: MessageBatch, stream: str) -> bytes:
 
 
 def decode_line(line: bytes) -> JsonLine:
-    """The message of a line.
+    """Decode the message in a line.
 
     Raises:
         FormatError: it is not JSON.
-        UsageError: something is missing, or is not what it should be.
+        UsageError: something is missing or not valid.
     """
     try:
         found = json.loads(line.decode())
@@ -90,7 +90,7 @@ def decode_line(line: bytes) -> JsonLine:
 
 
 def parse_headers(block: bytes) -> dict[str, list[str]] | None:
-    """A block's values by name; None if it would not come back from them byte for byte."""
+    """Return a block's values by name; None if the same block could not be made from them."""
     try:
         text = block.decode()
     except UnicodeDecodeError:
@@ -161,5 +161,5 @@ def _put_text(line: dict[str, object], name: str, value: str | bytes) -> None:
 
 
 def _time(timestamp_ns: int) -> str:
-    # 0 is no moment for the server's format; here it is the one that is stored.
+    # The server's format has no time for 0; here it is an actual time.
     return format_time(timestamp_ns) if timestamp_ns else "1970-01-01T00:00:00Z"

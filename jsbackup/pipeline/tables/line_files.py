@@ -1,7 +1,7 @@
-"""Files of JSON lines (`json_lines.py`) as rows of Spark, of which `import` makes streams.
+"""Read files of JSON lines (`json_lines.py`) as rows of Spark, for `import`.
 
-A task has a piece of a file, or several short files: the lines that begin in it. Lines are read by Python and not by
-Spark, so that whatever `export` writes comes back byte for byte, and what is wrong is said with its place.
+A task has the lines that begin in a piece of a file, or several short files. Lines are read by Python and not by Spark,
+so that the output of `export` is read back byte for byte, and errors have their position.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SCHEMA = pa.schema(list(zip(_COLUMNS, _TYPES, strict=True)))
 
 _PIECE_BYTES = 32 << 20
 
-# A message has up to 96 MiB, of which JSON may make six times as much.
+# A message has up to 96 MiB, and up to six times that as JSON.
 _MAX_LINE_BYTES = 640 << 20
 
-# A batch towards Spark.
+# A batch for Spark.
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """The lines of a file that begin at the byte `start` or behind it, and before `end`."""
+    """The lines of a file that begin at the byte `start` or later, and before `end`."""
 
     path: str
     start: int
@@ -46,11 +46,11 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True)
 class ReadLines:
-    """A task: the messages of the lines, in batches. Blank lines are passed over.
+    """A task: yields the messages of the lines, in batches. Blank lines are skipped.
 
     Raises:
-        FormatError: a line is no JSON.
-        UsageError: it is no message, or there is no such file where this runs.
+        FormatError: a line is not JSON.
+        UsageError: a line is not a message, or the file does not exist on this node.
         StoreError: a file cannot be read.
     """
 
@@ -71,7 +71,7 @@ class ReadLines:
 
 
 def read_lines(session: SparkSession, files: Iterable[str]) -> DataFrame:
-    """The messages of files, with the columns stream, sequence, timestamp_ns, subject, headers and data."""
+    """Return the messages of files, with the columns stream, sequence, timestamp_ns, subject, headers and data."""
     pieces = [piece for path in files for piece in _pieces(path)]
     if not pieces:
         return session.createDataFrame([], ddl(_COLUMNS))
@@ -90,10 +90,10 @@ def _pieces(path: str) -> Iterator[FilePiece]:
 
 
 def _lines(piece: FilePiece) -> Iterator[tuple[int, bytes]]:
-    """Where each line begins, and the line."""
+    """Yield each line with its position."""
     try:
         with Path(piece.path).open("rb") as file:
-            if piece.start:  # the line before belongs to the piece before
+            if piece.start:  # the line before belongs to the previous piece
                 file.seek(piece.start - 1)
                 while (skipped := file.readline(_BATCH_BYTES)) and not skipped.endswith(b"\n"):
                     pass
@@ -123,7 +123,7 @@ def _batch(lines: Sequence[JsonLine]) -> pa.RecordBatch:
         pa.array(stream, pa.string()),
         pa.array(sequence, pa.int64()),
         pa.array(timestamp_ns, pa.int64()),
-        pa.array(subject, pa.binary()).view(pa.string()),  # bytes as they are, see `columns.py`
+        pa.array(subject, pa.binary()).view(pa.string()),  # unchanged bytes, see `columns.py`
         pa.array(headers, pa.binary()),
         pa.array(data, pa.binary()),
     ]

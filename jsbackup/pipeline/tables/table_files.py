@@ -1,8 +1,8 @@
-"""Tables of messages in local files: which streams there are, and their rows.
+"""Find and read tables of messages in local files.
 
-A table is a folder with a folder for each stream, named as `export` does it, or, if the stream is named by whoever
-imports it, one file or whatever files are in a folder. What is hidden is passed over, and what begins with `_`, as
-writers of tables leave it beside them, but for a stream's own folder. Parquet is read by Spark, whoever wrote it.
+A table is a folder with a folder for each stream, named as by `export`, or, if an option names the stream, one file or
+all files in a folder. Hidden files are skipped, and names that begin with `_`, which writers of tables use for other
+files, except for a stream's own folder. Parquet is always read by Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jsbackup.repository.names import decode_name, encode_name
 
 __all__ = ["Table", "find_tables", "read_table"]
 
-# Hadoop takes these in a path for a pattern.
+# Hadoop treats these in a path as a pattern.
 _PATTERN = re.compile(r"[*?{}\[\]\\]")
 
 _FIRST_LINE_BYTES = 64 << 20
@@ -36,7 +36,7 @@ _FIRST_LINE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The files of one stream. `alone`: there is no other, so whose messages they are only the rows say."""
+    """The files of one stream. `alone`: it is the only one, so only the rows show whether they are of one stream."""
 
     stream: str
     files: tuple[str, ...]
@@ -45,11 +45,11 @@ class Table:
 
 
 def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table]:
-    """The tables at `path`, in order of streams. With `stream` it is one, of that stream.
+    """Return the tables at `path`, in order of streams. With `stream` it is one table, of that stream.
 
     Raises:
-        UsageError: there is no table, or it does not say of which streams it is.
-        FormatError: the file that should say it is damaged.
+        UsageError: there is no table, or its streams are not known.
+        FormatError: the file with the name of its stream is damaged.
         StoreError: it cannot be read.
     """
     path = path.absolute()
@@ -72,7 +72,7 @@ def find_tables(path: Path, kind: TableFormat, stream: str | None) -> list[Table
 
 
 def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFrame:
-    """The rows of a table.
+    """Return the rows of a table.
 
     Raises:
         UsageError: they are of several streams.
@@ -87,8 +87,8 @@ def read_table(session: SparkSession, table: Table, kind: TableFormat) -> DataFr
         with explained(f"reading the table of stream {table.stream}"):
             names = [row.stream for row in frame.select("stream").distinct().limit(2).collect()]
         if len(names) > 1:
-            told = " and ".join(sorted(map(str, names)))
-            raise UsageError(f"the table has messages of several streams, such as {told}")
+            shown = " and ".join(sorted(map(str, names)))
+            raise UsageError(f"the table has messages of several streams, such as {shown}")
     return frame
 
 
@@ -108,7 +108,7 @@ def _table(stream: str, path: Path, *, alone: bool) -> Table:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """What is below, links to folders left out: they may lead back up."""
+    """Yield the files below, without links to folders, which may lead back up."""
     if path.is_file():
         yield path
     elif path.is_dir():
@@ -118,7 +118,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in a folder and not hidden, in order."""
+    """Return the entries of a folder that are not hidden, in order."""
     try:
         return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -126,7 +126,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _stream_of(folder: Path, kind: TableFormat) -> str:
-    """The stream of a folder; where its name is too long for one, the first row says it."""
+    """Return the stream of a folder; from the first row if its name is too long for a folder."""
     try:
         name = decode_name(folder.name)
     except FormatError as error:

@@ -1,8 +1,8 @@
-"""Where tables are written: a folder, or a prefix in S3. All of it is seen at its end, or nothing is.
+"""The target of written tables: a folder, or a prefix in S3. It becomes visible as a whole.
 
-Executors put files through a store, under names that say what is in them: a second attempt writes the same, and finds
-it there. A folder is written under a hidden name, and gets its own when all is done. S3 knows no renaming: there an
-object `_SUCCESS` comes last, as readers of tables expect it, and what a failed export has put is deleted.
+Executors put files to a store under names that depend on their content: a second attempt writes the same, and finds it
+already there. A folder is written under a hidden name, and renamed at the end. S3 has no renaming: there an object
+`_SUCCESS` is written last, as readers of tables expect, and the files of a failed export are deleted.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _PRIVATE = 0o700
 
 
 class TableTarget(Protocol):
-    """What is being written. `place` is where executors put files, by its store."""
+    """A target being written. Executors put files to the store of `place`."""
 
     @property
     def place(self) -> RepositoryRef: ...
 
     def commit(self) -> None:
-        """Make it seen. Raises UsageError or StoreError if something is in the way by now."""
+        """Make it visible. Raises UsageError or StoreError if something else is there by now."""
 
 
 @contextmanager
 def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
-    """A new table at `place`; without `commit` nothing is left of it. `token` is random.
+    """Make a new table at `place`, which is removed unless `commit` is called. `token` is random.
 
     Raises:
-        UsageError: there is something already.
+        UsageError: something is already there.
         StoreError: it cannot be written.
     """
     if place.folder is not None:
@@ -58,7 +58,7 @@ def new_target(place: RepositoryRef, token: str) -> Iterator[TableTarget]:
 
 
 def put_again(store: Store, key: str, data: Data) -> None:
-    """Put what an earlier attempt may have put. Raises StoreError if there is something else."""
+    """Put an object that an earlier attempt may have put. Raises StoreError if there is a different one."""
     try:
         store.put(key, data)
     except ObjectExists:
@@ -77,7 +77,7 @@ class _FolderTarget:
         self._new = new
 
     def commit(self) -> None:
-        # What stores write their files into, with what killed workers have left there.
+        # The folder for temporary files of stores, with those of killed workers.
         shutil.rmtree(self._new.staging / ".incoming", ignore_errors=True)
         self._new.commit()
 

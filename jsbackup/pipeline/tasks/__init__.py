@@ -1,1 +1,1 @@
-"""What runs on executors: reading, reshaping and storing messages; backups and restores spread over them."""
+"""Tasks on executors: reading, changing and storing messages; distributed backups and restores."""

@@ -1,11 +1,12 @@
-"""Backups spread over executors: they read streams from the server and store them, and the driver commits.
+"""Distributed backups: executors read streams from the server and store them, and the driver commits.
 
-A task has one stream, or several small ones. It runs what a backup on one machine runs, with a connection of its own,
-and gives back what the manifest says of its streams. The driver alone holds the lease, and writes the manifest when all
-tasks have ended and it has seen what they stored. A stream that fails, or that Spark gives up, fails alone. A task may
-be run more than once: the content of an object decides its name, and what was stored in vain no manifest names.
+A task has one stream, or several small ones. It runs the same code as a backup on one machine, with its own connection,
+and returns the entries of its streams for the manifest. Only the driver holds the lease, and writes the manifest when
+all tasks have ended and it has checked what they stored. A stream that fails, or that Spark gives up, does not affect
+others. A task may run more than once: the name of an object depends on its content, and unused objects are in no
+manifest.
 
-No secret travels: `repository_ref.py` says how keys and S3 are reached, `config/reference.py` how the server is.
+No secrets are sent: for keys and S3 see `repository_ref.py`, for the server `config/reference.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["Executors", "back_up", "packed", "store_streams"]
 
 _log = logging.getLogger(__name__)
 
-# What a stream takes beside its bytes, in bytes that could be moved meanwhile: requests, their answers, listings.
+# The cost of a stream besides its bytes, in bytes that could be moved in that time: requests, their answers, listings.
 _EACH_BYTES = 1 << 20
 
 _SHARED = "Executors and this machine have to see one repository, at the same place."
@@ -50,7 +51,7 @@ _SHARED = "Executors and this machine have to see one repository, at the same pl
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """Where tasks run, and what they are told. `at_once` is how many tasks may run, 0 as many as Spark can."""
+    """Where tasks run, and their common arguments. `at_once` is how many tasks may run, 0 as many as Spark can."""
 
     session: SparkSession
     place: RepositoryRef
@@ -68,12 +69,12 @@ def back_up(
     progress: Progress | None = None,
     at_once: int = 0,
 ) -> BackupReport:
-    """Back streams up into a repository that exists. The report has no manifest if every stream failed.
+    """Back streams up into an existing repository. The report has no manifest if every stream failed.
 
     Raises:
         UsageError: a named stream does not exist, or a secret would have to be sent to executors.
-        NatsError: the server cannot be asked.
-        KeyUnavailable: the repository takes a writer key, and none was given.
+        NatsError: the server does not answer, or with an error.
+        KeyUnavailable: the repository needs a writer key, and none was given.
         RepositoryLocked, StoreError: nothing can be stored now, or the lease was lost.
     """
     attach(session)
@@ -91,9 +92,9 @@ def back_up(
 
 
 def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> tuple[list[StoredStream], list[Failure]]:
-    """Have the streams of a backup read and stored; in order of names. What fails is among the failures.
+    """Read and store the streams of a backup; return results and failures in order of names.
 
-    Raises what Spark fails with altogether.
+    Raises errors of Spark itself.
     """
     results: list[StoredStream] = []
     failures: list[Failure] = []
@@ -137,7 +138,7 @@ def store_streams(executors: Executors, run: BackupRun, begun: BegunBackup) -> t
 
 
 def packed(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Names in parts for tasks, by the bytes of each: the largest first, small ones together."""
+    """Distribute names to tasks, by the bytes of each: the largest first, small ones together."""
     names = sorted(sizes, key=lambda name: (-sizes[name], name))
     return [names[piece] for piece in pack_tasks([sizes[name] + _EACH_BYTES for name in names])]
 
@@ -161,7 +162,7 @@ class _StoreStreams:
 
 
 def _unseen(repository: Repository, begun: BegunBackup, stream: StreamBackup) -> StoreError | None:
-    """Why the stream is not in the repository as the driver sees it."""
+    """Return why the driver does not find the stream in the repository; None if it does."""
     backup = layout.backup_id(begun.begun_ns, bytes(3), None)
     alone = Manifest(backup, format_time(begun.begun_ns), TOOL, begun.chosen.source, Result.COMPLETE, (stream,))
     try:

@@ -1,14 +1,14 @@
-"""Restores spread over executors: the driver plans, they read what is stored, send it, and prove it.
+"""Distributed restores: the driver plans, executors read what is stored, send it, and verify it.
 
 Everything is as in a restore on one machine: the same plan, the same check of all objects before anything is changed
 (executors do it), the same order of origins and mirrors, the same report. A task has one stream, or several small ones;
-one that replaces another stream has a task of its own. A stream that fails fails alone. What a task does that is run
-again, because its worker was lost, `engine/backup/worker_share.py` says.
+one that replaces another stream has its own task. A stream that fails does not affect others. For a task that is run
+again, because its worker was lost, see `engine/backup/worker_share.py`.
 
-Into a single server tasks go one at a time: restores take turns there (`engine/link/restore_mutex.py`), and executors
+With a single server tasks run one at a time: restores take turns there (`engine/link/restore_mutex.py`), and executors
 do not know of each other.
 
-A worker that is killed cannot clean up: the streams that it was sending stay half-made, marked as such, and the next
+A worker that is killed cannot clean up: the streams that it was sending remain incomplete, marked as such, and the next
 restore removes them.
 """
 
@@ -61,7 +61,7 @@ MaskKey = tuple[tuple[str, str], ...]
 
 
 def mask_key_of(given: Mapping[str, object]) -> MaskKey:
-    """From the options that were given. Relative paths are taken from here."""
+    """Return the key from the given options. Relative paths are resolved here."""
     named = {name: str(value) for name, value in given.items() if value}
     if "mask_key_file" in named:
         named["mask_key_file"] = str(expand_path(named["mask_key_file"], environment()).absolute())
@@ -82,13 +82,13 @@ def restore(
 ) -> RestoreReport:
     """Restore a backup (an id, the start of one, or `latest`: of the source that `server` leads to, if it is known).
 
-    Of `settings` those count that concern each stream.
+    Only the `settings` for single streams are used.
 
     Raises:
         UsageError: there is no such backup, or a secret would have to be sent to executors.
-        PlanRefused, TargetConflict: something stands against it; nothing was changed.
+        PlanRefused, TargetConflict: something blocks it; nothing was changed.
         IntegrityError: something that is needed is lost or damaged; nothing was changed.
-        NatsError, StoreError: the server, or the repository, cannot be asked.
+        NatsError, StoreError: the server or the repository does not answer, or with an error.
     """
     attach(session)
     options, progress = options or RestoreOptions(), progress or NullProgress()
@@ -112,7 +112,7 @@ def restore(
 def restore_streams(
     executors: Executors, run: RestoreRun, manifest: Manifest, prospect: Prospect, *, mask_key: MaskKey
 ) -> RestoreReport:
-    """Check what the plan needs, and carry it out. Raises as `restore`."""
+    """Check the objects that the plan needs, and carry it out. Raises the same errors as `restore`."""
     settings, progress = run.settings, run.progress
     if executors.session.conf.get("spark.speculation", "false") == "true":
         raise UsageError(
@@ -125,7 +125,7 @@ def restore_streams(
     progress.expect({action.name: bytes_to_move(action, settings) for action in plan.actions})
     start = StartingPoint(
         sound.manifest.id,
-        # Thousands of streams that no task needs to know.
+        # Tasks do not need these, which may be thousands of streams.
         replace(prepared.target, streams={}, leftovers=frozenset(), silent=frozenset(), unborn=frozenset()),
         prepared.marking,
     )

@@ -1,8 +1,8 @@
-"""Transform, on executors: a run of a stream's segments is read, proved, reshaped and stored; references come back.
+"""Transform on executors: read, verify, change and store a run of a stream's segments; return references.
 
-Where a segment ends, the next one begins: what is made of it has a segment of its own, and so the same transform of the
-next backup, which shares most segments with this one, makes the same objects again and finds them there. Short
-neighbours (`compact.py`) go into one.
+Each segment becomes a separate new segment, so that the same transform of the next backup, which shares most segments
+with this one, produces the same objects and finds them already stored. Short adjacent segments (`compact.py`) are
+joined.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "reshape_piece"]
 
-# What masks and maps make a little longer still fits into one segment.
+# If masks and maps make messages a little longer, they still fit into one segment.
 _MOST_BYTES = 2 * SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class MaskKey:
-    """Where the key is that masks hash with: the options that name it. It is read where it is needed.
+    """The options that name the key for hashes of masks. The key is read on each node.
 
-    `salt` and `mark` tell another key from the one that was `marked`, and next to nothing of it.
+    `salt` and `mark` distinguish other keys from the one that was `marked`, and reveal next to nothing about it.
     """
 
     given: tuple[tuple[str, str], ...] = ()
@@ -51,7 +51,7 @@ class MaskKey:
     mark: bytes = b""
 
     def secret(self) -> bytes:
-        """b"" if there is none. Raises UsageError."""
+        """Return the key, b"" if there is none. Raises UsageError."""
         secret = _mask_secret(dict(self.given), environment())
         if self.mark and _mark(secret, self.salt) != self.mark:
             raise UsageError(
@@ -61,7 +61,7 @@ class MaskKey:
         return secret
 
     def marked(self, salt: bytes) -> MaskKey:
-        """The same for executors; `salt` is random."""
+        """Return the same with a mark, for executors; `salt` is random."""
         return MaskKey(self.given, salt, _mark(self.secret(), salt))
 
 
@@ -73,7 +73,7 @@ def _mark(secret: bytes, salt: bytes) -> bytes:
 class SegmentRun:
     """A run of a stream's segments, to be stored below `folder`.
 
-    `newest` are the sequences to keep, None for all; `to_know` those of which it has to be known whether they are kept.
+    `newest` are the sequences to keep, None for all; `to_know` those for which the result says whether they are kept.
     """
 
     stream: str
@@ -90,7 +90,7 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class ReshapedRun:
-    """What came of a piece: of `to_know` it has `found`."""
+    """The result of a run: of `to_know` it has `found`."""
 
     refs: tuple[SegmentRef, ...] = ()
     counted: Counted = field(default_factory=Counted)
@@ -98,7 +98,7 @@ class ReshapedRun:
     found: frozenset[int] = frozenset()
 
     def followed_by(self, later: ReshapedRun) -> ReshapedRun:
-        """Both, the later one's messages after these."""
+        """Return both results together; the later one's messages come after these."""
         one, other = self.counted, later.counted
         return ReshapedRun(
             (*self.refs, *later.refs),
@@ -129,10 +129,10 @@ class ReshapePieces:
 
 
 def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_bytes: int = _MOST_BYTES) -> ReshapedRun:
-    """Store what a piece becomes. Holds a few batches of messages, and one segment compressed.
+    """Store the changed messages of a run. Holds a few batches of messages, and one compressed segment.
 
     Raises:
-        PlanRefused: a message cannot be masked, or counters cannot be told apart any more.
+        PlanRefused: a message cannot be masked, or two counters would become one.
         IntegrityError, KeyUnavailable, StoreError: something cannot be read or stored.
     """
     reader, wanted = SegmentReader(objects), set(piece.to_know)

@@ -1,11 +1,10 @@
-"""Rows into segments: what executors do when a DataFrame becomes a backup. `write.py` is how it is used.
+"""Write rows to segments on executors, for backups from DataFrames (`write.py`).
 
-Each partition holds a run of sequences that no other has, in order. An attempt that is repeated stores the same
-segments under the same keys, and finds them there; what attempts have stored in vain no manifest names. References
-travel back as commit messages; the process in which Spark collects them leaves them in a file for the driver. So do
-errors of ours: raised where they happen they would be tried again, and in vain. On Spark Connect that process is on
-another machine: there they are the rows of a function over batches, which takes pandas on the client, as all of Connect
-does.
+Each partition has a separate range of sequences, in order. A repeated attempt stores the same segments under the same
+keys, and finds them there; unused ones are in no manifest. References are returned as commit messages; the process in
+which Spark collects them writes them to a file for the driver. Our errors are returned likewise: if they were raised,
+Spark would retry in vain. On Spark Connect that process is on another machine: there the results are rows of a function
+over batches, which needs pandas on the client, as all of Connect does.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["SegmentSink", "StoredPartition", "as_messages", "store_by_writer", "
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """What a partition has come to: segments in order, how many of them were there already, the bytes of the others."""
+    """The result of a partition: segments in order, how many of them existed already, the bytes of the others."""
 
     refs: tuple[SegmentRef, ...]
     reused: int
@@ -42,7 +41,7 @@ class StoredPartition:
 
 
 @dataclass
-class _Told(WriterCommitMessage):
+class _Result(WriterCommitMessage):
     result: StoredPartition | JsBackupError
 
 
@@ -65,15 +64,15 @@ class _SegmentWriter(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Told(_store(self._place, self._folder, iterator))
+        return _Result(_store(self._place, self._folder, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message.result for message in messages if isinstance(message, _Told)]
-        Path(self._result).write_bytes(pickle.dumps(told))
+        results = [message.result for message in messages if isinstance(message, _Result)]
+        Path(self._result).write_bytes(pickle.dumps(results))
 
 
 def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
-    """What the partitions of a frame come to."""
+    """Store the partitions of a frame; return the result of each."""
     with tempfile.TemporaryDirectory(prefix="jsbackup-write-") as temporary:
         result = Path(temporary) / "segments"
         options = {"place": pickle.dumps(place).hex(), "folder": folder, "result": str(result)}
@@ -83,7 +82,7 @@ def store_by_writer(place: RepositoryRef, folder: str, frame: DataFrame) -> list
 
 
 def store_rows(place: RepositoryRef, folder: str, frame: DataFrame) -> list[StoredPartition | JsBackupError]:
-    """The same on Spark Connect."""
+    """Store the partitions of a frame on Spark Connect; return the result of each."""
 
     def store(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         result = pickle.dumps(_store(place, folder, batches))
@@ -111,7 +110,7 @@ def _store(place: RepositoryRef, folder: str, batches: Iterator[pa.RecordBatch])
 
 
 def _rising(sequences: pa.Array, last: int) -> int:
-    """The last of sequences that are in order and behind `last`. FormatError where one is twice there, or is none."""
+    """Return the last of sequences in order after `last`. Raises FormatError for a repeated or an invalid one."""
     first = sequences[0].as_py()
     if first < 1:
         raise FormatError(f"{first} is no sequence: they are from 1 on")
@@ -122,7 +121,7 @@ def _rising(sequences: pa.Array, last: int) -> int:
 
 
 def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of a DataFrame's as messages. Raises `UsageError` where a row lacks what a message has."""
+    """Convert a batch of a DataFrame to messages. Raises `UsageError` if a row lacks a required value."""
     arrays = []
     for field in BATCH_SCHEMA:
         array = batch.column(batch.schema.get_field_index(field.name))

@@ -1,6 +1,6 @@
-"""Tasks of which each fails alone: every one is a Spark job of its own, started from a thread of the driver.
+"""Run tasks that fail separately: each is a separate Spark job, started from a thread of the driver.
 
-Within one job a task that Spark gives up, because its worker is killed again and again, takes all others with it.
+Within one job a task that Spark gives up, because its worker is killed repeatedly, makes all others fail.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["is_repeated", "run_apart"]
 I = TypeVar("I")  # noqa: E741
 T = TypeVar("T")
 
-# Jobs that wait for a core are what Spark orders more executors for, where it may. Each that is started takes a Python
-# process of the driver's for a moment, so there are not more of them than that takes.
+# Spark starts more executors, if allowed, for jobs that wait for a core. Each start of a job briefly needs a Python
+# process of the driver, which limits their number.
 _JOBS_FOR_EACH_CORE = 2
 _MOST_JOBS = 512
 
@@ -37,7 +37,7 @@ _END_ATTEMPTS, _END_PAUSE_SECONDS = 50, 0.2
 
 
 def is_repeated() -> bool:
-    """In a task: whether an earlier attempt at it was lost."""
+    """Return, in a task, whether an earlier attempt at it was lost."""
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
 
@@ -53,8 +53,8 @@ def run_apart(
 ) -> None:
     """Run `make(part, again)` for each part, in this order, `at_once` of them (0: as many as Spark can).
 
-    `take` gets each part with what came of it, in this thread. Where Spark gives a part of several items up, each of
-    them is tried alone (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
+    `take` is called with each part and its result, in this thread. If Spark gives up a part of several items, each of
+    them is tried separately (`again`). If this is interrupted, or `take` raises, the jobs are cancelled.
     """
     jobs = (_RemoteJobs if is_remote(session) else _Jobs)(session, doing)
     waiting = deque((tuple(part), False) for part in parts)
@@ -84,7 +84,7 @@ def run_apart(
 
 
 def _cancel(jobs: _Jobs, running: Collection[Future[object]]) -> None:
-    # Again and again: jobs that are still being planned are not cancelled.
+    # Repeatedly: jobs that are still being planned are not cancelled.
     for _ in range(_END_ATTEMPTS):
         with suppress(PySparkException, Py4JError, OSError):
             jobs.cancel()
@@ -93,8 +93,7 @@ def _cancel(jobs: _Jobs, running: Collection[Future[object]]) -> None:
 
 
 class _Jobs:
-    """Jobs of one run, by which Spark knows them for each other. Measured, pyspark 4.3: `interruptTag` finds none of
-    them."""
+    """The jobs of one run, in a job group of Spark. Measured, pyspark 4.3: `interruptTag` does not find them."""
 
     def __init__(self, session: SparkSession, doing: str) -> None:
         self.session = session
@@ -103,18 +102,20 @@ class _Jobs:
 
     @property
     def cores(self) -> int:
-        """Of the executors that there are now."""
+        """The number of cores of the present executors."""
         return self.session.sparkContext.defaultParallelism
 
     def join(self) -> None:
-        """What this thread starts from now on is one of them."""
+        """Add the jobs that this thread starts from now on."""
         self.session.sparkContext.setJobGroup(self.name, self.doing, interruptOnCancel=True)
 
     def cancel(self) -> None:
         self.session.sparkContext.cancelJobGroup(self.name)
 
     def run(self, task: object) -> object:
-        """What the task returns, or an error of ours that it raises. Raises what Spark gave it up for."""
+        """Return the result of the task, or one of our errors that it raised. Raises the error for which Spark gave it
+        up.
+        """
         with explained(self.doing):
             self.join()
             frame = self.session.read.format("jsbackup_tasks").option("tasks", encode_tasks([task])).load()
@@ -123,7 +124,7 @@ class _Jobs:
 
 
 class _RemoteJobs(_Jobs):
-    """On a Spark Connect server, which does not say how many cores it has."""
+    """Jobs on a Spark Connect server, which does not report its number of cores."""
 
     cores = 8
 

@@ -1,7 +1,7 @@
-"""Tasks as a data source: each is one partition, its result one row. `tasks.py` is how it is used.
+"""Tasks as a data source: each is one partition, its result one row. Used by `tasks.py`.
 
-A partition carries its own task and nothing else, so that a run of many thousand tasks does not send all of them to
-each; a query over `range` with a function would, and would take pandas on the driver (`mapInArrow`).
+A partition only has its own task, so that in a run of many thousand tasks not all of them are sent to each; a query
+over `range` with a function would do that, and need pandas on the driver (`mapInArrow`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TaskSource(DataSource):
         return "task int, result binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        # Taken out: what is left of this object travels with each task.
+        # Removed, because this object is sent with each task.
         return _TaskReader(self.options.pop("tasks"))
 
 
@@ -57,7 +57,7 @@ class _TaskReader(DataSourceReader):
         try:
             result: object = pickle.loads(task)()
         except JsBackupError as error:
-            # Raised here it would be tried again; it is for the driver to say what becomes of it.
+            # If it were raised here, Spark would retry; the driver handles it.
             result = error
         row = [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())]
         yield pa.RecordBatch.from_arrays(row, schema=_SCHEMA)
@@ -66,7 +66,7 @@ class _TaskReader(DataSourceReader):
 class RowSource(DataSource):
     """`spark.read.format("jsbackup_rows").schema(…).option("tasks", encode_tasks(…)).load()`.
 
-    Each task gives batches with the columns of the schema, for Spark to go on with; what it raises fails the job.
+    Each task yields batches with the columns of the schema; errors fail the job.
     """
 
     @classmethod
@@ -85,13 +85,15 @@ class _RowReader(_TaskReader):
 
 
 def encode_tasks(tasks: Sequence[object]) -> str:
-    """Tasks (values that can be pickled, and called) as an option of a data source."""
+    """Encode tasks (callables that can be pickled) as an option of a data source."""
     pickled = pickle.dumps([pickle.dumps(task) for task in tasks])
     return base64.b64encode(zlib.compress(pickled, 1)).decode()
 
 
 def freeze_worker() -> None:
-    """Workers collect garbage after each task: 24 to 42 ms, unless what they imported is left out of it."""
+    """Speed up the garbage collection of workers after each task, which takes 24 to 42 ms unless imported modules are
+    excluded.
+    """
     global _frozen
     if not _frozen:
         _frozen = True

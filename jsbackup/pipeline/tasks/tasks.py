@@ -1,8 +1,7 @@
-"""Runs tasks on Spark: small values that say what to do, of which only the results come back.
+"""Run tasks on Spark: small values that say what to do, and return small results.
 
-A task reads, works and writes where it runs (that is faster than sending messages through Spark), may be run more than
-once, and returns what the driver needs to know. Errors of ours come back and are raised here; anything else fails the
-attempt, and Spark tries again.
+A task reads and writes itself (that is faster than sending messages through Spark), may run more than once, and returns
+what the driver needs. Our errors are returned and raised here; other errors fail the attempt, and Spark retries.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = ["pack", "pack_tasks", "run_tasks", "task_bytes", "watched"]
 
 T = TypeVar("T")
 
-# Raw bytes for one task: its fixed cost is a hundredth of a second, and little is lost with it. Less where there is not
-# much in all, so that all cores have something to do.
+# Raw bytes for one task: its fixed cost is a hundredth of a second, and little is lost with it. Less if the total is
+# small, so that all cores are used.
 _MOST_BYTES, _LEAST_BYTES = 128 << 20, 8 << 20
 _SPREAD = 16
 
-# Tasks of one job: what they are told passes through the driver as one text.
+# Tasks of one job: their arguments pass through the driver as one text.
 _MOST_TASKS = 4096
 
 _LOOK_SECONDS = 0.3
@@ -49,13 +48,13 @@ def run_tasks(
     weights: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Iterator[T]:
-    """Run them all and give their results in their order, as soon as some thousand are done.
+    """Run all tasks and yield their results in order, as soon as some thousand are done.
 
-    `doing` says what fails if something does. `weights` are bytes for `progress`, of which Spark tells only how many
-    tasks are done.
+    `doing` says what failed in errors. `weights` are bytes for `progress`, because Spark only reports how many tasks
+    are done.
 
     Raises:
-        JsBackupError: what a task raised, or Spark.
+        JsBackupError: the error of a task, or of Spark.
     """
     weights = weights or [1] * len(tasks)
     for start in range(0, len(tasks), _MOST_TASKS):
@@ -72,7 +71,7 @@ def run_tasks(
 
 
 def pack(sizes: Sequence[int], limit: int) -> list[slice]:
-    """Neighbours together, up to `limit` each; what is larger stands alone."""
+    """Group adjacent sizes, up to `limit` each; larger ones are separate."""
     slices: list[slice] = []
     start = total = 0
     for index, size in enumerate(sizes):
@@ -86,18 +85,18 @@ def pack(sizes: Sequence[int], limit: int) -> list[slice]:
 
 
 def pack_tasks(sizes: Sequence[int]) -> list[slice]:
-    """Neighbours together, as much as one task should do of work that has these raw bytes."""
+    """Group adjacent sizes (raw bytes), as much as one task should do."""
     return pack(sizes, task_bytes(sum(sizes)))
 
 
 def task_bytes(total: int) -> int:
-    """How much one task should do of work that has so many raw bytes."""
+    """Return how many raw bytes one task should process, given the total."""
     return max(_LEAST_BYTES, min(_MOST_BYTES, total // _SPREAD))
 
 
 @contextmanager
 def watched(session: SparkSession, name: str, total_bytes: int, progress: Progress | None) -> Iterator[None]:
-    """Tell `progress` how far the jobs are that are run inside, as Spark's status has it."""
+    """Report the progress of the jobs that are run inside to `progress`, from Spark's status."""
     if progress is None or isinstance(progress, NullProgress):
         yield
         return
@@ -131,9 +130,9 @@ def _watch(
     session: SparkSession, group: str, name: str, total_bytes: int, *, progress: Progress, over: threading.Event
 ) -> None:
     tracker = session.sparkContext.statusTracker()
-    told = 0
+    reported = 0
     while not over.wait(_LOOK_SECONDS):
-        # A session that is being stopped answers in many ways, and who watches never raises.
+        # A session that is being stopped may raise various errors, which do not matter here.
         with suppress(PySparkException, Py4JError, OSError):
             done = tasks = 0
             for job in tracker.getJobIdsForGroup(group):
@@ -142,6 +141,6 @@ def _watch(
                 done += sum(stage.numCompletedTasks for stage in stages if stage)
                 tasks += sum(stage.numTasks for stage in stages if stage)
             reached = total_bytes * done // tasks if tasks else 0
-            if reached > told:
-                progress.advance(name, reached - told, 0)
-                told = reached
+            if reached > reported:
+                progress.advance(name, reached - reported, 0)
+                reported = reached

@@ -1,1 +1,1 @@
-"""Configurations of streams and consumers: what the target takes of them, and what is asked to be another."""
+"""Configurations of streams and consumers: what the target accepts, and what the user changes."""

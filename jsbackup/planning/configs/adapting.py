@@ -1,9 +1,9 @@
-"""`--adapt`: settings that the target's release does not know are left out, where no message that is there needs them.
+"""`--adapt`: leave out settings that the target's release does not know, if no stored message needs them.
 
-Newer clients set them without using them: `allow_msg_ttl` on every bucket, for example. What is about publishing alone
-can always go. Others count only for messages with a certain header: such a message stops the restore (`Reshape`), for
-the target would keep it longer or do something else with it. What a mirror or source asks of the server that it copies
-from stays refused, and so does all of consumers: it decides who gets which message.
+Newer clients set them without using them: `allow_msg_ttl` on every bucket, for example. Settings that only affect
+publishing can always be left out. Others only matter for messages with a certain header: such a message stops the
+restore (`Reshape`), because the target would keep it longer or treat it differently. Settings of mirrors and sources
+for their origin's server are still refused, and so are all of consumers, which decide who gets which message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 
 __all__ = ["adapt", "way_around"]
 
-# The header of messages that need a setting; "" where none does.
+# The header of messages that need a setting; "" if none does.
 _NEEDED_BY: Mapping[str, str] = {
     "allow_msg_ttl": "Nats-TTL",
     "subject_delete_marker_ttl": "Nats-TTL",
@@ -32,7 +32,9 @@ _NEEDED_BY: Mapping[str, str] = {
 
 
 def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: RestoreOptions) -> Reshaped:
-    """The stream without what the target does not know, and with headers that its messages must not have."""
+    """Return the stream without settings that the target does not know, and with the headers that its messages must not
+    have.
+    """
     if not options.adapt or entry.archive_format is ArchiveFormat.OPAQUE:
         return reshaped
     left_out = [one for one in lacking_for_stream(reshaped.config, target.version) if _can_go(one, entry, options)]
@@ -44,7 +46,7 @@ def adapt(reshaped: Reshaped, entry: StreamBackup, target: Target, options: Rest
         reshaped,
         config={key: value for key, value in reshaped.config.items() if key not in fields},
         messages=replace(reshaped.messages, unwanted=tuple(headers)),
-        warnings=(*reshaped.warnings, *(_told(lacking, entry.name, target) for lacking in left_out)),
+        warnings=(*reshaped.warnings, *(_finding(lacking, entry.name, target) for lacking in left_out)),
     )
 
 
@@ -55,7 +57,7 @@ def _can_go(lacking: Lacking, entry: StreamBackup, options: RestoreOptions) -> b
     return lacking.field != "allow_msg_counter" or not entry.captured.messages
 
 
-def _told(lacking: Lacking, name: str, target: Target) -> Finding:
+def _finding(lacking: Lacking, name: str, target: Target) -> Finding:
     header = _NEEDED_BY[lacking.field]
     reason = f"{lacking.field} is left out: {version_text(target.version)} does not know it"
     return Finding(
@@ -64,7 +66,7 @@ def _told(lacking: Lacking, name: str, target: Target) -> Finding:
 
 
 def way_around(lacking: Lacking, name: str, options: RestoreOptions) -> str:
-    """What to do about a setting that the target does not know, in a sentence."""
+    """Return a sentence on what to do about a setting that the target does not know."""
     ways = []
     if lacking.field in _NEEDED_BY:
         adapting = "" if options.adapt else " (--adapt does where no message needs it)"

@@ -1,8 +1,8 @@
-"""Which server release each config field needs, and how a config is fitted to a target.
+"""Which server release each config field needs, and how to fit a config to a target.
 
 Read from nats-server's `StreamConfig`, `ConsumerConfig` and `jetstream_versioning.go` (2.10 to 2.15). A server older
-than 2.12 ignores fields that it does not know, silently; 2.12 and newer refuse them. So a field beyond the target's
-release is left out where it says nothing (its default), and refused where it means something.
+than 2.12 ignores fields that it does not know, silently; 2.12 and newer refuse them. So a field that the target's
+release lacks is left out if it has its default, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A field of a config whose feature the target lacks, and the release that brought it."""
+    """A field of a config that the target does not support, and the first release that does."""
 
     field: str
     since: Version
@@ -38,12 +38,12 @@ class Lacking:
         return f"{self.field} needs nats-server {'.'.join(map(str, self.since))}"
 
 
-# An empty object is not among them: it can be a setting that is there, with all its defaults.
+# An empty object is not included: it can be a setting with all its defaults.
 _NOTHING: tuple[Any, ...] = (None, False, 0, "", [])
 
 
 def _set(value: Any) -> bool:
-    """Whether a value says something: not absent, false, zero, empty, nor Go's zero time."""
+    """Return whether a value is set: not absent, false, zero, empty, nor Go's zero time."""
     return bool(value) and value != ZERO_TIME
 
 
@@ -61,7 +61,7 @@ _STREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
     "persist_mode": ((2, 12), _beyond("default")),
     "allow_batched": ((2, 14), _set),
 }
-# Of what a mirror or one of the sources says.
+# Fields of a mirror or source.
 _UPSTREAM: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {"consumer": ((2, 14), _set)}
 _CONSUMER: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
     "pause_until": ((2, 11), _set),
@@ -70,7 +70,7 @@ _CONSUMER: Mapping[str, tuple[Version, Callable[[Any], bool]]] = {
     "priority_timeout": ((2, 11), _set),
     "sourcing": ((2, 14), _set),
 }
-# Values of old fields that came later: (field, value) -> first release.
+# Newer values of old fields: (field, value) -> first release.
 _CONSUMER_VALUES: Mapping[tuple[str, str], Version] = {
     ("priority_policy", "prioritized"): (2, 12),
     ("ack_policy", "flow_control"): (2, 14),
@@ -86,7 +86,7 @@ def _too_new(
 
 
 def lacking_for_stream(config: JsonObject, target: Version) -> list[Lacking]:
-    """What a stream's config asks of a target of this version that it does not have."""
+    """Return the fields of a stream's config that a target of this version does not support."""
     found = list(_too_new(config, target, _STREAM))
     for upstream in (config.get("mirror"), *(config.get("sources") or ())):
         for lacking in _too_new(upstream, target, _UPSTREAM) if isinstance(upstream, dict) else ():
@@ -96,7 +96,7 @@ def lacking_for_stream(config: JsonObject, target: Version) -> list[Lacking]:
 
 
 def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
-    """What a consumer's config asks of a target of this version that it does not have."""
+    """Return the fields of a consumer's config that a target of this version does not support."""
     found = list(_too_new(config, target, _CONSUMER))
     for (name, value), since in _CONSUMER_VALUES.items():
         if config.get(name) == value and since > target[: len(since)] and all(f.field != name for f in found):
@@ -105,14 +105,14 @@ def lacking_for_consumer(config: JsonObject, target: Version) -> list[Lacking]:
 
 
 def _fit(config: JsonObject, target: Version, table: Mapping[str, tuple[Version, Callable[[Any], bool]]]) -> JsonObject:
-    # What is absent, false, zero or empty is one and the same to the server. Left out, a request stays small enough for
-    # servers that allow messages of a kilobyte.
+    # Absent, false, zero and empty are the same to the server. Leaving them out keeps the request small enough for
+    # servers with a message limit of a kilobyte.
     fitted = {
         k: v
         for k, v in config.items()
         if v not in _NOTHING and (k not in table or table[k][0] <= target[: len(table[k][0])])
     }
-    # The server writes its own version and API level into the metadata; sent elsewhere they would be false.
+    # The server writes its own version and API level into the metadata; elsewhere they would be wrong.
     metadata = {k: v for k, v in (config.get("metadata") or {}).items() if not k.startswith("_nats.")}
     fitted.pop("metadata", None)
     if metadata:
@@ -121,12 +121,14 @@ def _fit(config: JsonObject, target: Version, table: Mapping[str, tuple[Version,
 
 
 def fit_stream(config: JsonObject, target: Version) -> JsonObject:
-    """The stream config to send to a target: without fields it does not know and without the server's own metadata."""
+    """Return the stream config for a target: without fields that it does not know, and without the server's own
+    metadata.
+    """
     return _fit(config, target, _STREAM)
 
 
 def fit_consumer(config: JsonObject, target: Version) -> JsonObject:
-    """The consumer config to send to a target; as `fit_stream`."""
+    """Return the consumer config for a target, as `fit_stream`."""
     return _fit(config, target, _CONSUMER)
 
 

@@ -1,11 +1,11 @@
-"""The limits of the target's account, held against a plan before anything is sent.
+"""Check a plan against the limits of the target's account before anything is sent.
 
 As nats-server counts (`selectLimits`, `wouldExceedLimits` and `checkBytesLimits` in its jetstream.go, 2.10 to 2.14): an
-account has one set of limits or one for each number of replicas (`R1`, `R3`). Use is told for all replicas together.
-What may be stored is a limit for all replicas where there is one set, and for each replica in a tier; a `max_bytes` is
-reserved as a whole. -1 is unlimited.
+account has one set of limits or one for each number of replicas (`R1`, `R3`), a tier. Usage is reported for all
+replicas together. The storage limit covers all replicas if there is one set, and each replica in a tier; `max_bytes` is
+reserved completely. -1 is unlimited.
 
-What is to be replaced makes room, but stays until a copy of what comes is proved beside it.
+A replaced stream frees space, but only after a copy of the new one was proved beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RAISE = "Raise that limit, make room, or leave the stream out with --exclude."
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What an action takes of something limited, and what the stream that it removes gives back."""
+    """How much of a limited resource an action takes, and how much the stream that it removes frees."""
 
     action: Action
     takes: int
@@ -33,7 +33,7 @@ class _Claim:
 
 
 def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
-    """A refusal for each stream that would go beyond a limit, which it names."""
+    """Yield a refusal for each stream that would exceed a limit."""
     account = target.account
     if account is None:
         return
@@ -58,7 +58,7 @@ def against_limits(actions: Sequence[Action], target: Target) -> Iterator[Findin
 
 
 def _single(actions: Iterable[Action], tier: Tier) -> Iterator[Finding]:
-    """What each stream breaks by itself."""
+    """Yield refusals for each stream on its own."""
     limits = tier.limits
     for action in actions:
         max_bytes = _number(action.config, "max_bytes")
@@ -96,7 +96,7 @@ def _streams(actions: Iterable[Action], tier: Tier, target: Target, name: str) -
 
 
 def _stored(actions: Sequence[Action], tier: Tier, target: Target, name: str, *, kept: str) -> Iterator[Finding]:
-    """Of messages, in all replicas."""
+    """Check the bytes of messages, in all replicas."""
     used, limit, called = _storage(tier, kept)
     if name and limit > 0:
         limit *= int(name[1:])
@@ -116,7 +116,7 @@ def _stored(actions: Sequence[Action], tier: Tier, target: Target, name: str, *,
 
 
 def _reserved(actions: Sequence[Action], tier: Tier, target: Target, name: str, *, kept: str) -> Iterator[Finding]:
-    """By `max_bytes`."""
+    """Check the bytes that `max_bytes` reserves."""
     _, limit, called = _storage(tier, kept)
 
     def reserves(config: JsonObject) -> int:
@@ -136,16 +136,16 @@ def _reserved(actions: Sequence[Action], tier: Tier, target: Target, name: str, 
 
 
 def _storage(tier: Tier, kept: str) -> tuple[int, int, str]:
-    """Use, limit, and what the limit is called."""
+    """Return the usage, the limit, and the limit's name."""
     if kept == "memory":
         return tier.memory, tier.limits.max_memory, "max_memory"
     return tier.storage, tier.limits.max_storage, "max_storage"
 
 
 def _beyond(claims: Sequence[_Claim], used: int, limit: int) -> Iterator[tuple[_Claim, int]]:
-    """Those that go beyond the limit, with what they would bring it to (-1: there is none).
+    """Yield the claims that exceed the limit, with the total that they would cause (-1: no limit).
 
-    Certainties only: others are taken to have made their room before, and what is replaced needs its own twice.
+    Only certain cases: others are assumed to have freed their space before, and a replacement needs its own twice.
     """
     if limit < 0:
         return
@@ -159,7 +159,7 @@ def _beyond(claims: Sequence[_Claim], used: int, limit: int) -> Iterator[tuple[_
 
 
 def _freed(action: Action, target: Target, tier: str, held: Callable[[StreamInfo], int]) -> int:
-    """What the stream that is there now gives back to the same tier."""
+    """Return how much the existing stream frees in the same tier."""
     old = target.streams.get(action.name)
     if old is None or (tier and tier != f"R{_replicas(old.config)}"):
         return 0
@@ -167,7 +167,9 @@ def _freed(action: Action, target: Target, tier: str, held: Callable[[StreamInfo
 
 
 def _least_bytes(action: Action) -> int:
-    """What the stream takes at the least: the server told it, or messages without what the server adds to each."""
+    """Return the least bytes that the stream takes: as the server reported it, or the messages without the server's
+    overhead.
+    """
     entry = action.entry
     if not entry.captured.messages or not action.counted:
         return 0
@@ -179,7 +181,7 @@ def _replicas(config: JsonObject) -> int:
 
 
 def _number(config: JsonObject, key: str) -> int:
-    """A count of a config; 0 where there is none, or anything else."""
+    """Return a count from a config; 0 if there is none or it is invalid."""
     value = config.get(key)
     return max(0, value) if isinstance(value, int) else 0
 

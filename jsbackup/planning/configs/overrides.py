@@ -1,7 +1,7 @@
-"""Fields of a stream's configuration that the target gets otherwise than the backup has them, because somebody asked.
+"""Fields of a stream's configuration that the user changes for the target.
 
-`--set FIELD=JSON` takes any field of `StreamConfig` (nats-server 2.10 to 2.15) but the name; null leaves one out, so
-that the server's default applies. A field has one type, and a few have one of some words.
+`--set FIELD=JSON` accepts any field of `StreamConfig` (nats-server 2.10 to 2.15) except the name; null leaves a field
+out, so that the server's default applies. Each field has one type; a few have fixed values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SECOND_NS = 1_000_000_000
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`max_age=3600000000000` → the field and its value. Raises UsageError."""
+    """Parse `max_age=3600000000000` into the field and its value. Raises UsageError."""
     field, equals, written = text.partition("=")
     if not equals:
         raise UsageError(f"--set {text[:80]!r} is not FIELD=JSON", hint="Write for example --set max_msgs=1000.")
@@ -66,7 +66,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def check_override(field: str, value: Any) -> Any:
-    """The value, if the field can have it. Raises UsageError."""
+    """Return the value, if it is valid for the field. Raises UsageError."""
     kind = _FIELDS.get(field)
     if kind is None:
         raise UsageError(f"--set: no field {field[:80]!r} of a stream's configuration can be set")
@@ -91,7 +91,7 @@ def _example(field: str) -> str:
 
 
 def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:
-    """Fields that the options give another value than they have in `config`; None: left out."""
+    """Return the fields that the options change in `config`; None: left out."""
     wanted: JsonObject = dict(options.fields)
     if options.replicas is not None:
         wanted["num_replicas"] = options.replicas
@@ -106,9 +106,9 @@ def overriding(config: JsonObject, options: RestoreOptions) -> JsonObject:
 
 
 def against_subjects(action: Action, before: JsonObject, options: RestoreOptions) -> Iterator[Finding]:
-    """A refusal of subjects that have nothing in common with those `before` them: a slip, unless it is said not to be.
+    """Refuse subjects that do not overlap with those `before`, probably by mistake, unless the user confirms it.
 
-    Without subjects, only what copies from another stream has messages.
+    A stream without subjects only gets messages by copying from another stream.
     """
     had, now = before.get("subjects") or [], action.config.get("subjects") or []
     if "subjects" not in options.fields or options.pattern_may_miss or not had or first_overlap(now, had):
@@ -121,7 +121,7 @@ def against_subjects(action: Action, before: JsonObject, options: RestoreOptions
 
 
 def against_overrides(action: Action) -> Iterator[Finding]:
-    """Refusals of what goes with other fields no more, or with the messages that there are."""
+    """Refuse changes that contradict other fields, or the existing messages."""
     name, config, captured = action.entry.name, action.config, action.entry.captured
     changed = {change.field for change in action.changes}
     max_age, window = config.get("max_age") or 0, config.get("duplicate_window") or 0

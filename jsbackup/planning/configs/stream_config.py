@@ -1,4 +1,4 @@
-"""The configuration of a stream at the target: what differs from the backup, and what the target makes of it."""
+"""The configuration of a stream at the target: its changes from the backup, and what the target does with it."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ _SHAPES: Mapping[str, type] = {
 
 
 def config_changes(before: JsonObject, after: JsonObject, asked: JsonObject) -> Iterable[ConfigChange]:
-    """What was asked for comes first, then what follows from names and subjects. The name is told apart."""
+    """Yield the changes: requested ones first, then those that follow from names and subjects. The name is reported
+    elsewhere.
+    """
     for field in dict.fromkeys([*asked, *before, *after]):
         if field != "name" and before.get(field) != after.get(field):
             yield ConfigChange(field, before.get(field), after.get(field))
 
 
 def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, options: RestoreOptions) -> JsonObject:
-    """Fields of the configuration that the target gets otherwise; None: not at all."""
+    """Return the fields of the configuration that change at the target; None: left out."""
     overrides = overriding(config, options)
     if _emptied_by_first_seq(entry, target):
         overrides["first_seq"] = None
@@ -56,7 +58,7 @@ def overrides_for(entry: StreamBackup, config: JsonObject, target: Target, optio
 
 
 def against_config(action: Action, wanted: JsonObject, target: Target, options: RestoreOptions) -> Iterable[Finding]:
-    """What servers of the target would not take, or would not do."""
+    """Yield refusals of what the target's servers would not accept or support."""
     name, version = action.entry.name, version_text(target.version)
     for lacking in lacking_for_stream(wanted, target.version):
         hint = way_around(lacking, name, options)
@@ -79,7 +81,7 @@ def against_config(action: Action, wanted: JsonObject, target: Target, options: 
 
 
 def check_configs(entry: StreamBackup) -> None:
-    """The fields that decisions rest on, of a stream and its consumers. Raises FormatError."""
+    """Check the fields of a stream and its consumers that decisions depend on. Raises FormatError."""
     _check_shapes(f"stream {entry.name}", entry.config)
     for consumer in entry.consumers:
         _check_shapes(f"consumer {consumer.name} of stream {entry.name}", consumer.config)
@@ -95,14 +97,17 @@ def _check_shapes(what: str, config: JsonObject) -> None:
 
 
 def _emptied_by_first_seq(entry: StreamBackup, target: Target) -> bool:
-    """Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
-    that `first_seq` names purges all of it (`NewFileStore`: `<=` where `<` is meant)."""
+    """Return whether the server would empty the stream because of its `first_seq`.
+
+    Measured: up to 2.10.27, and 2.11.0 and 2.11.1, a server that opens a stream whose first message has the sequence
+    `first_seq` purges all of it (`NewFileStore`: `<=` where `<` is meant).
+    """
     buggy = target.version < (2, 10, 28) or (2, 11) <= target.version < (2, 11, 2)
     return buggy and 0 < entry.captured.first_seq <= (entry.config.get("first_seq") or 0)
 
 
 def about_config(action: Action, target: Target) -> Iterable[Finding]:
-    """Warnings: what the target makes of the configuration."""
+    """Yield warnings about what the target does with the configuration."""
     name, config = action.entry.name, action.config
     if action.entry.archive_format is ArchiveFormat.CONFIG:
         reason = "is configuration only in this backup, and restored without messages"

@@ -1,1 +1,1 @@
-"""Mirrors and streams with sources in a plan: where each goes on copying, and in which order streams are made."""
+"""Mirrors and streams with sources in a plan: where each continues to copy, and in which order streams are created."""

@@ -1,17 +1,17 @@
-"""Streams with sources and mirrors in a plan: where each will go on copying, and what has to be mended for that.
+"""Streams with sources and mirrors in a plan: where each will continue to copy, and what has to be adjusted for that.
 
-Pure. How servers decide it is written in `transforms/copy_positions.py`; what is known of a copy (`CopyFacts`) is read
-by `copy_positions.py` from a backup, or comes from a server that is cloned. Three questions decide, for each source:
+Pure. `transforms/copy_positions.py` explains how servers decide it; the facts about a copy (`CopyFacts`) are read from
+a backup by `copy_positions.py`, or come from a server that is cloned. Three questions decide, for each source:
 
-1. *Is the origin the one that it copied from?* One that is restored with it is, whatever its time of creation will be:
-   then the identity is left out of the marks, unless it stays the same. So is one at the target that was never made
-   anew, or that was restored (`_is_same_life`). Any other is another stream: 2.15 copies all of it, and older servers
-   are made to.
-2. *Does the origin have what the copy has?* Where the copy is ahead, marks say no more than where the origin ends: what
-   the copy has stays in it, and what is published from then on comes once. A mirror has the sequences of its origin, so
-   it is cut there (`ends_of_mirrors`).
-3. *Is something gone from the copy since it was copied?* It would come again. 2.15 can be told where the source had
-   got to beside an archive v1; any other way needs `--resume-sources`.
+1. *Is the origin the one that it copied from?* An origin restored with it is, whatever its creation time will be: then
+    the identity is removed from the marks, unless it stays the same. So is one at the target that was never recreated,
+    or that was restored (`_is_same_life`). Any other is a different stream: 2.15 copies all of it, and older servers
+    are made to.
+2. *Does the origin have what the copy has?* If the copy is ahead, marks are limited to the origin's end: the copy keeps
+    what it has, and messages published from then on are copied once. A mirror has the sequences of its origin, so it is
+    cut there (`ends_of_mirrors`).
+3. *Has the copy deleted messages since they were copied?* They would be copied again. With an archive v1, 2.15 can be
+    given the source's position; otherwise that needs `--resume-sources`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 
 _IDENTITIES_SINCE = (2, 15)
 _BY_SUBJECT_SINCE = (2, 12)
-_NO_TIME = "0001-01-01T"  # as imports have it of what does not say when it was created
+_NO_TIME = "0001-01-01T"  # in imports without a creation time
 
 
 def ends_of_mirrors(entries: Sequence[StreamBackup], manifest: Manifest, target: Target) -> dict[str, int]:
-    """Mirrors that are ahead of their origins, and where these end."""
+    """Return mirrors that are ahead of their origins, with the origins' ends."""
     ends: dict[str, int] = {}
     by_name = {entry.name: entry for entry in entries}
-    # Mirrors of mirrors: the end of one is that of the other. Circles of mirrors are refused elsewhere.
+    # A mirror of a mirror ends where that ends. Circles of mirrors are refused elsewhere.
     for _ in range(len(by_name)):
         found = {
             entry.name: end
@@ -84,7 +84,7 @@ def _end_of_origin(
 
 
 def cut_of_copy(cut: Cut, end: int | None) -> Cut:
-    """The cut of a stream that ends there at the latest. One by time stays: it is looked at afterwards."""
+    """Return the cut of a stream that ends at `end` at the latest. A cut by time stays: it is checked afterwards."""
     if end is None or (cut.until is not None and not isinstance(cut.until, AtSequence)):
         return cut
     until = end if cut.until is None else min(end, cut.until.sequence)
@@ -92,10 +92,10 @@ def cut_of_copy(cut: Cut, end: int | None) -> Cut:
 
 
 def _is_same_life(entry: StreamBackup | None, live: StreamInfo, manifest: Manifest) -> bool:
-    """Whether a stream at the target has the messages that copies in the backup have copied.
+    """Return whether a stream at the target has the messages that copies in the backup have copied.
 
-    It does if it was never made anew, or was restored: then it has messages that are older than itself, or begins or
-    ends as the backup does. Of an origin that the backup does not have it counts whether it was there by then.
+    It does if it was never recreated, or was restored: then it has messages older than itself, or the first or last
+    message of the backup. An origin that the backup lacks must have existed by then.
     """
     state, now = live.state if entry is None else entry.state, live.state
     if 0 < now.first_ns < live.created_ns:
@@ -111,7 +111,7 @@ def _is_same_life(entry: StreamBackup | None, live: StreamInfo, manifest: Manife
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """An origin as it will be at the target. `identity` is "" where nobody knows it."""
+    """An origin as it will be at the target. `identity` is "" if unknown."""
 
     name: str
     last_seq: int
@@ -129,7 +129,7 @@ def fit_copies(
     facts: CopyFacts,
     cuts: Mapping[str, int],
 ) -> tuple[list[Action], list[Finding]]:
-    """The same actions, with marks, start sequences and warnings of those that copy; and what stands against them.
+    """Return the actions, with marks, start sequences and warnings of copies; and refusals.
 
     `cuts` are the mirrors that were cut, and where.
     """
@@ -159,7 +159,7 @@ def fit_copies(
     while True:
         origins = there | {action.name: _planned_origin(action, target, action.name in altered) for action in actions}
         fitted = [fit(action, origins) for action in actions]
-        # What is mended in a copy makes it another stream for its own copies.
+        # An adjusted copy is a different stream for its own copies.
         found = {action.name for action in fitted if action.alters}
         if found <= altered:
             break
@@ -169,7 +169,7 @@ def fit_copies(
 
 
 def _cut_at(action: Action, stored: Mapping[str, StreamBackup], cuts: Mapping[str, int]) -> Action:
-    """The action, saying what is left out if it is a mirror that was cut."""
+    """Return the action with a warning about what was cut, if it is a mirror that was cut."""
     name = action.entry.name
     if name in cuts and action.config.get("mirror") and action.reshape.cut.until is not None:
         return _about_cut(action, stored[name], cuts[name])
@@ -207,8 +207,8 @@ class _Copy:
         self.mends: dict[SourceKey, Mend] = {}
         self.starts: list[Start] = []
         self.found: list[Finding] = []
-        self.renewed: list[str] = []  # origins that get another time of creation
-        self.awaited: list[str] = []  # origins that are not there, and will have another one
+        self.renewed: list[str] = []  # origins with a new creation time
+        self.awaited: list[str] = []  # origins that are missing, and will have a new creation time
 
     def fit(self, origins: Mapping[str, _Origin]) -> Action:
         before, after = sources_of(self.action.entry.config), sources_of(self.action.config)
@@ -233,7 +233,7 @@ class _Copy:
         self.found.append(Finding(self.action.entry.name, rule, reason, hint))
 
     def _source(self, old: JsonObject, new: JsonObject, origins: Mapping[str, _Origin]) -> JsonObject:
-        """What becomes of one source's configuration; its mark, its start and what is to be said of it beside."""
+        """Return one source's new configuration; note its mark, its start and its findings."""
         key = source_key(old)
         facts = None if self.facts is None else self.facts.get(key)
         left = None if facts is None else facts.left
@@ -242,7 +242,7 @@ class _Copy:
             return new
         origin = origins.get(str(new["name"]))
         if origin is None:
-            # Whatever comes under that name later has been restored, or it would not be waited for.
+            # A stream that appears under that name later was restored, or it would not be waited for.
             mend, reached = Mend(renewed=self._has_identity(facts)), left.sequence if left else None
         elif origin.same or (left is not None and left.identity and left.identity == origin.identity):
             origin = replace(origin, same=True)
@@ -262,7 +262,7 @@ class _Copy:
         return new
 
     def _has_identity(self, facts: SourceFacts | None) -> bool:
-        """Whether its marks may name an identity."""
+        """Return whether its marks may have an identity."""
         return self.marked if facts is None else bool(facts.left and facts.left.identity)
 
     def _of_same(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
@@ -282,7 +282,7 @@ class _Copy:
         return Mend(renewed, most=origin.last_seq), origin.last_seq
 
     def _of_another(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
-        """A stream of that name at the target that is not the one it copied from."""
+        """Handle a stream of that name at the target that is not the one it copied from."""
         self._say(
             Rule.ORIGIN_ANOTHER,
             f"{origin.name} at the target is not the stream that it copied from: all its messages are copied, "
@@ -294,11 +294,12 @@ class _Copy:
     def _resumed(
         self, new: JsonObject, origin: _Origin | None, facts: SourceFacts, mend: Mend, *, reached: int | None
     ) -> tuple[JsonObject, Mend, int | None, bool]:
-        """What is done about messages that would come again."""
+        """Handle messages that would be copied again."""
         end = origin.last_seq if origin is not None else None
         goal = facts.reached if end is None else min(facts.reached, end)
         again = self._copied_again(new, facts, end)
-        # Without a mark it would go on by its last time, which is not exact, and by nothing when that is gone too.
+        # Without a mark it would continue by its last time, which is not exact, or from the beginning if that is
+        # missing too.
         unmarked = facts.exact and facts.left is None and goal > 0
         if unmarked and self.newer and self.action.wire is SendAs.V1:
             return new, mend, goal, True
@@ -333,9 +334,10 @@ class _Copy:
         return {**rest, "opt_start_seq": goal + 1}, mend, goal, False
 
     def _hides_marks(self, source: JsonObject) -> bool:
-        """Whether servers look for marks of the source among subjects that the stream's own transform has changed.
+        """Return whether servers look for the source's marks under subjects that the stream's own transform has
+        changed.
 
-        Measured: 2.12.8 copies all again whenever it starts such a stream, 2.10.26 and 2.15.2 do not.
+        Measured: 2.12.8 copies everything again whenever it starts such a stream, 2.10.26 and 2.15.2 do not.
         """
         filtered = bool(source.get("filter_subject") or source.get("subject_transforms"))
         by_subject = self.target.version[:2] >= _BY_SUBJECT_SINCE and self.action.wire is SendAs.V1
@@ -359,11 +361,11 @@ class _Copy:
         return new, 0, False
 
     def _copied_again(self, source: JsonObject, facts: SourceFacts, end: int | None) -> int:
-        """How many messages of the origin would come again, at most."""
+        """Return the most messages of the origin that would be copied again."""
         if facts.left is None and not _number(source.get("opt_start_seq")):
             state = state_to_restore(self.action.entry)
             by_time = bool(source.get("opt_start_time")) or state.first_seq > 1
-            # An emptied stream gets its last time from an archive v1 only.
+            # An emptied stream only gets its last time from an archive v1.
             if by_time and (state.messages or (self.action.wire is SendAs.V1 and state.last_ns)):
                 return 0
         if facts.most is not None:
@@ -376,7 +378,7 @@ def _number(value: Any) -> int:
 
 
 def _against_mirror(action: Action, origins: Mapping[str, _Origin]) -> Iterator[Finding]:
-    """A mirror that would be ahead of its origin, and could not be cut."""
+    """Refuse a mirror that would be ahead of its origin and could not be cut."""
     mirror = action.config.get("mirror")
     origin = None if not isinstance(mirror, dict) or is_external(mirror) else origins.get(str(mirror.get("name")))
     end = state_to_restore(action.entry).last_seq
@@ -393,7 +395,7 @@ def _against_mirror(action: Action, origins: Mapping[str, _Origin]) -> Iterator[
 
 
 def _about_cut(action: Action, entry: StreamBackup, end: int) -> Action:
-    """What a cut leaves out of a mirror that is ahead."""
+    """Return the action with a warning about what a cut leaves out of a mirror that is ahead."""
     gone = entry.captured.messages - action.entry.captured.messages
     after = "it has no message after that"
     if gone or not action.counted:

@@ -1,4 +1,4 @@
-"""What is known of streams that copy from others, beside their configurations: values that a plan is made from."""
+"""What is known about streams that copy from others, apart from their configurations: input for plans."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["NOTHING_KNOWN", "CopyFacts", "SourceFacts", "key_of_info", "sources_
 class SourceFacts:
     """One source of a stream in a backup.
 
-    `left` is its last mark in what is kept, None for none. `reached` is the origin's sequence that it had copied up to,
-    which is `exact`, or the least that it can be. `again` are the origin's sequences behind `left` that it had copied:
-    what would be copied again; where it is not exact, as many as there can be. `most` is their number instead, at most,
-    where there are too many to be looked at.
+    `left` is its last mark in the kept messages, or None. `reached` is the origin's sequence up to which it had copied,
+    either `exact` or a lower bound. `again` are the origin's sequences after `left` that it had copied, which would be
+    copied again; if not exact, as many as possible. `most` is instead an upper bound of their number, if there are too
+    many to list.
     """
 
     left: CopyPosition | None
@@ -32,11 +32,11 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """What is known of the copies of a plan beside their configurations.
+    """What is known about the copies of a plan, apart from their configurations.
 
-    `sources` are by stream and key, as the backup has them; a stream that is missing could not be looked at. `ends` are
-    sequences that streams are cut at because their origins were read before (clones); those that are `growing` cannot
-    be, and nobody knows yet where their origins end.
+    `sources` are by stream and key, as the backup has them; a missing stream could not be read. `ends` are sequences at
+    which streams are cut because their origins were read before (clones); `growing` ones cannot be cut, and the ends of
+    their origins are not known yet.
     """
 
     sources: Mapping[str, Mapping[SourceKey, SourceFacts]] = field(default_factory=dict)
@@ -48,13 +48,13 @@ NOTHING_KNOWN = CopyFacts(MappingProxyType({}), MappingProxyType({}))
 
 
 def sources_of(config: JsonObject) -> list[JsonObject]:
-    """The sources of a configuration, without its mirror and without what is not one."""
+    """Return the valid sources of a configuration, without its mirror."""
     found = config.get("sources")
     return [one for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)] if found else []
 
 
 def key_of_info(source: SourceInfo) -> SourceKey:
-    """The key of a source by what STREAM.INFO says of it; a consumer that it may copy by is not said there."""
+    """Return the key of a source from STREAM.INFO, which does not include a consumer that it may copy by."""
     return source_key(
         {
             "name": source.name,

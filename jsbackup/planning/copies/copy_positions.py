@@ -1,6 +1,5 @@
-"""How far the copies of a backup had copied, read from its segments: from the last one back, until all marks are found.
-
-Blocks: meant for a worker thread. What cannot be read leaves a stream out, and its plan is then made for the worst.
+"""How far the copies in a backup had copied, read from its segments: backwards from the last one until all marks are
+found. Blocks: meant for a worker thread. Unreadable streams are left out, and their plans assume the worst.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ __all__ = ["look_at_copies"]
 
 _log = logging.getLogger(__name__)
 
-_MOST = 1_000_000  # of messages that are counted one by one
+_MOST = 1_000_000  # how many messages are counted one by one
 
 
 def look_at_copies(objects: Objects, manifest: Manifest, plan: RestorePlan) -> CopyFacts:
-    """What is known of the streams with sources in a plan. Raises StoreError."""
+    """Return what is known about the streams with sources in a plan. Raises StoreError."""
     entries = {entry.name: entry for entry in manifest.streams}
     reshapes = {action.entry.name: action.reshape for action in plan.actions}
     found: dict[str, Mapping[SourceKey, SourceFacts]] = {}
@@ -49,7 +48,7 @@ def look_at_copies(objects: Objects, manifest: Manifest, plan: RestorePlan) -> C
 
 @dataclass(slots=True)
 class _Marks:
-    """The last marks, among the messages within a cut, and among those of them that filters keep."""
+    """The last marks: among the messages within a cut, and among those of them that filters keep."""
 
     within: dict[SourceKey, CopyPosition]
     kept: dict[SourceKey, CopyPosition]
@@ -67,15 +66,17 @@ def _facts_of(
     sources = {source_key(source): source for source in sources_of(entry.config)}
     marks = _last_marks(objects, entry, action.reshape, sources)
     end = state_to_restore(action.entry)
-    told = {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+    reported = (
+        {one.key: one.sequence for one in entry.copied} if end.last_seq == state_to_restore(entry).last_seq else {}
+    )
     alone = len(sources) == 1 and not entry.config.get("subjects")
     facts = {}
     for key, source in sources.items():
         left = marks.kept.get(key)
-        seen = max(marks.within[key].sequence if key in marks.within else 0, told.get(key, 0))
+        seen = max(marks.within[key].sequence if key in marks.within else 0, reported.get(key, 0))
         at = left.sequence if left is not None else 0
         gone = end.last_seq - left.at - left.later if left is not None else end.last_seq - end.messages
-        exact = key in told or not gone or seen > at
+        exact = key in reported or not gone or seen > at
         again: tuple[int, ...] = ()
         most: int | None = None
         origin = entries.get(source["name"])
@@ -113,7 +114,7 @@ def _last_marks(objects: Objects, entry: StreamBackup, reshape: Reshape, keys: C
 
 
 class _Last:
-    """The last marks of batches that come in order."""
+    """The last marks of batches added in order."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -128,9 +129,9 @@ class _Last:
 
 
 class _Behind:
-    """Messages of an origin behind a sequence that a source would copy, of those that are restored of it.
+    """Messages of an origin after a sequence, as far as they are restored and the source would copy them.
 
-    `gapless` says, once they were read, whether the origin has every message there.
+    `gapless` says, after reading, whether the origin has every message there.
     """
 
     def __init__(self, origin: StreamBackup, reshape: Reshape, source: JsonObject, at: int) -> None:
@@ -141,7 +142,7 @@ class _Behind:
         self.gapless = not self._filters
 
     def sequences(self, objects: Objects, last: int | None, most: int) -> tuple[int, ...]:
-        """Those up to sequence `last`, if that is known, and no more than `most`."""
+        """Return them up to sequence `last`, if that is known, and at most `most`."""
         found: list[int] = []
         before = self._at
         for batch in self._batches(objects):
@@ -165,7 +166,7 @@ class _Behind:
 
 
 def _filter_of(source: JsonObject) -> SubjectFilter | None:
-    """What a source copies; None for everything."""
+    """Return what a source copies; None for everything."""
     transforms = source.get("subject_transforms") or []
     patterns = [str(one.get("src") or ">") for one in transforms] or [str(source.get("filter_subject") or ">")]
     return None if ">" in patterns else SubjectFilter.parse(patterns)

@@ -1,6 +1,6 @@
-"""The order in which streams are made: what a mirror or a stream with sources copies from comes before it.
+"""The order in which streams are created: the origins of a mirror or a stream with sources come before it.
 
-A copy that is there first would begin to copy as soon as its origin appears, with sequences of its own.
+A copy that is created first would begin to copy as soon as its origin appears, with its own sequences.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["origins_first", "origins_of", "upstreams_of"]
 
 
 def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
-    """Names in stages: those of a stage do not wait for each other. Circles, and what hangs on them, come last."""
+    """Return names in stages: those of a stage do not wait for each other. Circles and their copies come last."""
     left = {name: origins_of(config) - {name} for name, config in configs.items()}
     stages: list[list[str]] = []
     while left:
@@ -25,13 +25,13 @@ def origins_first(configs: Mapping[str, JsonObject]) -> Sequence[Sequence[str]]:
 
 
 def upstreams_of(config: JsonObject) -> list[JsonObject]:
-    """Its mirror and its sources, as the configuration has them."""
+    """Return its mirror and its sources, as in the configuration."""
     found = [config.get("mirror"), *(config.get("sources") or [])]
     return [upstream for upstream in found if isinstance(upstream, dict)]
 
 
 def origins_of(config: JsonObject) -> set[str]:
-    """Streams of the same account that this one copies from."""
+    """Return the streams of the same account that this one copies from."""
     return {
         upstream["name"]
         for upstream in upstreams_of(config)

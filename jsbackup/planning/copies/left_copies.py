@@ -1,7 +1,7 @@
-"""Streams at the target that copy from what a restore brings or replaces, and are not restored with it.
+"""Streams at the target that copy from restored or replaced streams, but are not restored themselves.
 
-They know of the origin what `transforms/copy_positions.py` says, and nothing of what they hold can be changed from
-here: so a plan says in numbers what their server will do. Pure.
+`transforms/copy_positions.py` explains what they know about the origin. Their messages cannot be changed by a restore,
+so a plan reports in numbers what their server will do. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IDENTITIES_SINCE = (2, 15)
 
 
 def about_left_copies(action: Action, brought: Collection[str], target: Target) -> Iterator[Finding]:
-    """Warnings for one stream of a plan; `brought` are all of them."""
+    """Yield warnings for one stream of a plan; `brought` are the names of all of them."""
     for name, copy in sorted(target.streams.items()):
         if name in brought or name in target.leftovers:
             continue

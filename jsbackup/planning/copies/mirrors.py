@@ -1,7 +1,7 @@
-"""Mirrors and sources of a plan, held against the streams that will be at the target when they begin to copy.
+"""Check mirrors and sources of a plan against the streams that will be at the target when they begin to copy.
 
-As nats-server checks them (`checkStreamCfg` in its stream.go, 2.10 to 2.14), and what it lets pass although it matters.
-Origins behind an `external` API prefix, in other accounts or domains, are seen by the server alone.
+Like nats-server (`checkStreamCfg` in its stream.go, 2.10 to 2.14), and some problems that it does not check. Only the
+server can see origins behind an `external` API prefix, in other accounts or domains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Configs = Mapping[str, JsonObject]
 
 
 def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Finding]:
-    """Refusals: what the server would refuse of mirrors and sources when all of the plan is there."""
+    """Yield refusals: what the server would refuse about mirrors and sources when the whole plan is executed."""
     there = configs_after(actions, target)
     for action in actions:
         if circle := _circle(action.name, action.config, there):
@@ -43,9 +43,9 @@ def against_origins(actions: Sequence[Action], target: Target) -> Iterator[Findi
 
 
 def about_origins(action: Action, brought: Collection[str], there: Configs, target: Target) -> Iterator[Finding]:
-    """Warnings: what it copies from and will not find, and who copies from what it replaces.
+    """Yield warnings: missing origins, and copies of replaced streams.
 
-    `brought` are the streams of the plan, `there` is what is at the target when all of it is carried out.
+    `brought` are the streams of the plan, `there` are the streams of the target when the whole plan is executed.
     """
     name = action.entry.name
     upstreams = upstreams_of(action.config)
@@ -70,12 +70,12 @@ def about_origins(action: Action, brought: Collection[str], there: Configs, targ
 
 
 def configs_after(actions: Sequence[Action], target: Target) -> dict[str, JsonObject]:
-    """Configurations by name, when all of the plan is carried out."""
+    """Return configurations by name when the whole plan is executed."""
     return {name: stream.config for name, stream in target.streams.items()} | {a.name: a.config for a in actions}
 
 
 def _circle(name: str, config: JsonObject, there: Configs) -> list[str]:
-    """Names along a circle through the stream, as the server finds one; empty if there is none."""
+    """Return the names along a circle through the stream, as the server finds it; empty if there is none."""
     paths = [[name]]
     visited = {name}
     while paths:
@@ -94,7 +94,9 @@ def _circle(name: str, config: JsonObject, there: Configs) -> list[str]:
 
 
 def _feeds(config: JsonObject, upstream: JsonObject) -> bool:
-    """Whether the server takes what a stream copies for what it would copy on; filters may keep them apart."""
+    """Return whether the server assumes that a stream copies on what it gets from its origin; filters may
+    prevent that.
+    """
     wanted = upstream.get("filter_subject")
     if not wanted or upstream is config.get("mirror"):
         return True

@@ -1,1 +1,1 @@
-"""What interrupted restores leave at a server, and how it is known: the mark, half-made streams, staged copies."""
+"""What interrupted restores leave on a server, and how to recognize it: the mark, incomplete streams, staged copies."""

@@ -1,10 +1,10 @@
-"""What an interrupted restore left at the target, told from a stream that somebody has written to since.
+"""Distinguish leftovers of an interrupted restore from streams that were written to since.
 
-A stream that is being restored listens to its subjects, so publishers are acknowledged before it is whole. If it is
-interrupted then, what is there is more than a leftover, although it carries the mark. It may be removed unasked only if
-it has nothing that its backup does not have. Streams append: so that holds as long as its last message is one of the
-backup's, by its time to the nanosecond. The plan looks at numbers that are at hand; before a leftover is removed that
-message is looked up where the restore comes from.
+A stream that is being restored listens to its subjects, so publishers are acknowledged before it is complete. After an
+interruption it is then more than a leftover, although it has the mark. It may only be removed automatically if it has
+nothing that its backup lacks. Streams append, so that is the case if its last message is in the backup, with the same
+time to the nanosecond. The plan compares the known numbers; before a leftover is removed, that message is looked up in
+the source of the restore.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["grown_leftovers", "has_message_at"]
 
 
 def grown_leftovers(entries: Mapping[str, StreamBackup], target: Target) -> frozenset[str]:
-    """Which leftovers at the target have what their backup does not have. `entries` are by their name there."""
+    """Return the leftovers at the target that have something their backup lacks. `entries` are by their name there."""
     return frozenset(
         name
         for name, entry in entries.items()
@@ -44,13 +44,13 @@ def _has_grown(there: StreamInfo, entry: StreamBackup) -> bool:
 
 
 def has_message_at(objects: Objects, entry: StreamBackup, state: StreamState) -> bool:
-    """Whether the last message of a stream in `state` is one of the backup's. Reads a segment.
+    """Return whether the last message of a stream in `state` is in the backup. Reads a segment.
 
     Raises IntegrityError, KeyUnavailable and StoreError.
     """
     if not state.messages or state.last_ns == entry.state.last_ns:
         return True
-    if entry.archive_format is ArchiveFormat.OPAQUE:  # its messages cannot be looked at
+    if entry.archive_format is ArchiveFormat.OPAQUE:  # its messages cannot be read
         return state.last_ns < entry.state.last_ns and state.last_seq <= state_to_restore(entry).last_seq
     reader = SegmentReader(objects)
     for ref in reversed(entry.segments):

@@ -1,4 +1,6 @@
-"""The mark of a stream that is being restored: a metadata key, by which the next restore knows a leftover. Pure."""
+"""The mark of a stream that is being restored: a metadata key, by which the next restore recognizes a leftover.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ __all__ = ["MARKER", "about_mark", "is_marked", "with_marker"]
 
 
 def with_marker(config: JsonObject, backup: str) -> JsonObject:
-    """The configuration of a stream that is being restored from `backup`."""
+    """Return the configuration of a stream that is being restored from `backup`."""
     return {**config, "metadata": {**(config.get("metadata") or {}), MARKER: backup}}
 
 
 def is_marked(config: JsonObject) -> bool:
-    """Whether the stream is (or was, when a restore was interrupted) not yet whole."""
+    """Return whether the stream is not complete yet, or was not when its restore was interrupted."""
     return MARKER in (config.get("metadata") or {})
 
 
 def about_mark(config: JsonObject) -> tuple[str, ...]:
-    """A warning for the backup of a stream that carries the mark."""
+    """Return a warning for the backup of a stream with the mark."""
     if not is_marked(config):
         return ()
     backup = config["metadata"][MARKER]

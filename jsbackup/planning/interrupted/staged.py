@@ -1,14 +1,13 @@
-"""The copy that a replace proves beside the old stream (`stream_restore.py`), found when its run was killed. Pure.
+"""The copy that a replacement proves beside the old stream (`stream_restore.py`), found after its run was killed. Pure.
 
     killed while the copy is made, or proved     the old stream is there: the copy is of no use
     killed when the old stream is gone           the copy is all that the server has of it
     killed while the new one is made             likewise: the new one carries the mark of a restore
     killed before the copy is removed            the new stream is there: the copy is of no use
 
-A command at work says so by a subject (`engine/restore/at_work.py`): its copy is not what a killed one has left.
-
-Whoever finds that a stream is gone may make another one of that name: then the copy is needed, too. A copy is known by
-its name together with its subject, which nobody else makes; it says which life of a stream it is to replace.
+A running command listens on a subject (`engine/restore/at_work.py`): its copy is not a leftover. Somebody may have
+created another stream with the name of the deleted one: then the copy is needed, too. A copy is recognized by its name
+together with its unique subject; it records when the stream that it replaces was created.
 """
 
 from __future__ import annotations
@@ -39,33 +38,34 @@ __all__ = [
 
 _NAME = re.compile("(.*)-jsbackup-([0-9a-f]{8})", re.DOTALL)
 _REPLACES = "replaces "  # the description; the name of a copy may have only the start of the stream's
-AT_WORK = "jsbackup-at-work"  # how subjects end that say that a command is at work
+AT_WORK = "jsbackup-at-work"  # the last token of subjects that mark a command as running
 ALL_COPIES = "jsbackup.staged.*"
-_NEEDED_BY = "jsbackup.needed-by"  # metadata: such a subject
-_AT_WORK = re.compile(rf"[^\s*>]{{1,200}}\.{AT_WORK}")  # a copy may be anybody's: no other subject is asked
-_REPLACED = "jsbackup.replaced"  # metadata: when the stream that it is to replace was created
+_NEEDED_BY = "jsbackup.needed-by"  # metadata: that subject
+_AT_WORK = re.compile(rf"[^\s*>]{{1,200}}\.{AT_WORK}")  # a copy may be anybody's: no other subject is requested
+_REPLACED = "jsbackup.replaced"  # metadata: when the replaced stream was created
 
 
 @dataclass(frozen=True, slots=True)
 class StagedCopy:
-    """A copy of what is to replace `original`; `needed` if that is not there, or has not what the copy has."""
+    """A copy made to replace `original`; `needed` if that is missing, or lacks messages of the copy."""
 
     name: str
     original: str
     messages: int
     needed: bool
-    needed_by: str = ""  # the subject that says that a command is at work with it
+    needed_by: str = ""  # the subject that marks a command as running
 
 
 def staging_prefix(name: str) -> str:
-    """How copies made beside a stream to replace it are named; eight hex digits follow. Fits a file name."""
+    """Return the prefix of the names of copies of a stream; eight hex digits follow. Fits a file name."""
     return f"{name.encode()[:200].decode(errors='ignore')}-jsbackup-"
 
 
 def staged_config(name: str, suffix: str, created: str | None, at_work: str) -> JsonObject:
-    """What makes a stream known as the copy that is to replace stream `name`, which was created then.
+    """Return the configuration that marks a stream as the copy for replacing stream `name`, which was created at
+    `created`.
 
-    `at_work` is the subject to which the command subscribes that needs it.
+    `at_work` is the subject to which its command subscribes.
     """
     return {
         "name": f"{staging_prefix(name)}{suffix}",
@@ -76,25 +76,25 @@ def staged_config(name: str, suffix: str, created: str | None, at_work: str) -> 
 
 
 def needed_by(config: JsonObject) -> str:
-    """The subject that says that a command is at work with this copy; "" if it names none."""
-    told = (config.get("metadata") or {}).get(_NEEDED_BY)
-    return told if isinstance(told, str) and _AT_WORK.fullmatch(told) else ""
+    """Return the subject that marks the command of this copy as running; "" if it has none."""
+    text = (config.get("metadata") or {}).get(_NEEDED_BY)
+    return text if isinstance(text, str) and _AT_WORK.fullmatch(text) else ""
 
 
 def replaced_by(name: str, config: JsonObject) -> str | None:
-    """The stream that stream `name` is to replace; None if it is no such copy."""
+    """Return the stream that stream `name` is to replace; None if it is not such a copy."""
     match = _NAME.fullmatch(name)
     if match is None or config.get("subjects") != [_subject(match[2])]:
         return None
-    told = config.get("description")
-    if isinstance(told, str) and told.startswith(_REPLACES):
-        original = told.removeprefix(_REPLACES)
+    text = config.get("description")
+    if isinstance(text, str) and text.startswith(_REPLACES):
+        original = text.removeprefix(_REPLACES)
         return original if name.startswith(staging_prefix(original)) else match[1]
     return match[1]
 
 
 def find_copies(streams: Mapping[str, StreamInfo]) -> list[StagedCopy]:
-    """Those among all streams of a server."""
+    """Return the copies among all streams of a server."""
     found = []
     for name, copy in streams.items():
         if (original := replaced_by(name, copy.config)) is not None:
@@ -105,19 +105,19 @@ def find_copies(streams: Mapping[str, StreamInfo]) -> list[StagedCopy]:
 
 
 def useless_copies(streams: Mapping[str, StreamInfo]) -> set[str]:
-    """The names of those that nothing is lost with: whoever looks at a server passes them over."""
+    """Return the names of copies that are not needed, which commands ignore."""
     return {copy.name for copy in find_copies(streams) if not copy.needed}
 
 
 def is_left_out(copy: StagedCopy, names: Sequence[Glob], exclude: Sequence[Glob]) -> bool:
-    """Whether a backup by these names leaves it out: it does if nothing is lost by that, and it was not asked for."""
+    """Return whether a backup of these names omits the copy: if it is not needed, and was not requested."""
     if any(glob.matches(copy.name) for glob in names) and not any(glob.matches(copy.original) for glob in names):
         return False
     return not copy.needed or not is_chosen(copy.original, (), exclude)
 
 
 def about_copy(copy: StagedCopy) -> str:
-    """What is said of a copy that is left out."""
+    """Return the note about a copy that is left out."""
     return (
         f"stream {copy.name} is left out: it is the copy by which a restore was to replace {copy.original}; unless one "
         f"is at work, restore {copy.original} again with --if-exists replace, or remove it with 'nats stream rm'"
@@ -125,7 +125,7 @@ def about_copy(copy: StagedCopy) -> str:
 
 
 def about_leftover(config: JsonObject) -> tuple[str, ...]:
-    """What `about_mark` says, and a warning for the backup of a copy that was to replace another stream."""
+    """Return the warning of `about_mark`, or one for the backup of a copy that was to replace another stream."""
     original = replaced_by(config.get("name", ""), config)
     if original is None or is_marked(config):
         return about_mark(config)
@@ -136,7 +136,7 @@ def about_leftover(config: JsonObject) -> tuple[str, ...]:
 
 
 def _stands(there: StreamInfo, copy: StreamInfo) -> bool:
-    """Whether a stream is the one that the copy was to replace, or the one that it was made for."""
+    """Return whether a stream is the one that the copy was to replace, or the one that was restored from it."""
     if is_marked(there.config):
         return False
     if there.created in (copy.created, (copy.config.get("metadata") or {}).get(_REPLACED)):

@@ -1,1 +1,1 @@
-"""Which messages a plan keeps: a point in time, a subset, and what masks and filters come to."""
+"""Which streams and messages a plan keeps: by name, point in time, filters and masks."""

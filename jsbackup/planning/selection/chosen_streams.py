@@ -1,4 +1,4 @@
-"""Which streams of a backup a restore is asked for."""
+"""Choose the streams of a backup that a restore requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["choose_streams", "left_out", "staged_copies"]
 
 
 def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> list[StreamBackup]:
-    """The streams that are asked for, without `staged` copies. Raises UsageError for an option that names none."""
+    """Return the requested streams, without `staged` copies. Raises UsageError for an option that matches none."""
     names = [entry.name for entry in manifest.streams]
     for glob in options.streams:
         if not any(map(glob.matches, names)):
@@ -40,7 +40,7 @@ def choose_streams(manifest: Manifest, options: RestoreOptions, staged: Sequence
 
 
 def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Finding]:
-    """Copies that an interrupted replace had left when the backup was made. One that is named is restored."""
+    """Yield copies that an interrupted replacement had left when the backup was made. One that is named is restored."""
     names = {entry.name for entry in manifest.streams}
     for entry in manifest.streams:
         original = replaced_by(entry.name, entry.config)
@@ -55,7 +55,7 @@ def staged_copies(manifest: Manifest, options: RestoreOptions) -> Iterable[Findi
 
 
 def left_out(manifest: Manifest, options: RestoreOptions, staged: Sequence[Finding]) -> Iterable[Finding]:
-    """What is asked for and missing: streams that were skipped, and originals of which only a copy is there."""
+    """Yield requested streams that are missing: skipped ones, and originals of which only a copy exists."""
     yield from (copy for copy in staged if copy.rule is Rule.INCOMPLETE_BACKUP)
     for skipped in manifest.skipped:
         if is_chosen(skipped.name, options.streams, options.exclude):

@@ -1,9 +1,9 @@
-"""Counting what a restore keeps, from messages: exactly, and no more of them read than that takes.
+"""Count the messages that a restore keeps: exactly, reading as few as possible.
 
-For a cut alone that is the segments that it goes through, and those beside it for the times of the first and the last
-message: `survey_cut`. Everything else takes every message within the cut, through all transforms: `survey`. That is
-done before anything is sent, because a server is told first what a stream will be, and because a message that cannot
-be masked stops everything.
+A cut alone only needs the segments that it goes through, and the first and last ones for the times of their messages:
+`survey_cut`. Everything else needs every message within the cut, through all transforms: `survey`. That is done before
+anything is sent, because the stream's state is sent first, and because a message that cannot be masked stops the
+restore.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)  # or none that
 
 
 def messages_of(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> Iterator[MessageBatch]:
-    """The messages of a stream as they are sent. Raises as `read_stream` and `Reshape.apply`."""
+    """Yield the messages of a stream as they are sent. Raises as `read_stream` and `Reshape.apply`."""
     batches = read_stream(objects, replace(entry, segments=segments_within(entry, reshape.cut)))
     return reshape.apply(batches, stream=entry.name, secret=secret) if reshape else batches
 
 
 def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: bytes) -> KeptStream:
-    """What is kept of a stream, every message of it reshaped.
+    """Return what is kept of a stream, by reshaping every message.
 
     Raises:
-        PlanRefused: a message cannot be masked, or counters cannot be told apart any more.
+        PlanRefused: a message cannot be masked, or counters would be mixed up.
         UsageError: there is no secret to hash with.
         IntegrityError, KeyUnavailable, StoreError: messages cannot be read.
     """
@@ -60,7 +60,7 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
             holding.append(ref)
     counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
     kept = kept_from(entry, reshape.cut, counted, KeptSequences(consumers.found, ()), whole=consumers.whole)
-    # Others hold nothing that is sent: whoever sends it does not wait for them.
+    # Other segments have no message that is sent, so they need not be read.
     kept = replace(kept, segments=tuple(holding))
     if not reshape.drops:
         kept = replace(kept, consumers=entry.consumers)
@@ -78,7 +78,7 @@ def survey(objects: Objects, entry: StreamBackup, reshape: Reshape, secret: byte
 
 
 def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
-    """What a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
+    """Return what a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
     if not cut or entry.archive_format in _WITHOUT_MESSAGES:
         return KeptStream(entry, counted=True, had=entry.captured.messages)
     consumers = WatchedConsumers(objects, entry)
@@ -93,7 +93,7 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
     ]
     parts = [(ref, part) for ref, part in parts if part.kept.messages]
     counted = _sum(part for _, part in parts)
-    if parts:  # bounds are no times of messages
+    if parts:  # bounds of segments are not times of messages
         first, last = (
             _count(objects, entry, ref, cut, consumers=consumers).kept for ref in (parts[0][0], parts[-1][0])
         )
@@ -107,15 +107,15 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
 
 
 def estimate(objects: Objects, entry: StreamBackup, reshape: Reshape) -> KeptStream:
-    """What is kept of a stream, as far as a few segments tell: its cut exactly. Raises as `survey_cut`."""
+    """Estimate what is kept of a stream from a few segments; exact for a cut. Raises as `survey_cut`."""
     rest = replace(reshape, cut=Cut())
     return replace(survey_cut(objects, entry, reshape.cut), exact=not rest.drops, counted=not rest)
 
 
 class WatchedConsumers:
-    """The consumers of a stream, with all of their states, and which of the messages they wait for are kept.
+    """The consumers of a stream with their complete states, and which of the messages they wait for are kept.
 
-    `to_know` are the sequences of those messages, `found` those of them that are kept.
+    `to_know` are the sequences of those messages, `found` those that are kept.
     """
 
     def __init__(self, objects: Objects, entry: StreamBackup) -> None:
@@ -133,13 +133,13 @@ class WatchedConsumers:
 
 
 def _whole(ref: SegmentRef) -> Counted:
-    """A segment that is kept as it is."""
+    """Count a segment that is kept completely."""
     extent = Extent(ref.messages, ref.first_seq, ref.min_ns, ref.last_seq, ref.max_ns)
     return Counted(extent, extent, ref.bytes, ref.fingerprint)
 
 
 def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, *, consumers: WatchedConsumers) -> Counted:
-    """What a cut keeps of a segment."""
+    """Count what a cut keeps of a segment."""
     digester, tally = StreamDigester(), ReshapeTally()
     batches = read_stream(objects, replace(entry, segments=(ref,)))
     for batch in Reshape(cut=cut).apply(batches, stream=entry.name, tally=tally):
@@ -157,7 +157,7 @@ def _sum(parts: Iterable[Counted]) -> Counted:
 
 
 def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int) -> tuple[int, int] | None:
-    """Sequence and time of the first message after one; None if there is none, or the cut has no end."""
+    """Return sequence and time of the first message after `last_seq`; None if there is none, or the cut has no end."""
     if cut.until is None:
         return None
     later = [ref for ref in entry.segments if ref.last_seq > last_seq]

@@ -1,10 +1,10 @@
-"""What masks and selections came to, and whether that is what they were given for.
+"""The results of masks and selections, and whether they are plausible.
 
-A mask whose path is misspelt masks nothing, and what it was to hide would be copied as it is; a filter that is misspelt
-keeps nothing. Neither is taken for success: each is a refusal, unless it is said to be meant.
+A mask with a misspelt path masks nothing, so data that it should hide would be copied; a misspelt filter keeps nothing.
+Both are refusals, unless the user confirms them.
 
-A mask is judged by the messages that it had to look at, stream by stream: those whose subject it is for, and which have
-what could be masked at all. One that had nothing to look at in any stream is judged once, for all of them.
+A mask is checked stream by stream, by the messages that it applies to: those with its subjects and a payload that can
+be masked. One that applied to no message of any stream is reported once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EMPTY = "Look at what is to be kept; with --allow-empty it is restored without 
 def about_masks(
     stream: str, config: JsonObject, masks: Sequence[Mask], count: MaskCount, *, may_miss: bool
 ) -> Iterator[Finding]:
-    """What masks have done to the messages of a stream of this config, when all of them have been through."""
+    """Yield findings on the effect of masks on the messages of a stream with this config, after all were read."""
     for number, mask in enumerate(masks):
         values, seen = count.values.get(number, 0), count.seen.get(number, 0)
         if values:
@@ -51,12 +51,12 @@ def about_masks(
 
 
 def are_for(masks: Sequence[Mask], config: JsonObject) -> bool:
-    """Whether one of the masks may be for messages of a stream of this config."""
+    """Return whether one of the masks may apply to messages of a stream with this config."""
     return any(overlaps(mask.subjects, pattern) for mask in masks for pattern in subjects_of(config))
 
 
 def unseen(masks: Sequence[Mask], counts: Iterable[MaskCount]) -> list[Mask]:
-    """Masks that had no message to look at in any stream."""
+    """Return the masks that applied to no message of any stream."""
     found = list(counts)
     return [
         mask for number, mask in enumerate(masks) if not any(count.seen.get(number) or count.dropped for count in found)
@@ -64,14 +64,14 @@ def unseen(masks: Sequence[Mask], counts: Iterable[MaskCount]) -> list[Mask]:
 
 
 def about_unseen(masks: Iterable[Mask], *, may_miss: bool) -> Iterator[Finding]:
-    """What to say of such masks, where there are messages that they could be for."""
+    """Yield findings on such masks."""
     for mask in masks:
         reason = f"--mask {mask}: no message that is kept is one that it could mask"
         yield Finding("", Rule.MASKED_NOTHING if may_miss else Rule.MASK_MISSED, reason, "" if may_miss else _SUBJECTS)
 
 
 def about_nothing_kept(stream: str, had: int, *, may_be_empty: bool) -> Finding:
-    """What to say of a stream of which a selection keeps nothing, of so many messages."""
+    """Return the finding for a selection that keeps none of the `had` messages of a stream."""
     if may_be_empty:
         return Finding(stream, Rule.NOTHING_KEPT, f"none of its {had:,} messages is kept: it will be empty")
     return Finding(stream, Rule.KEEPS_NOTHING, f"would keep none of its {had:,} messages", _EMPTY)

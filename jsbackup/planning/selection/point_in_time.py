@@ -1,8 +1,8 @@
-"""Whether a backup can meet `--until`, and which others come near it if it cannot.
+"""Whether a backup can meet `--until`, and which others come closest if it cannot.
 
-A backup knows a stream up to the moment when its capture began. What was stored later may be in it or not, so a time
-after that cannot be met, nor a time before its first message, if there were earlier ones. Where nothing was captured
-but imported, the last message is the last that is known.
+A backup has everything of a stream up to the beginning of its capture. Later messages may be in it or not, so a later
+time cannot be met, nor a time before its first message, if there were earlier ones. An import has everything up to its
+last message.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Nearest", "against_cut", "find_nearest", "is_imported", "naming_near
 
 _OTHER = "Choose another backup; 'jsbackup list' shows them."
 _WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
-_LOOKED_AT = 50  # backups on either side, before nothing near is to be expected
+_LOOKED_AT = 50  # backups on either side; further ones are not near
 
 
 def against_cut(entry: StreamBackup, cut: Cut, *, imported: bool) -> list[Finding]:
-    """What stands against keeping just that of a stream, if anything does."""
+    """Return what blocks this cut of a stream, if anything."""
     finding = _against(entry, cut, imported)
     return [] if finding is None else [finding]
 
@@ -62,7 +62,7 @@ def _last_ns(entry: StreamBackup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The newest backup before the edge, and the oldest after it that meets it; None where there is none."""
+    """The newest backup before the edge, and the oldest one after it that meets it; None if there is none."""
 
     before: BackupSummary | None
     after: BackupSummary | None
@@ -87,10 +87,9 @@ def find_nearest(
     *,
     manifest_of: Callable[[str], Manifest],
 ) -> Nearest:
-    """The backups nearest to the end of a cut that this backup cannot meet for a stream.
+    """Return the backups nearest to the end of a cut that this backup cannot meet for a stream.
 
-    They are of the same origin: another account may have a stream of the same name. Of those that cannot be read
-    nothing is known.
+    Only backups of the same origin: another account may have a stream of the same name. Unreadable ones are skipped.
     """
     entry = next(entry for entry in manifest.streams if entry.name == stream)
     asked = summary_of(manifest)
@@ -100,7 +99,7 @@ def find_nearest(
     at = sum(parse_time(one.created, "created") < edge_ns for one in ordered)
 
     def against(summary: BackupSummary) -> Finding | Literal["unknown"] | None:
-        if summary.transformed is not None:  # not what the stream was
+        if summary.transformed is not None:  # its messages were changed
             return "unknown"
         try:
             found = manifest_of(summary.id)
@@ -121,7 +120,7 @@ def find_nearest(
         before = one if _ends_early(found) else before
     for one in reversed(ordered[max(0, at - _LOOKED_AT) : at] if before is None else ()):
         found = against(one)
-        if found is None:  # was begun before, and captured later
+        if found is None:  # begun before, and captured later
             after = one
         elif _ends_early(found):
             return Nearest(one, after)
@@ -133,10 +132,10 @@ def _ends_early(found: Finding | Literal["unknown"]) -> bool:
 
 
 def is_imported(manifest: Manifest) -> bool:
-    """Whether the backup was made of files, at a time that says nothing about its streams."""
+    """Return whether the backup was imported from files, so that its time says nothing about its streams."""
     return "imported" in manifest.source.extra
 
 
 def naming_nearest(finding: Finding, nearest: Nearest) -> Finding:
-    """The refusal with those named that come near it."""
+    """Return the refusal with the nearest backups in its hint."""
     return Finding(finding.stream, finding.rule, finding.reason, nearest.hint)

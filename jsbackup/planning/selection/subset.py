@@ -1,7 +1,7 @@
-"""What a restore keeps of a stream: the stream as its backup would be, had it held just that.
+"""The part of a stream that a restore keeps, described like a backup of only that part.
 
-A plan decides by the backup of a stream, and so by this one in its place. It comes from the bounds that the manifest
-has of segments (`kept_by_bounds`, which reads nothing), or from messages (`count_subset.py`).
+Plans use it in place of the backup of the stream. It is computed from the bounds of segments in the manifest
+(`kept_by_bounds`, which reads nothing), or from messages (`count_subset.py`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class KeptStream:
-    """`entry` is the stream as it will be, under its old name, with its old configurations; it `had` so many messages.
+    """`entry` is the stream as it will be, with its old name and configurations; it `had` this many messages.
 
-    If not `exact`, messages and bytes are as many as there can be, and times and sequences the bounds of what is known.
-    `counted` says whether every message has been through the transforms; `first_dropped` is sequence and time of the
-    first message after the last one within the cut, None if there is none or it is not known. `times` are those of the
-    first and the last message kept, None where nobody has looked.
+    If not `exact`, messages and bytes are upper bounds, and times and sequences are bounds. `counted` says whether
+    every message was read and transformed; `first_dropped` is sequence and time of the first message after the last one
+    within the cut, None if there is none or it is unknown. `times` are those of the first and last kept message, None
+    if no messages were read.
     """
 
     entry: StreamBackup
@@ -55,7 +55,9 @@ NOTHING_COUNTED: Mapping[str, KeptStream] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Messages kept, added up: those within the cut, those that filters keep of them too, and what these come to."""
+    """Totals of kept messages: those within the cut, and those of them that filters keep, with their bytes and
+    digest.
+    """
 
     cut: Extent = field(default_factory=Extent)
     kept: Extent = field(default_factory=Extent)
@@ -64,7 +66,7 @@ class Counted:
 
 
 class KeptSequences:
-    """Sequences of messages that are kept: those `found`, and those within segments that are kept whole."""
+    """Sequences of kept messages: those in `found`, and those within segments that are kept completely."""
 
     def __init__(self, found: Container[int], whole: Iterable[SegmentRef]) -> None:
         self._found = found
@@ -75,17 +77,17 @@ class KeptSequences:
 
 
 def share_of(ref: SegmentRef, cut: Cut) -> KeptShare:
-    """How much of a segment the cut keeps, as far as its bounds tell."""
+    """Return how much of a segment the cut keeps, according to its bounds."""
     return cut.share(ref.first_seq, ref.last_seq, ref.min_ns, ref.max_ns)
 
 
 def segments_within(entry: StreamBackup, cut: Cut) -> tuple[SegmentRef, ...]:
-    """The segments that a cut may keep something of: nobody needs the others."""
+    """Return the segments that a cut may keep something of."""
     return tuple(ref for ref in entry.segments if share_of(ref, cut) is not KeptShare.NONE)
 
 
 def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
-    """As far as the manifest tells."""
+    """Return what is kept, as far as the manifest shows."""
     if not reshape.drops or not entry.segments:
         return KeptStream(entry, had=entry.captured.messages)
     segments = segments_within(entry, reshape.cut)
@@ -104,7 +106,7 @@ def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
 
 
 def _since(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, int]:
-    """Sequence and time that the first message kept does not come before."""
+    """Return a lower bound of the sequence and time of the first kept message."""
     if not segments:
         return 0, 0
     first = segments[0]
@@ -113,7 +115,7 @@ def _since(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, in
 
 
 def _until(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, int]:
-    """Sequence and time that the last message kept does not come after."""
+    """Return an upper bound of the sequence and time of the last kept message."""
     if not segments:
         return 0, 0
     last = segments[-1]
@@ -133,10 +135,10 @@ def kept_from(
     *,
     whole: Callable[[ConsumerBackup], ConsumerBackup],
 ) -> StreamBackup:
-    """The stream with nothing but what was `counted`.
+    """Return the stream with only what was `counted`.
 
-    Its segments are those that hold it, and maybe more. `present` are sequences kept; `whole` gives a consumer all of
-    its state, if that can be had.
+    Its segments include everything kept, and maybe more. `present` are the kept sequences; `whole` returns a consumer
+    with its complete state, if available.
     """
     kept = counted.kept
     state = cut.state_after(state_to_restore(entry), entry.captured.last_seq, counted.cut, kept, size=counted.bytes)
@@ -158,7 +160,7 @@ def kept_from(
 
 
 def _kept_consumer(consumer: ConsumerBackup, stream: StreamState, present: Container[int]) -> ConsumerBackup:
-    """The consumer, if its stream ends there and has those messages, and why it is not as it was."""
+    """Return the consumer for a stream with this end and these messages, and the reason for changes."""
     state = consumer.state
     if state is None:
         return consumer

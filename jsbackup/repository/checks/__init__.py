@@ -1,1 +1,1 @@
-"""Whether a repository is whole: objects, documents, the chain of manifests, and what was verified when."""
+"""Checks of a repository: objects, documents, the chain of manifests, and what was verified when."""

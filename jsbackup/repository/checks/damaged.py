@@ -1,8 +1,8 @@
-"""What the last `verify` has found damaged, for those who store: it is not to be built on.
+"""Which objects the last `verify` found damaged, so that backups do not build on them.
 
-A hint, as all records of what was verified (`verified.py`) are: whoever heeds it stores again what may be right, and
-whoever cannot read it goes on as if there were none. What is damaged has a record of its own, so that a backup reads
-nothing here as long as all is well.
+Like all records of what was verified (`verified.py`) this is a hint: with it, a backup stores again what may be intact;
+without it, a backup goes on as if nothing were damaged. Damaged objects have a record of their own, so that a backup
+reads nothing here while all objects are sound.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 RECORD_VERSION = 1
 RECORD_FEATURES: frozenset[str] = frozenset()
 MAX_RECORD_BYTES = 64 << 20
-# To bound what a hostile store can have us read.
+# Limits how much a hostile store can make us read.
 MOST_RECORDS = 100
 
 
 def read_damaged(documents: Documents, known: dict[str, frozenset[bytes]] | None = None) -> frozenset[bytes]:
-    """The ids of objects (`object_id.py`) that were found damaged, and not sound since. Raises nothing.
+    """Return the ids of objects (`object_id.py`) that were found damaged, and not sound since. Raises nothing.
 
-    `known` is what records say that were read before, by key: no record ever changes.
+    `known` holds the content of records that were read before, by key: records never change.
     """
     known = {} if known is None else known
     try:
@@ -56,13 +56,13 @@ def _damaged_in(documents: Documents, key: str, known: dict[str, frozenset[bytes
             fields.version(RECORD_VERSION, RECORD_FEATURES)
             rows = [row for row in fields.each("found") if not row.boolean("sound")]
             known[key] = frozenset(name for row in rows for name in objects_of(row))
-        except JsBackupError as error:  # another run has replaced it, or it says nothing to us
+        except JsBackupError as error:  # another run has replaced it, or it cannot be read
             _log.info("%s is ignored: %s", key, error.message)
     return known.get(key, frozenset())
 
 
 def objects_of(row: DocumentFields) -> Collection[bytes]:
-    """The ids of objects in a row of a record. Raises FormatError."""
+    """Return the ids of the objects in a row of a record. Raises FormatError."""
     try:
         joined = base64.b64decode(row.text("objects"), validate=True)
     except (binascii.Error, ValueError) as error:

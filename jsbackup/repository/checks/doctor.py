@@ -1,7 +1,8 @@
-"""What a repository has to be for backups and restores, looked at line by line for `jsbackup doctor`.
+"""Checks of a repository for `jsbackup doctor`: whether it is ready for backups and restores, one check a line.
 
-Nothing is left behind: whether the store can be written to is tried with an object below `probe/` that is removed
-again, and only where a repository is already, so that an empty location stays empty. A look that fails stops no other.
+Nothing is left behind. Whether the store can be written to is tested with an object below `probe/` that is removed
+again, and only where a repository exists, so that an empty location stays empty. A check that fails does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from jsbackup.stores.probe import probe_store
 
 __all__ = ["Purpose", "check_clock", "examine_repository"]
 
-# A clock that is off by less is that of a machine that keeps time; by more than the other, backups of several hosts
-# sort wrongly, and stores (S3 after a quarter of an hour) and credentials are refused.
+# A smaller difference is normal for a machine that keeps time. Beyond the larger one, backups of several hosts sort
+# wrongly, and credentials and stores are refused (S3 after a quarter of an hour).
 _CLOCK_SECONDS = 5.0
 _CLOCK_PROBLEM_SECONDS = 300.0
-# Segments in flight: four streams have one each.
+# The segments in flight of four streams.
 _LEAST_FREE_BYTES = 128 << 20
 _FREE_SHARE = 0.05
 
@@ -46,7 +47,7 @@ _UNLOCK = "Remove expired ones with 'jsbackup unlock'."
 
 
 class Purpose(StrEnum):
-    """What is to be done with server and repository. ALL are backups and restores, of which nobody has to follow."""
+    """What server and repository are to be used for. ALL means backups and restores, without following."""
 
     BACKUP = "backup"
     FOLLOW = "follow"
@@ -63,7 +64,9 @@ class Purpose(StrEnum):
 
 
 def check_clock(name: str, whose: str, ahead_seconds: float, unsure_seconds: float) -> Check:
-    """A clock that is ahead of ours, or behind where that is negative, give or take `unsure_seconds`."""
+    """Check a clock that is `ahead_seconds` ahead of ours (negative: behind), with an uncertainty of
+    `unsure_seconds`.
+    """
     off = max(0.0, abs(ahead_seconds) - unsure_seconds)
     way = "ahead of" if ahead_seconds > 0 else "behind"
     if off <= _CLOCK_SECONDS:
@@ -81,9 +84,10 @@ def examine_repository(
     clock: Callable[[], float],
     random: Callable[[int], bytes],
 ) -> list[Check]:
-    """All checks of a repository. Raises no JsBackupError.
+    """Run all checks of a repository. Raises no JsBackupError.
 
-    `keys` are those given, or what is wrong with them; `clock` is the own Unix time in seconds, `random` gives bytes.
+    `keys` are the given keys, or the error that reading them raised. `clock` returns our Unix time in seconds, `random`
+    that many random bytes.
     """
     space = _space(store)
     given = NO_KEYS if isinstance(keys, JsBackupError) else keys
@@ -102,7 +106,7 @@ def examine_repository(
         return [Check.failed("repository", error, _REACH), *_rest("the repository cannot be opened"), *space]
     writable, now = _writable(repository, purpose, clock, random)
     return [
-        Check.fine("repository", _told(repository.descriptor, store)),
+        Check.fine("repository", _described(repository.descriptor, store)),
         *_keys(repository, misfit, purpose),
         _backups(repository, purpose),
         *writable,
@@ -130,13 +134,13 @@ def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, pla
     return Check.problem("repository", error.message, fix, code=error.exit_code)
 
 
-def _told(descriptor: Descriptor, store: Store) -> str:
+def _described(descriptor: Descriptor, store: Store) -> str:
     kind = "encrypted and signed" if descriptor.recipient else "signed" if descriptor.authority else "plain"
     return f"{kind}, format {FORMAT_VERSION}, at {store.location}, made {descriptor.created[:10]} by {descriptor.tool}"
 
 
 def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose) -> list[Check]:
-    """Whether what was given does for what is to be done."""
+    """Check that the given keys are enough for the purpose."""
     if misfit is not None:
         return [Check.failed("keys", misfit, "Give the keys of this repository.")]
     descriptor = repository.descriptor
@@ -159,7 +163,7 @@ def _keys(repository: Repository, misfit: JsBackupError | None, purpose: Purpose
 
 
 def _backups(repository: Repository, purpose: Purpose) -> Check:
-    """Whether they can be listed, and the newest read."""
+    """Check that backups can be listed, and that the newest can be read."""
     try:
         backups = repository.backups()
         if not backups:
@@ -182,7 +186,7 @@ def _backups(repository: Repository, purpose: Purpose) -> Check:
 def _writable(
     repository: Repository, purpose: Purpose, clock: Callable[[], float], random: Callable[[int], bytes]
 ) -> tuple[list[Check], float | None]:
-    """Whether objects can be put, are never replaced, and get our time; and the store's time."""
+    """Check that objects can be put, are never replaced, and have our time. Also returns the store's time."""
     store = repository.store
     later = [Check.not_tried(name, "nothing can be put", _AFTER_THAT) for name in ("create-only", "store-clock")]
     try:
@@ -207,39 +211,39 @@ def _writable(
         time, seen = Check.failed("store-clock", error, _REACH), None
     else:
         after = clock()
-        # S3 tells whole seconds.
+        # S3 reports whole seconds.
         time = check_clock("store-clock", "the store", now - (before + after) / 2, (after - before) / 2 + 1)
         seen = now
     return [Check.fine("writable", "objects can be put, read, listed and removed"), once, time], seen
 
 
 def _leases(store: Store, now: float) -> Check:
-    """Who is at work, and whether others have to wait for that."""
+    """Report who is working on the repository, and whether others have to wait for that."""
     try:
         leases = list_leases(store)
     except StoreError as error:
         return Check.failed("leases", error, _REACH)
     live = [seen for seen in leases if seen.is_live(now)]
-    told = "; ".join(_holder(store, seen) for seen in live[:_SHOWN])
+    shown = "; ".join(_holder(store, seen) for seen in live[:_SHOWN])
     if any(seen.key.exclusive for seen in live):
         fix = "Wait until it is done, or until the lease of a killed one expires, some ten minutes later."
-        return Check.warning("leases", f"others wait for {told}", fix)
+        return Check.warning("leases", f"others wait for {shown}", fix)
     expired = len(leases) - len(live)
     if expired:
-        more = f"; at work: {told}" if live else ""
+        more = f"; at work: {shown}" if live else ""
         return Check.warning("leases", f"{expired} left behind by commands that were killed{more}", _UNLOCK)
-    return Check.fine("leases", f"at work: {told}" if live else "nobody is at work")
+    return Check.fine("leases", f"at work: {shown}" if live else "nobody is at work")
 
 
 def _holder(store: Store, seen: SeenLease) -> str:
     try:
         return str(read_lease(store, seen))
-    except JsBackupError:  # it is gone, or damaged
+    except JsBackupError:  # removed meanwhile, or damaged
         return f"lease {seen.key.id}"
 
 
 def _space(store: Store) -> list[Check]:
-    """How much a folder can still take."""
+    """Check how much free space a folder has."""
     if not isinstance(store, FiniteStore):
         return []
     fix = "Free some space, forget backups with --prune, or move the repository with 'jsbackup copy'."

@@ -1,13 +1,13 @@
-"""What a repository needs beside backups and their objects: is it as it was written?
+"""Checks of what a repository needs besides backups and their objects.
 
-    keys/       records of writers (signed by the authority) and identities for readers (well-formed age files, of the
-                kind that the key says; whether one opens, only its reader can tell)
+    keys/       records of writers (signed by the authority) and identities for readers (well-formed age files of the
+                kind that the key names; only the reader can find out whether one opens)
     holds/      every hold can be read
-    backups/    no manifest is stored in another form than this repository has, which nobody would read
+    backups/    no manifest is stored in a form that this repository does not read
 
-The descriptor was judged when the repository was opened, catalogs are by `evidence.py`. Nobody judges leases here
-(`jsbackup unlock` does), lists of unused objects, receipts and records of what was verified: damage to those only makes
-somebody wait, or store or check something again.
+The descriptor was checked when the repository was opened; `evidence.py` checks catalogs. Leases are left to `jsbackup
+unlock`. Lists of unused objects, receipts and records of what was verified are not checked: damage to them only costs
+time, because something is stored or checked again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from jsbackup.repository.repository import Repository
 
 __all__ = ["Flaw", "check_own_documents"]
 
-# An identity for an RSA key takes some 700 bytes.
+# An identity for an RSA key takes about 700 bytes.
 _MAX_IDENTITY_BYTES = 64 << 10
 
 # C2SP's age.md: version, stanzas, MAC; then a nonce of 16 bytes, and at least the 16 of one block's tag.
 _AGE = re.compile(
     rb"age-encryption\.org/v1\n((?:-> [\x20-\x7e]+\n(?:[A-Za-z0-9+/]*\n)+)+)--- [A-Za-z0-9+/]{43}\n.{32,}", re.DOTALL
 )
-# How the stanza for a reader begins, by how the name of the object does.
+# The first bytes of the stanza for a reader, by the first characters of the object's name.
 _STANZAS = {
     "age1": b"-> X25519 ",
     "passphrase-": b"-> scrypt ",
@@ -53,7 +53,7 @@ class Flaw:
 
 
 def check_own_documents(repository: Repository) -> list[Flaw]:
-    """Everything that is wrong. What is taken away meanwhile is not.
+    """List everything that is wrong. Objects that are removed meanwhile do not count.
 
     Raises `StoreError` if the store cannot be listed.
     """
@@ -90,7 +90,7 @@ def _keys(repository: Repository) -> Iterator[Flaw]:
 
 
 def _is_for(whom: str, data: bytes) -> bool:
-    """Whether this can be the identity that was encrypted for `whom`."""
+    """Return whether this can be the identity that was encrypted for `whom`."""
     match = _AGE.fullmatch(data)
     wanted = next((stanza for start, stanza in _STANZAS.items() if whom.startswith(start)), b"-> ")
     return match is not None and match[1].startswith(wanted)

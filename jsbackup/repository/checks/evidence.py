@@ -1,4 +1,4 @@
-"""What `manifest_chain.py` judges, read from a repository."""
+"""Read from a repository what `manifest_chain.py` checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jsbackup.repository.manifest_json import decode_manifest
 
 __all__ = ["find_gaps", "find_missing"]
 
-# Each holds one manifest, and mostly waits for the store.
+# Each thread holds one manifest, and mostly waits for the store.
 _THREADS = 8
 
 
 def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expect: str | None = None) -> list[Gap]:
-    """What is wrong with the chain of backups. Backups may be made and forgotten meanwhile.
+    """Return what is wrong with the chain of backups. Backups may be made and forgotten meanwhile.
 
-    Reads all manifests; or, beside those of `wanted`, only those that the newest catalog does not cover.
+    Reads all manifests; or, besides those of `wanted`, only those that the newest catalog does not cover.
 
     Raises:
         KeyUnavailable: no key that opens documents was given.
@@ -33,13 +33,16 @@ def find_gaps(documents: Documents, wanted: Collection[str] | None = None, expec
     found = check_chain(_gather(documents, wanted), expect)
     if not found:
         return []
-    # Manifests come and go between one look and the next, but not the same one twice.
+    # Manifests are added and removed between two listings, but the same one does not vanish twice.
     again = check_chain(_gather(documents, wanted), expect)
     return [gap for gap in again if gap.backup in {first.backup for first in found}]
 
 
 def find_missing(documents: Documents) -> list[Gap]:
-    """The backups whose manifests somebody has taken away or exchanged, oldest first; raises as `find_gaps`."""
+    """Return the backups whose manifests were removed or replaced by something else than jsbackup, oldest first.
+
+    Raises as `find_gaps`.
+    """
     return [gap for gap in find_gaps(documents, wanted=()) if gap.backup]
 
 
@@ -65,7 +68,7 @@ def _listed(documents: Documents) -> dict[str, int]:
 
 
 def _read(documents: Documents, backup: str, entry: CatalogEntry | None) -> CatalogEntry | str | None:
-    """What a manifest tells; the backup's id if it is damaged, None if it is gone since it was listed."""
+    """Return the entry of a manifest; its id if it is damaged, None if it was removed since it was listed."""
     key = layout.manifest_key(backup)
     try:
         stored = documents.fetch(key, MAX_DOCUMENT_BYTES)

@@ -1,19 +1,21 @@
-"""Has a backup been taken away, exchanged or slipped in? What signatures alone do not tell.
+"""Find backups that were removed, replaced or slipped in, which signatures alone do not show.
 
-A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Three things witness that
-it was there: the newest catalog, which is signed, names every backup there was with the SHA-256 of its manifest; each
-manifest names the newest one there was when it was committed, with its SHA-256; and an object without content stands
-for each backup that no other one follows yet (`witness_key`). (Where nothing is signed all are there too, without that
-SHA-256. They witness against slips of the hand and of tools that move files.) So
+A signed manifest cannot be altered, moved to another id or made up; but it can be deleted. Three things record that it
+existed: the newest catalog, which is signed, names every backup with the SHA-256 of its manifest; each manifest names
+the newest one at the time of its commit, with its SHA-256; and an empty object marks each backup that no other follows
+yet (`witness_key`). (Without signatures all three exist too, without that SHA-256. They reveal mistakes of people and
+of tools that move files.) So
 
-- every backup that the catalog names has to be there, unchanged. Forgetting one is not removing it: `forget` writes a
-  catalog without it first.
-- every backup that the catalog does not cover has to follow one that is there, unchanged; or one that is not newer than
-  the catalog's `head`, which was forgotten. One that does not is the only witness, and no catalog ever covers it.
-- every backup that has such an object has to be there, or not to be newer than that `head`.
+- every backup that the catalog names has to exist, unchanged. A forgotten backup is not reported, because `forget`
+  first writes a catalog without it.
+- every backup that the catalog does not cover has to follow one that exists, unchanged, or one that is not newer than
+  the catalog's `head`, which was forgotten. A backup that does not is the only record of the lost one, so no catalog
+  ever covers it.
+- every backup that has such an object has to exist, or to be no newer than that `head`.
 
-That does not show the removal of the newest backups together with all that witnesses them: what is left is what
-there was before. Whoever remembers the id of a backup asks for it (`expect`), and `status` sees that the newest is old.
+This does not find the removal of the newest backups together with everything that records them: what is left is an
+earlier state of the repository. `expect` checks for a backup whose id the user knows, and `status` reports that the
+newest one is old.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from jsbackup.errors import IntegrityError
 from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry
 
-__all__ = ["Evidence", "Gap", "check_chain", "check_links", "how_to_settle", "refuse_gaps"]
+__all__ = ["Evidence", "Gap", "check_chain", "check_links", "how_to_repair", "refuse_gaps"]
 
-# A hint is to be read: whoever has lost more runs the command again.
+# Keeps the hint short: with more losses the command has to be run again.
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found. Both kinds are by backup id; damaged manifests are in neither, and told of elsewhere.
+    """What was found, by backup id. Damaged manifests are in neither mapping; they are reported elsewhere.
 
-    `present` manifests were read, or have at least the size that the catalog says. `witnessed` are backups for which an
-    object stands. `warnings` say which catalogs are of no use.
+    `present` manifests were read, or have at least the size that the catalog names. `witnessed` are the backups for
+    which a witness object exists. `warnings` say which catalogs could not be used.
     """
 
     present: Mapping[str, CatalogEntry]
@@ -48,7 +50,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What is wrong with `backup`, whose manifest is, or was, the document `key`. Both are empty for a catalog."""
+    """A problem with `backup`, whose manifest is, or was, the document `key`. Both are empty for a problem with a
+    catalog.
+    """
 
     backup: str
     key: str
@@ -56,7 +60,7 @@ class Gap:
 
 
 def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
-    """Everything that is wrong, in the order of ids. `expect` is the id of a backup that has to be there."""
+    """Return everything that is wrong, in the order of ids. `expect` is the id of a backup that must exist."""
     gaps = {**dict(_by_chain(evidence)), **dict(_by_catalog(evidence))}
     if expect is not None and expect not in evidence.present and expect not in evidence.damaged:
         gaps.setdefault(expect, "it was expected and is missing")
@@ -65,22 +69,26 @@ def check_chain(evidence: Evidence, expect: str | None = None) -> list[Gap]:
 
 
 def check_links(evidence: Evidence) -> list[Gap]:
-    """What is wrong with what the backups follow that the catalog does not cover, in the order of ids."""
+    """Return what is wrong with the predecessors of the backups that the catalog does not cover, in the order of
+    ids.
+    """
     return [Gap(backup, layout.manifest_key(backup), problem) for backup, problem in sorted(_by_chain(evidence))]
 
 
-def how_to_settle(backups: str) -> str:
-    """What to do where a manifest was removed or exchanged: a hint. `backups` are ids."""
+def how_to_repair(backups: str) -> str:
+    """Return a hint on what to do after a manifest was removed or replaced. `backups` are ids."""
     return f"Restore its manifest from a copy of the repository, or remove the backup with 'jsbackup forget {backups}'."
 
 
 def refuse_gaps(gaps: Sequence[Gap]) -> IntegrityError:
-    """What to raise where backups were removed or exchanged, by whoever deletes data or evidence."""
+    """Return the error that commands raise, instead of deleting data or evidence, if backups were removed or
+    replaced.
+    """
     first, named = gaps[0], " ".join(gap.backup for gap in gaps[:_MOST_NAMED])
     more = f" ({len(gaps)} such backups)" if len(gaps) > 1 else ""
     return IntegrityError(
         f"backup {first.backup}: {first.problem}{more}",
-        hint=f"Nothing was deleted. {how_to_settle(named)}",
+        hint=f"Nothing was deleted. {how_to_repair(named)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What checks came to: the outcome of each run of `verify` and of each drill, so that `status` can ask for new ones.
+"""The outcome of each run of `verify` and of each drill, so that `status` can ask for new ones.
 
     receipts/verify-<time>-<6 digits>.json
         {"begun", "ended": RFC 3339, "ok", "level", "everything", "part": true | false, "backups": how many,
@@ -9,8 +9,8 @@
          "origin": {"cluster", "account", "domain", "api_prefix", "login"},
          "streams": [{"name", "messages", "bytes", "verified", "seconds"}], "failed": [{"name", "reason"}]}
 
-Documents, so signed and encrypted where manifests are. They tell people and monitoring what was done, and nothing else
-rests on them: one that cannot be read is passed over. The newest of each kind are kept, the others go when one is put.
+They are documents, so signed and encrypted where manifests are. They are for people and monitoring, and nothing else
+depends on them: one that cannot be read is skipped. The newest of each kind are kept; putting one deletes the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 _FORMAT_VERSION = 1
 
-# A nightly one for more than a year. All stay small: a drill of 1,000 streams has 150 KB.
+# More than a year of nightly runs. All of them stay small: a drill of 1,000 streams takes 150 KB.
 _MOST_KEPT = 400
 _MAX_BYTES = 16 << 20
 _MOST_STREAMS = 1_000
@@ -58,10 +58,11 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutcome:
-    """A run of `verify`. `everything`: of all backups, none was named; `part`: only a part of their objects was read.
+    """A run of `verify`. `everything`: no backup was named, so all were checked. `part`: only a part of their objects
+    was read.
 
-    `chosen` are the backups that were named, `damaged` those that something is wrong with (the first thousand of both).
-    `problems` counts what is wrong with the repository itself, too.
+    `chosen` are the backups that were named, `damaged` those with problems (at most the first thousand of each).
+    `problems` also counts problems of the repository itself.
     """
 
     begun: str
@@ -78,7 +79,7 @@ class VerifyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DrilledStream:
-    """A stream that a drill has restored. `bytes` are those of the messages, as in a manifest."""
+    """A stream that a drill has restored. `bytes` counts its messages, as in a manifest."""
 
     name: str
     messages: int
@@ -95,13 +96,15 @@ class FailedStream:
 
 @dataclass(frozen=True, slots=True)
 class DrillOutcome:
-    """A drill. `code` is its exit code, `error` why it failed as a whole. Empty where it did not come that far.
-    `everything`: of all streams that the source has, as far as its backups know them. `origin` is that source; None
-    where it was not noted, and for an import.
+    """A drill. `code` is its exit code, `error` why it failed as a whole. Fields are empty if the drill ended before
+    them.
+
+    `everything`: all streams of the source were restored, as far as its backups know them. `origin` is that source;
+    None if it was not recorded, and for an import.
 
     `restored` streams have `messages` in all; `streams` are the thousand that took longest.
 
-    `newest_message` is the time of the newest message in the backup; None where there is none. `server` is the version
+    `newest_message` is the time of the newest message in the backup, or None. `server` is the version of the server
     that it was restored into.
     """
 
@@ -131,11 +134,11 @@ Random = Callable[[int], bytes]
 
 
 def put_verify(documents: Documents, outcome: VerifyOutcome, tool: str, random: Random) -> None:
-    """Record it. `tool` is name and version, `random` gives so many random bytes.
+    """Record an outcome. `tool` is name and version, `random` returns that many random bytes.
 
     Raises:
-        KeyUnavailable: documents are signed here, and the key that signs was not given.
-        StoreError: it cannot be put.
+        KeyUnavailable: documents are signed, and the key that signs was not given.
+        StoreError: it cannot be stored.
     """
     body: JsonObject = {
         "level": outcome.level,
@@ -150,7 +153,7 @@ def put_verify(documents: Documents, outcome: VerifyOutcome, tool: str, random: 
 
 
 def put_drill(documents: Documents, outcome: DrillOutcome, tool: str, random: Random) -> None:
-    """Record it. Parameters and errors as of `put_verify`."""
+    """Record an outcome. Parameters and errors as in `put_verify`."""
     body: JsonObject = {
         "code": outcome.code,
         "error": outcome.error,
@@ -189,22 +192,22 @@ def _put(
     try:
         for old in _keys(documents, kind)[_MOST_KEPT:]:
             documents.delete(old)
-    except StoreError as error:  # not allowed, or locked: the next one tries again
+    except StoreError as error:  # not allowed, or locked: the next run tries again
         _log.info("results of old checks were not removed: %s", error.message)
 
 
 def read_verifies(documents: Documents, most: int) -> list[VerifyOutcome]:
-    """The newest outcomes, newest first. Raises `StoreError` if the store does not answer."""
+    """Return the newest outcomes, newest first. Raises `StoreError` if the store does not answer."""
     return _read(documents, "verify", most, _verify_of)
 
 
 def read_drills(documents: Documents, most: int) -> list[DrillOutcome]:
-    """The same of drills."""
+    """Return the newest outcomes of drills, newest first. Raises as `read_verifies`."""
     return _read(documents, "drill", most, _drill_of)
 
 
 def _keys(documents: Documents, kind: str) -> list[str]:
-    """Newest first."""
+    """Return the keys, newest first."""
     infos = documents.list(layout.check_prefix(kind))
     return sorted((i.key for i in infos if layout.kind_of(i.key) is layout.ObjectKind.CHECK), reverse=True)
 
@@ -215,7 +218,7 @@ T = TypeVar("T", VerifyOutcome, DrillOutcome)
 def _read(documents: Documents, kind: str, most: int, decode: Callable[[DocumentFields], T]) -> list[T]:
     tasks = [partial(_read_one, documents, key, decode) for key in _keys(documents, kind)[:most]]
     found = [one for one in in_order(tasks, _THREADS) if one is not None]
-    # Keys tell the second only.
+    # Keys only have the second.
     return sorted(found, key=lambda one: parse_time(one.begun), reverse=True)
 
 
@@ -224,7 +227,7 @@ def _read_one(documents: Documents, key: str, decode: Callable[[DocumentFields],
         fields = decode_document(documents.get(key, _MAX_BYTES), key)
         fields.version(_FORMAT_VERSION, frozenset())
         return decode(fields)
-    except ObjectNotFound:  # newer ones have taken its place
+    except ObjectNotFound:  # newer ones have replaced it
         return None
     except (IntegrityError, KeyUnavailable, UnsupportedError) as error:
         _log.warning("%s is ignored: %s", key, error.message)
@@ -286,7 +289,7 @@ def _stream_of(fields: DocumentFields) -> DrilledStream:
 
 
 def _moment(fields: DocumentFields, key: str) -> str:
-    """RFC 3339 in UTC, whatever zone it was written in."""
+    """Return the time in RFC 3339, UTC, whatever zone it was written in."""
     return format_time(fields.time_ns(key))
 
 

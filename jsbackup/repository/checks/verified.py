@@ -1,19 +1,17 @@
-"""What was verified when: records that let runs which check a part each come round to everything.
+"""What was verified when: records that let partial runs cover everything in time.
 
-A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` of what is damaged. Its rows are of objects
-(the ids of `object_id.py`, joined, in base64) that were found the same at the same moment: sound, or damaged, by which
-level. For each object only the newest counts.
-200,000 objects take 3.2 MB at one level.
+A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for damaged objects. A row lists objects
+(ids of `object_id.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
+Only the newest result of an object counts. 200,000 objects take 3.2 MB at one level.
 
     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64}
 
-A run reads all records there are (one, but for runs side by side), adds what it found, puts a new one and deletes those
-that it has read. Runs at the same time are harmless: the next one finds two records and makes one of them.
+A run reads all records (one, unless runs overlapped), adds its results, puts a new record and deletes those that it has
+read. Overlapping runs are harmless: the next one finds two records and merges them.
 
-Records are hints about what to check first, and never more than that. One that is damaged says nothing, so its objects
-are checked again; a moment that is yet to come, or from before the object was stored, counts as never. What is said to
-be damaged is checked in every run. In a signed repository records are signed; in a plain one, whoever can write records
-can as well write backups.
+Records are only hints about what to check first. A damaged record is ignored, so its objects are checked again; a time
+in the future, or before the object was stored, counts as never. Objects recorded as damaged are checked in every run.
+In a signed repository records are signed; in a plain one, anybody who can write records can also write backups.
 """
 
 from __future__ import annotations
@@ -68,13 +66,13 @@ RECENT_DAYS = 31
 _NS = 1_000_000_000
 _DAY_SECONDS = 86_400
 
-# Beyond, the oldest are forgotten, and checked again: 64 TiB of full segments, 32 MB of JSON if at both levels.
+# Beyond this the oldest are dropped, and checked again: 64 TiB of full segments, 32 MB of JSON if at both levels.
 _MOST_OBJECTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Objects by level, with the moment of the newest check there (Unix seconds). Level manifest has none."""
+    """Objects by level, with the time of their newest check (Unix seconds). There are none for level manifest."""
 
     sound: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
     damaged: Mapping[Level, dict[bytes, int]] = field(default_factory=lambda: _by_level())
@@ -85,13 +83,13 @@ class Findings:
             found[name] = max(at_seconds, found.get(name, 0))
 
     def verified_seconds(self, name: bytes, stocked: Stocked, level: Level) -> int | None:
-        """When the object was last found sound, at `level` or a deeper one; None for never."""
+        """Return when the object was last found sound, at `level` or a deeper one; None if never."""
         modified = stocked.modified_seconds
         at = max(self.sound[one].get(name, 0) for one in _and_deeper(level))
         return at if at and modified is not None and modified <= at else None
 
     def is_damaged(self, name: bytes) -> bool:
-        """Whether it was found damaged, and never sound since by the same level or a deeper one."""
+        """Return whether it was found damaged, and not sound since at the same level or a deeper one."""
         return any(
             name in self.damaged[level]
             and all(self.sound[one].get(name, 0) <= self.damaged[level][name] for one in _and_deeper(level))
@@ -110,19 +108,19 @@ def _and_deeper(level: Level) -> tuple[Level, ...]:
     return _LEVELS[_LEVELS.index(level) :]
 
 
-# --- which part ---
+# --- which part to check ---
 
 
 class Portion(Protocol):
     """How much of a repository one run checks."""
 
     def is_full(self, taken_bytes: int, next_bytes: int, total_bytes: int) -> bool:
-        """Whether the next object is too much."""
+        """Return whether the next object is too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """So many bytes, but one object in any case."""
+    """This many bytes, but at least one object."""
 
     bytes: int
 
@@ -132,7 +130,7 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """So many percent of all bytes, rounded up to a whole object: 4 are everything in 25 runs."""
+    """This percentage of all bytes, rounded up to a whole object: with 4, 25 runs cover everything."""
 
     percent: float
 
@@ -141,9 +139,9 @@ class Percent:
 
 
 def choose(stock: Mapping[bytes, Stocked], findings: Findings, level: Level, portion: Portion) -> frozenset[bytes]:
-    """What to check now: what was never verified, then what was verified longest ago. The same for the same findings.
+    """Choose what to check: what was never verified, then what was verified longest ago. Deterministic.
 
-    What was found damaged comes on top, and does not keep the run from the rest, however much it is.
+    Objects found damaged are added on top and do not count against the portion.
     """
     there = {name: stocked for name, stocked in stock.items() if stocked.modified_seconds is not None}
     total = sum(stocked.size for stocked in there.values())
@@ -162,12 +160,12 @@ def choose(stock: Mapping[bytes, Stocked], findings: Findings, level: Level, por
     return frozenset(chosen)
 
 
-# --- how far it has come ---
+# --- coverage ---
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of what there is was verified when, at one level. `oldest_seconds` (Unix time) is of what was."""
+    """How much was verified, at one level. `oldest_seconds` (Unix time) is the oldest check that counts."""
 
     objects: int
     bytes: int
@@ -179,14 +177,14 @@ class Coverage:
 
 
 def cover(verifier: Verifier, findings: Findings, now_seconds: int) -> Coverage:
-    """The coverage of what `verifier` has in stock; `findings` include its own."""
+    """Return the coverage of the objects known to `verifier`; `findings` include its own."""
     stock, level = verifier.stock, verifier.level
     damaged = {name for name in verifier.damaged if stock[name].modified_seconds is not None}
     checked = verifier.sound | damaged
     oldest: int | None = None
     recent = never = 0
     for name, stocked in stock.items():
-        # What this run found counts in any case: by the clock of the store the object may be newer than our now.
+        # Results of this run always count: by the store's clock an object may be newer than our time.
         at = now_seconds if name in verifier.sound else findings.verified_seconds(name, stocked, level)
         if at is None or findings.is_damaged(name):
             never += stocked.size
@@ -208,7 +206,7 @@ def cover(verifier: Verifier, findings: Findings, now_seconds: int) -> Coverage:
 
 
 def read_findings(documents: Documents, now_seconds: int) -> Findings:
-    """What all records together say. Raises `StoreError` if the store does not answer."""
+    """Return the findings of all records. Raises `StoreError` if the store does not answer."""
     return _read(documents, now_seconds)[0]
 
 
@@ -221,12 +219,12 @@ def remember(
     tool: str,
     random: Callable[[int], bytes],
 ) -> Findings:
-    """Add what a run has found to what is recorded; gives both together. `random` gives so many random bytes.
+    """Add the results of a run to the records, and return all findings. `random` returns that many random bytes.
 
-    `everything` says that the run took stock of all backups: what none of them names is forgotten.
+    `everything`: the run looked at all backups, so objects that none of them names are dropped.
 
     Raises:
-        KeyUnavailable: documents are signed here, and the key that signs was not given.
+        KeyUnavailable: documents are signed, and the key that signs was not given.
         StoreError: nothing can be put.
     """
     findings, read = _read(documents, now_seconds)
@@ -242,7 +240,7 @@ def remember(
     try:
         for old in read:
             documents.delete(old)
-    except StoreError as error:  # not allowed, or locked: they say nothing wrong
+    except StoreError as error:  # not allowed, or locked: old records do no harm
         _log.info("an old record of verified objects was not removed: %s", error.message)
     return findings
 
@@ -250,29 +248,29 @@ def remember(
 def remember_damaged(
     documents: Documents, objects: Collection[bytes], *, now_seconds: int, tool: str, random: Callable[[int], bytes]
 ) -> None:
-    """Record what a command that reads objects has found damaged. Arguments and errors as of `remember`."""
+    """Record objects that a command which reads objects found damaged. Arguments and errors as in `remember`."""
     key = layout.verified_key(random(8).hex(), damaged=True)
     documents.put(key, _encode([(now_seconds, Level.OBJECTS, False, sorted(objects))], now_seconds, tool, key))
 
 
 def add_run(findings: Findings, verifier: Verifier, now_seconds: int) -> None:
-    """Add what a run has found; nothing for level manifest."""
+    """Add the results of a run; nothing for level manifest."""
     if verifier.level is not Level.MANIFEST:
         findings.add(verifier.level, verifier.sound, now_seconds, sound=True)
-        # What is missing needs no record: every run notices.
+        # Missing objects need no record: every run notices them.
         damaged = (name for name in verifier.damaged if verifier.stock[name].modified_seconds is not None)
         findings.add(verifier.level, damaged, now_seconds, sound=False)
 
 
 def _read(documents: Documents, now_seconds: int) -> tuple[Findings, list[str]]:
-    """The findings, and the records that need not be kept once those are written again."""
+    """Return the findings, and the keys of the records that can be deleted once the findings are written again."""
     findings = Findings()
     read: list[str] = []
     infos = (info for info in documents.list(layout.VERIFIED) if layout.kind_of(info.key) is layout.ObjectKind.VERIFIED)
     for info in nlargest(MOST_RECORDS, infos, key=lambda info: info.modified_seconds):
         try:
             rows = _decode(documents.get(info.key, MAX_RECORD_BYTES), info.key)
-        except (ObjectNotFound, KeyUnavailable, UnsupportedError):  # replaced; or for others to read
+        except (ObjectNotFound, KeyUnavailable, UnsupportedError):  # replaced meanwhile, or not readable with our keys
             continue
         except IntegrityError:
             rows = []
@@ -287,7 +285,7 @@ _Row = tuple[int, Level, bool, Collection[bytes]]
 
 
 def _rows(findings: Findings, only: Collection[bytes] | None) -> list[_Row]:
-    """What is worth keeping, as rows, newest first."""
+    """Return the rows worth keeping, newest first."""
     rows: dict[tuple[int, Level, bool], list[bytes]] = {}
     for level in _LEVELS:
         for name, at in findings.damaged[level].items():
@@ -299,7 +297,7 @@ def _rows(findings: Findings, only: Collection[bytes] | None) -> list[_Row]:
                 rows.setdefault((at, level, True), []).append(name)
     kept: list[_Row] = []
     room = _MOST_OBJECTS
-    # Those that are damaged first: they are what must not be forgotten.
+    # Damaged objects first: they must not be dropped.
     for key in sorted(rows, key=lambda row: (not row[2], row[0], row[1]), reverse=True):
         objects = sorted(rows[key])[: max(room, 0)]
         room -= len(objects)
@@ -328,7 +326,7 @@ def _encode(rows: Iterable[_Row], now_seconds: int, tool: str, what: str) -> byt
 
 
 def _decode(data: bytes, what: str) -> list[_Row]:
-    """Raises `FormatError` if it is damaged, `UnsupportedError` if it takes a later tool."""
+    """Decode a record. Raises `FormatError` if it is damaged, `UnsupportedError` if it needs a later tool."""
     fields = decode_document(data, what)
     fields.version(RECORD_VERSION, RECORD_FEATURES)
     rows: list[_Row] = []

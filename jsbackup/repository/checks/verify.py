@@ -1,15 +1,16 @@
-"""Are backups what their manifests say? Three levels, each with all of the ones before.
+"""Check backups against their manifests. Three levels, each including those before it:
 
     manifest   the manifest agrees with itself; every object it names is there, with its size (one listing per stream)
     objects    the SHA-256 of every object
     data       every message decoded: count, sequences, digests; every pending set and opaque piece opened
 
-Fails closed: what cannot be checked is a problem, not a pass. Only a store that cannot even be listed raises. Problems
-come one by one, each with the object and the sequences that are lost with it; the rest of the backup is not affected.
+Fails closed: an object that cannot be checked is a problem. An exception is raised only if the store cannot be listed.
+Problems are yielded one by one, each with the object and the sequences that are lost with it; the rest of the backup is
+not affected.
 
-Backups share objects: a `Verifier` checks each of them once, and what it found counts for all that name it.
+Backups share objects: a `Verifier` checks each of them once, for all backups that name it.
 
-Header blocks are compared by the digest only, not judged: servers take any bytes for one, and a backup keeps them.
+Header blocks are compared by digest only and not parsed: servers accept any bytes, and a backup keeps them.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ class Level(StrEnum):
 
 class ProblemKind(StrEnum):
     MISSING = "missing"
-    UNREADABLE = "unreadable"  # the store's fault, perhaps for now only
+    UNREADABLE = "unreadable"  # a fault of the store, perhaps a temporary one
     DAMAGED = "damaged"
     INCONSISTENT = "inconsistent"  # the manifest contradicts itself
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where. `first_seq` to `last_seq` (0 if none) are lost, `messages` in number.
+    """A problem. Messages from `first_seq` to `last_seq` (0 if none) are lost, `messages` in number.
 
-    `key` is the object's; for a manifest that contradicts itself, the manifest's. `cause` is what was raised,
-    if anything was.
+    `key` is that of the object, or of the manifest if it contradicts itself. `cause` is the exception, if there was
+    one.
     """
 
     kind: ProblemKind
@@ -82,8 +83,9 @@ class Problem:
 
 
 class Stocked(NamedTuple):
-    """An object that a backup names. `modified_seconds` is Unix time by the store's clock, None where it is missing or
-    has another size."""
+    """An object that a backup names. `modified_seconds` is Unix time by the store's clock, None if the object is
+    missing or has another size.
+    """
 
     size: int
     modified_seconds: float | None
@@ -91,7 +93,7 @@ class Stocked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectFlaw:
-    """What is wrong with an object, whoever names it."""
+    """What is wrong with an object, in all backups that name it."""
 
     kind: ProblemKind
     text: str
@@ -99,17 +101,18 @@ class ObjectFlaw:
 
 
 class Checker(Protocol):
-    """Checks objects elsewhere, many at a time; gives what is wrong with each, None for nothing, in their order."""
+    """Checks objects elsewhere, many at a time; yields the flaw of each, or None, in their order."""
 
     def __call__(self, refs: Sequence[AnyRef], level: Level) -> Iterable[ObjectFlaw | None]: ...
 
 
 class Verifier:
-    """One run over any number of backups. With a `checker`, all that a backup has to be read of goes to it at once.
+    """A run over any number of backups. A `checker` gets all objects of a backup that have to be read at once.
 
-    `stock` are the objects that they name, by an id of `ID_BYTES` bytes that stands for key, size, SHA-256 and what is
-    said of the content; `sound` those that were checked and are right, `damaged` those that are not. All three grow
-    with the run. Holds some 600 bytes for each object, and in each thread one object (up to some 100 MB).
+    `stock` are the objects that the backups name, by an id of `ID_BYTES` bytes that covers key, size, SHA-256 and the
+    content that the manifest states; `sound` are those that were checked and are intact, `damaged` those that are not.
+    All three grow during the run. Takes about 600 bytes for each object, and memory for one object in each thread (up
+    to about 100 MB).
     """
 
     def __init__(
@@ -141,22 +144,23 @@ class Verifier:
         return self._flaws.keys()
 
     def limit_to(self, chosen: Collection[bytes]) -> None:
-        """Read no other objects than these. Those that are missing or have a wrong size are found all the same."""
+        """Read only these objects. Missing objects and wrong sizes are still found in all of them."""
         self._only = chosen
 
     def take_stock(self, manifest: Manifest) -> frozenset[bytes]:
-        """Look at what a backup names, and read none of it. Gives the objects that no backup before it has named.
+        """Look up the objects that a backup names, without reading them. Returns those that no earlier backup has
+        named.
 
         Raises `StoreError` if the store cannot be listed.
         """
         return frozenset(name for stream in manifest.streams for name in self._look_up(_refs_of(stream)))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
-        """Check one backup and give its problems, in the order of the manifest.
+        """Check one backup and yield its problems, in the order of the manifest.
 
         Raises:
             KeyUnavailable: it is encrypted, and no key that opens it was given (level data).
-            StoreError: the store cannot be listed, so nothing can be said.
+            StoreError: the store cannot be listed.
         """
         yield from check_manifest(manifest)
         if self._checker is not None:
@@ -209,7 +213,7 @@ class Verifier:
         return self._only is None or name in self._only
 
     def _look_up(self, refs: dict[bytes, AnyRef]) -> list[bytes]:
-        """Put what is new into stock, with a flaw if it is not there."""
+        """Add objects that are new to the stock, with a flaw if they are missing or have a wrong size."""
         new = [name for name in refs if name not in self.stock]
         for name in new:
             ref = refs[name]
@@ -224,7 +228,7 @@ class Verifier:
         return new
 
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
-        """A folder as it was when the run first came across it: what its backups name was there before."""
+        """Return a folder's listing from when the run first needed it: its backups' objects were stored before."""
         if folder not in self._folders:
             self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
         return self._folders[folder]
@@ -239,12 +243,12 @@ def verify_backup(
     threads: int = _THREADS,
     checker: Checker | None = None,
 ) -> Iterator[Problem]:
-    """The problems of one backup alone. Arguments as of `Verifier`; raises as `Verifier.check`."""
+    """Yield the problems of one backup. Arguments as in `Verifier`; raises as `Verifier.check`."""
     yield from Verifier(objects, level, progress=progress, threads=threads, checker=checker).check(manifest)
 
 
 def check_manifest(manifest: Manifest) -> list[Problem]:
-    """Whether the numbers of a manifest agree with each other."""
+    """Check that the numbers of a manifest agree with each other."""
     key = layout.manifest_key(manifest.id)
     return [
         Problem(ProblemKind.INCONSISTENT, stream.name, key, text)
@@ -270,7 +274,7 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
 
 
 def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | None:
-    """What is wrong with an object. Raises nothing but `KeyUnavailable`."""
+    """Return what is wrong with an object, or None. Raises only `KeyUnavailable`."""
     try:
         if level is not Level.DATA:
             objects.fetch_sealed(ref)
@@ -291,7 +295,7 @@ def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | No
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """An error that is kept would keep the object that was read when it was raised."""
+    """Drop the tracebacks: an error that is kept would keep the data that was read when it was raised."""
     while error is not None:
         error.with_traceback(None)
         error = error.__cause__ or error.__context__
@@ -302,7 +306,7 @@ def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
 
 
 def weight_of(ref: AnyRef) -> tuple[int, int]:
-    """What an object counts for in progress: bytes and messages."""
+    """Return the bytes and messages that an object counts for in progress."""
     return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
 
 

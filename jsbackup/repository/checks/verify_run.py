@@ -1,7 +1,8 @@
-"""One run of `verify` over some or all backups: what is wrong with each, and what later runs and `status` know of it.
+"""One run of `verify` over some or all backups: find what is wrong with each, and record it for later runs and
+`status`.
 
-In: a repository, the backups, a level. Out: a report. What objects were read, and with which result, is recorded in the
-repository, also if the run is interrupted, so that the next one can go on with others.
+Its arguments are a repository, the backups and a level; its result is a report. Which objects were read, and with which
+result, is recorded in the repository, also if the run is interrupted, so that the next one can continue with others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from jsbackup.times import format_time
 
 __all__ = ["VerifiedBackup", "VerifyReport", "VerifyRun"]
 
-# Of manifests, which are in memory: one of 16,000 segments takes some 30 MB.
+# For manifests, which are in memory: one of 16,000 segments takes some 30 MB.
 _THREADS = 2
 
 
@@ -49,7 +50,7 @@ class VerifiedBackup:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a run found: in backups, in the chain of manifests, in the repository's own documents."""
+    """The findings of a run: in backups, in the chain of manifests, in the repository's own documents."""
 
     backups: list[VerifiedBackup]
     gaps: list[Gap]
@@ -62,13 +63,13 @@ class VerifyReport:
 
     @property
     def damaged(self) -> list[str]:
-        """Backups with a problem."""
+        """The backups with a problem."""
         broken = {one.backup for one in self.backups if one.problems}
         return sorted(broken | {gap.backup for gap in self.gaps if gap.backup})
 
 
 class VerifyRun:
-    """One run over `chosen` backups. `whole`: they are all that there are. `note` takes what the user should know."""
+    """One run over the `chosen` backups. `whole`: these are all backups. `note` is called with notes for the user."""
 
     def __init__(
         self,
@@ -92,16 +93,17 @@ class VerifyRun:
         self._note = note
 
     def find_gaps(self, expect: str | None) -> list[Gap]:
-        """Manifests that are missing. `expect` is the id of the newest backup, where the user knows it."""
+        """Return missing manifests. `expect` is the id of the newest backup, if the user knows it."""
         signed = self._repository.descriptor.authority is not None
         if not (signed or expect or self._whole):
             return []
-        # Only signatures link manifests: elsewhere those that the catalog covers need not be read for it.
+        # Manifests are only linked by signatures: without them, those covered by the catalog need not be read for
+        # that.
         wanted = (None if self._whole else self._chosen) if signed else ()
         return find_gaps(self._repository.documents, wanted, expect)
 
     def find_flaws(self) -> list[Flaw]:
-        """What is wrong with the repository's own documents, if all of it is verified."""
+        """Return what is wrong with the repository's own documents, if everything is verified."""
         return check_own_documents(self._repository) if self._whole else []
 
     def check(
@@ -113,7 +115,7 @@ class VerifyRun:
         checker: Checker | None = None,
         portion: Portion | None = None,
     ) -> VerifyReport:
-        """Verify the backups, and remember what was read. Raises StoreError, and UsageError for an unknown backup."""
+        """Verify the backups, and record what was read. Raises StoreError, and UsageError for an unknown backup."""
         verifier = Verifier(self._repository.objects, self._level, progress=progress, checker=checker)
         verifying = _Verifying(self._repository, self._chosen, verifier, progress, self._whole)
         coverage = None
@@ -141,7 +143,7 @@ class VerifyRun:
         return cover(verifier, findings, now)
 
     def record(self, report: VerifyReport, *, part: bool) -> None:
-        """For `jsbackup status`. `part`: not all objects were to be read."""
+        """Record the result for `jsbackup status`. `part`: not all objects were to be read."""
         outcome = VerifyOutcome(
             begun=format_time(self._begun_ns),
             ended=format_time(self._clock_ns()),
@@ -160,13 +162,13 @@ class VerifyRun:
             self._note(f"status will not know of this run: {error.message}")
 
     def _now(self) -> int:
-        """Unix time, rounded up: nothing that is there now is newer."""
+        """Return Unix time, rounded up: no existing object is newer."""
         return -(-self._clock_ns() // 10**9)
 
 
 @dataclass(frozen=True, slots=True)
 class _Verifying:
-    """The backups of one run, one after the other."""
+    """Reads the backups of one run, one after the other."""
 
     repository: Repository
     chosen: Sequence[str]
@@ -175,7 +177,7 @@ class _Verifying:
     whole: bool
 
     def part(self, portion: Portion, now: Callable[[], int]) -> list[VerifiedBackup]:
-        """Read a manifest again only if it is the first to name an object whose turn it is, or if all is not well."""
+        """Read a manifest again only if it is the first with an object to be checked, or if something is damaged."""
         verifier, well = self.verifier, True
         first: dict[str, frozenset[bytes]] = {}
         for backup, manifest in self._manifests(self.chosen):
@@ -191,7 +193,7 @@ class _Verifying:
             if manifest is not None and not isinstance(manifest, VerifiedBackup):
                 for _ in verifier.check(manifest):
                     well = False
-        # Whoever else names what is damaged is told of it too; no object is read again for that.
+        # Damage is also reported for other backups with the object; no object is read again for that.
         well = well and not verifier.damaged
         return [VerifiedBackup(backup, []) for backup in first] if well else list(self.each())
 
@@ -202,16 +204,16 @@ class _Verifying:
             if isinstance(manifest, VerifiedBackup):
                 yield manifest
                 continue
-            if expect and len(self.chosen) == 1:  # what several will come to is known at the end only
+            if expect and len(self.chosen) == 1:  # the total of several is only known at the end
                 self.progress.expect({stream.name: stream.captured.bytes for stream in manifest.streams})
             yield VerifiedBackup(backup, list(self.verifier.check(manifest)))
 
     def _manifests(self, backups: Sequence[str]) -> Iterator[tuple[str, Manifest | VerifiedBackup | None]]:
-        """The manifests, read a little ahead."""
+        """Yield the manifests, reading a little ahead."""
         return zip(backups, in_order([partial(self._manifest, backup) for backup in backups], _THREADS), strict=True)
 
     def _manifest(self, backup: str) -> Manifest | VerifiedBackup | None:
-        """The manifest, or what is wrong with it; None if it was forgotten while we were at work."""
+        """Return the manifest, or what is wrong with it; None if it was forgotten meanwhile."""
         key = self.repository.documents.stored_key(layout.manifest_key(backup))
         try:
             return self.repository.manifest(backup)
@@ -223,5 +225,5 @@ class _Verifying:
             return VerifiedBackup(
                 backup, [Problem(ProblemKind.MISSING, "", key, f"manifest {key} is listed, but not there")]
             )
-        except IntegrityError as error:  # all of this backup is lost, the others are not
+        except IntegrityError as error:  # this backup is lost, the others are not
             return VerifiedBackup(backup, [Problem(ProblemKind.DAMAGED, "", key, error.message)])

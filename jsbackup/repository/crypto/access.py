@@ -1,14 +1,14 @@
-"""What the keys that were given open in a repository, and whether its descriptor can be believed.
+"""What the given keys open in a repository, and whether its descriptor can be trusted.
 
-The descriptor, like everything, is what the store says it is. So it is held against what does not come from the store:
+Like everything else, the descriptor comes from the store. So it is compared with what does not come from the store:
 
-    a writer key        names the repository and its authority, and tells whether it is encrypted; what the authority
-                        has signed about this writer names the recipient
+    a writer key        names the repository and its authority, and whether it is encrypted; the writer's record,
+                        signed by the authority, names the recipient
     an identity         leads to the repository's secret, and from there to recipient and authority
     an expected signer  is the authority
 
-and where they differ nothing is read and nothing written. A key for what claims to be a plain repository is refused,
-too: a store that shows a plain one in place of an encrypted one must not be given plain messages.
+If they differ, nothing is read or written. A key for a repository that claims to be plain is refused too: a store that
+shows a plain repository in place of an encrypted one must not get plain messages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["Access", "open_access"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How content and documents are read and written with the keys there are.
+    """How content and documents are read and written with the given keys.
 
-    `secret` is there where a key was given that reads an encrypted repository.
+    `secret` is set if a key that reads an encrypted repository was given.
     """
 
     sealing: Sealing = PLAIN
@@ -45,10 +45,10 @@ class Access:
 
 
 def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Access:
-    """What `given` opens; where it opens nothing, reading raises `KeyUnavailable` when it comes to it.
+    """Return what `given` opens. Reading without the needed key raises `KeyUnavailable` later.
 
     Raises:
-        KeyUnavailable: a key was given, and it is another repository's.
+        KeyUnavailable: a given key belongs to another repository.
         IntegrityError: the descriptor is not what the keys say it should be.
         UsageError: an identity was given for a plain repository.
         StoreError: the store does not answer.
@@ -101,7 +101,7 @@ def _documents(writer: WriterKey | None) -> DocumentsSecret | None:
 
 
 def _why_not(writer: WriterKey, signers: Signers) -> KeyUnavailable | None:
-    """Why nothing can be signed with this key; None if it can."""
+    """Return why nothing can be signed with this key, None if it can."""
     signer = writer.signatory.public
     if signer in signers.current:
         return None

@@ -1,11 +1,11 @@
-"""age, the encryption format of `age-encryption.org/v1`, by pyrage: the one place that knows the library.
+"""age, the encryption format of `age-encryption.org/v1`, with pyrage. The only module that uses the library.
 
-An age file has a header, with a stanza for each recipient that holds the file's key for that one alone, and the content
-in authenticated blocks of 64 KiB. It does not expand: decrypting gives less than the file has. What is wrong with one
-is told apart: no stanza is for any identity at hand (`KeyUnavailable`), or the file is damaged (`FormatError`).
-The work that a passphrase costs is written in the file; the library refuses what would take minutes.
+An age file has a header, with one stanza for each recipient that holds the file's key, and the content in authenticated
+blocks of 64 KiB. Decrypting never expands it. Errors are distinct: no stanza is for a given identity
+(`KeyUnavailable`), or the file is damaged (`FormatError`). The file names the work factor of its passphrase; the
+library refuses one that would take minutes.
 
-No message of this module repeats what it was given: a secret may stand where a public key belongs.
+No error message of this module repeats its input: users may have passed a secret in place of a public key.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _ARMOR = b"-----BEGIN AGE ENCRYPTED FILE-----"
 _SCRYPT = b"-> scrypt "
 _SSH_KEY = "-----BEGIN "
 _SECRET = "AGE-SECRET-KEY-1"
-# What the library says when no stanza is for any of the identities; a test holds it to that.
+# The library's message if no stanza is for any of the identities; a test checks it.
 _NO_MATCH = "No matching keys found"
 
-# More than a header, and 16 bytes for each block of 64 KiB.
+# More than a header and 16 bytes for each block of 64 KiB.
 _ROOM_BYTES = 1 << 20
 
 _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -56,7 +56,9 @@ _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who can read. `label` names it in a key of the store: the recipient itself, or an SSH key's fingerprint."""
+    """Somebody who can read. `label` names it in a key of the store: the recipient itself, or an SSH key's
+    fingerprint.
+    """
 
     label: str
     key: Any
@@ -64,7 +66,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Identity:
-    """What reads. `text` is the secret itself, or None for an SSH key; `recipient` belongs to it, None for SSH."""
+    """A private key. `text` is the secret itself, None for an SSH key; `recipient` is its public part, None for SSH."""
 
     key: Any
     text: str | None = None
@@ -72,12 +74,12 @@ class Identity:
 
 
 def identity_of(seed: bytes) -> Identity:
-    """The X25519 identity of 32 secret bytes, whatever they are."""
+    """Return the X25519 identity made from 32 secret bytes."""
     return _x25519(_bech32("age-secret-key-", seed).upper())
 
 
 def random_identity() -> Identity:
-    """One that nobody else has and that is gone with the process."""
+    """Return an identity for this process only."""
     return _x25519(str(x25519.Identity.generate()))
 
 
@@ -91,7 +93,7 @@ def _x25519(text: str) -> Identity:
 
 
 def parse_recipient(text: str) -> Recipient:
-    """`age1…`, or an SSH public key as `ssh-ed25519 …` or `ssh-rsa …`. `UsageError` for anything else."""
+    """Parse `age1…`, or an SSH public key as `ssh-ed25519 …` or `ssh-rsa …`. Raises `UsageError` for anything else."""
     text = text.strip()
     try:
         if text.startswith(("ssh-ed25519 ", "ssh-rsa ")):
@@ -108,9 +110,9 @@ def parse_recipient(text: str) -> Recipient:
 
 
 def parse_identities(text: str, what: str) -> list[Identity]:
-    """The identities of a file as age has it: one a line, `#` begins a comment; or an SSH private key.
+    """Parse the identities of an age identity file (one a line, `#` begins a comment), or an SSH private key.
 
-    `what` names the file's role in errors. Raises `UsageError` if there is none, or one that cannot be used.
+    `what` names the file's role in errors. Raises `UsageError` if there is no identity, or one that cannot be used.
     """
     if text.lstrip().startswith(_SSH_KEY):
         return [_ssh_identity(text.lstrip(), what)]
@@ -135,20 +137,20 @@ def _ssh_identity(text: str, what: str) -> Identity:
 
 
 def encrypt(data: Data, recipients: Sequence[Recipient]) -> bytes:
-    """`data` for all of `recipients`. Holds both in memory."""
+    """Encrypt `data` for all of `recipients`. Holds both in memory."""
     sealed: bytes = pyrage.encrypt(bytes(data), [recipient.key for recipient in recipients])
     return sealed
 
 
 def encrypt_content(data: Data, recipients: Sequence[Recipient]) -> memoryview:
-    """The same without a copy of `data`, into memory that is given back at once: for what is large."""
+    """Encrypt large `data` without a copy, into memory that is returned to the system at once."""
     sealed = PagedFile(memoryview(data).nbytes + _ROOM_BYTES)
     pyrage.encrypt_io(_Reader(data), sealed, [recipient.key for recipient in recipients])
     return sealed.content()
 
 
 class _Reader:
-    """Bytes as the library asks for them, a few KiB at a time."""
+    """Reads bytes as the library asks for them, a few KiB at a time."""
 
     def __init__(self, data: Data) -> None:
         self._rest = memoryview(data).cast("B")
@@ -159,7 +161,10 @@ class _Reader:
 
 
 def decrypt(data: bytes, identities: Sequence[Identity], what: str) -> bytes:
-    """Raises `KeyUnavailable` if it is for none of `identities`, `FormatError` if it is damaged or not an age file."""
+    """Decrypt an age file.
+
+    Raises `KeyUnavailable` if it is for none of `identities`, `FormatError` if it is damaged or not an age file.
+    """
     try:
         opened: bytes = pyrage.decrypt(data, [identity.key for identity in identities])
     except pyrage.DecryptError as error:
@@ -168,7 +173,7 @@ def decrypt(data: bytes, identities: Sequence[Identity], what: str) -> bytes:
 
 
 def needs_passphrase(data: bytes) -> bool:
-    """Whether this is an age file that takes a passphrase."""
+    """Return whether this is an age file encrypted with a passphrase."""
     if data.startswith(_ARMOR):
         try:
             data = base64.b64decode(b"".join(data.split(b"\n")[1:3]), validate=True)
@@ -178,15 +183,16 @@ def needs_passphrase(data: bytes) -> bool:
 
 
 def encrypt_with_passphrase(data: bytes, passphrase: str) -> bytes:
-    """Takes a second or two: that is what makes guessing slow."""
+    """Encrypt with a passphrase. Takes a second or two, which makes guessing slow."""
     sealed: bytes = _passphrase.encrypt(data, passphrase)
     return sealed
 
 
 def decrypt_with_passphrase(data: bytes, passphrase: str, what: str) -> bytes:
-    """Raises `KeyUnavailable` if it is another passphrase's, `FormatError` if it is damaged or asks for too much work.
+    """Decrypt with a passphrase.
 
-    The two cannot always be told apart: a damaged stanza looks like another passphrase.
+    Raises `KeyUnavailable` if the passphrase is wrong, `FormatError` if the file is damaged or asks for too much work.
+    The two cannot always be told apart: a damaged stanza looks like a wrong passphrase.
     """
     try:
         opened: bytes = _passphrase.decrypt(data, passphrase)
@@ -204,7 +210,7 @@ def _wrong(error: pyrage.DecryptError, what: str) -> KeyUnavailable | FormatErro
 
 
 def _bech32(prefix: str, data: bytes) -> str:
-    """BIP 173; the form of age's keys."""
+    """Encode as Bech32 (BIP 173), the form of age's keys."""
     bits = "".join(f"{byte:08b}" for byte in data)
     bits += "0" * (-len(bits) % 5)
     values = [int(bits[at : at + 5], 2) for at in range(0, len(bits), 5)]

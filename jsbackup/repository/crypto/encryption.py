@@ -1,11 +1,10 @@
 """How objects and documents are sealed where the repository is encrypted, signed, or both.
 
-Content (segments, pending sets, opaque pieces) is encrypted to the repository's recipient, so that whoever writes
-cannot read it; and to an identity that lives as long as the process, because a backup may have to read what it has just
-stored. Documents are signed, then encrypted to the repository's recipient and to that of the secret that writers have.
-
-Whether a key fits is known before anything is read (`access.py`): where it does, an object that it does not open is
-damaged or foreign, and that is an `IntegrityError`. `KeyUnavailable` means that the key was not given.
+Content (segments, pending sets, opaque pieces) is encrypted to the repository's recipient, so that writers cannot read
+it; and to an identity of this process, because a backup may have to read what it has just stored. Documents are signed,
+then encrypted to the repository's recipient and to that of the secret that writers have. `access.py` has checked the
+keys before anything is read: an object that a fitting key does not open is damaged or foreign (`IntegrityError`).
+`KeyUnavailable` means that the key was not given.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ SUFFIX = ".age"
 
 
 class AgeSealing:
-    """Content. `names` is None where nobody gave a key, `identity` where nobody gave one that reads."""
+    """Encrypts content. `names` is None without any key, `identity` without one that reads."""
 
     suffix = SUFFIX
-    # Two recipients and what age adds at random take some 500 bytes.
+    # Two recipients and the random part of age take about 500 bytes.
     head_bytes = 4 << 10
 
     def __init__(self, recipient: age.Recipient, names: bytes | None, identity: age.Identity | None, *, writes: bool):
@@ -60,7 +59,7 @@ class AgeSealing:
             age.decrypt(head, self._identities, "")
         except KeyUnavailable:
             return False
-        except FormatError:  # not whole, or damaged
+        except FormatError:  # truncated or damaged
             return True
         return True
 
@@ -81,7 +80,7 @@ class AgeSealing:
 
 
 class SignedEnvelope:
-    """Documents with a signature. `signatory` is None for those who cannot sign; `why` says why."""
+    """Signs documents. `signatory` is None if documents cannot be signed; `why` is the reason."""
 
     suffix = ""
 
@@ -108,7 +107,7 @@ class SignedEnvelope:
 
 
 class EncryptedEnvelope:
-    """Documents with a signature inside and an encryption outside. `documents` is None where nobody gave a key."""
+    """Signs documents, then encrypts them. `documents` is None without a key."""
 
     suffix = SUFFIX
 

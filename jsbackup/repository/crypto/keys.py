@@ -4,15 +4,15 @@
     keys/ssh-ed25519-<16 digits>-….age        for an SSH key, by the beginning of SHA-256 over it (or ssh-rsa-…)
     keys/passphrase-<6 digits>-….age          for whoever knows a passphrase
 
-What is inside is a file of age identities, so the public tool opens everything, in two steps:
+Each contains an age identity file, so the `age` tool opens everything, in two steps:
 
     age -d -i my.key keys/….age > repository.key
     age -d -i repository.key segments/…/….parquet.age > segment.parquet
 
-Adding a key takes one that opens the repository already. Removing one takes nothing but the right to delete; it keeps
-nobody out who has read the object before: what is encrypted stays encrypted to the same identity.
+Adding a key takes one that already opens the repository. Removing one takes only the right to delete objects. It does
+not lock out anybody who has read the object before: everything stays encrypted to the same identity.
 
-What a thief can do with a stolen key, who has the store as well:
+What a thief can do who has access to the store, with
 
     an identity, a passphrase   reads every message, past and to come, and can make himself a writer
     the writer key              reads manifests and catalogs (names, configurations, counts, times; no message), and
@@ -22,8 +22,8 @@ What a thief can do with a stolen key, who has the store as well:
                                 a reader who pins nothing another repository altogether: hence --expect-signer
     the host that makes backups  has the writer key, and what passes through it from then on
 
-A writer key that was replaced, or an identity that was removed, calls for a new repository and `jsbackup copy` if the
-thief may have had both it and the store.
+If a thief may have had both the store and a key that was since replaced or removed, make a new repository and use
+`jsbackup copy`.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ __all__ = [
 NEEDS_WRITER = "Give the writer key with --writer-key FILE or JSBACKUP_WRITER_KEY_FILE."
 NEEDS_IDENTITY = "Give the identity with --identity FILE, or the passphrase with --passphrase-file FILE."
 
-# An identity for an RSA key takes some 700 bytes.
+# An identity for an RSA key takes about 700 bytes.
 _MAX_BYTES = 64 << 10
-# To bound what a hostile store can have us read.
+# Limits how much a hostile store can make us read.
 _MOST_IDENTITIES = 5000
 
-# Each may cost seconds of work. Others than those that are there first may be somebody's who can only put objects.
+# Each may cost seconds of work. Objects other than the oldest may come from somebody who can only put objects.
 _MOST_PASSPHRASES = 16
 
 _PASSPHRASE = "passphrase-"
@@ -79,7 +79,7 @@ _PASSPHRASE = "passphrase-"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GivenKeys:
-    """What the user gave. `expect_signer` is the authority's public key, 64 hex digits; not a secret."""
+    """The keys that the user gave. `expect_signer` is the authority's public key, 64 hex digits; not a secret."""
 
     writer: WriterKey | None = None
     identities: tuple[age.Identity, ...] = ()
@@ -88,7 +88,7 @@ class GivenKeys:
 
     @property
     def reads(self) -> bool:
-        """Whether something was given that may read messages."""
+        """Whether a key was given that may read messages."""
         return bool(self.identities) or self.passphrase is not None
 
 
@@ -97,7 +97,7 @@ NO_KEYS = GivenKeys()
 
 @dataclass(frozen=True, slots=True)
 class WrappedIdentity:
-    """The repository's identity for one who may read. `created_seconds` is Unix time by the store's clock."""
+    """The repository's identity, encrypted for one reader. `created_seconds` is Unix time by the store's clock."""
 
     key: str
     whom: str
@@ -109,7 +109,9 @@ class WrappedIdentity:
 
 
 def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age.Identity, ...]:
-    """What an identity file holds; `passphrase` is for one that is encrypted itself. Raises `UsageError`."""
+    """Return the identities of an identity file; `passphrase` opens one that is itself encrypted. Raises
+    `UsageError`.
+    """
     if age.needs_passphrase(data):
         if passphrase is None:
             raise UsageError(f"the {what} takes a passphrase", hint="Give it with --passphrase-file.")
@@ -126,7 +128,7 @@ def read_identities(data: bytes, passphrase: str | None, what: str) -> tuple[age
 def read_keys(
     writer_key: bytes | None, identity: bytes | None, passphrase: bytes | None, expect_signer: str | None
 ) -> GivenKeys:
-    """Keys from the files that hold them. Raises `UsageError` for what is no key."""
+    """Read keys from the content of their files. Raises `UsageError` for content that is not a key."""
     secret = None if passphrase is None else _as_text(passphrase, "passphrase").rstrip("\r\n")
     writer = None if writer_key is None else decode_writer_key(_as_text(writer_key, "writer key"), "writer key")
     identities = read_identities(identity, secret, "identity") if identity else ()
@@ -136,12 +138,12 @@ def read_keys(
 def _as_text(secret: bytes, what: str) -> str:
     try:
         return secret.decode()
-    except UnicodeDecodeError:  # not chained: it holds the secret
+    except UnicodeDecodeError:  # not chained: it contains the secret
         raise UsageError(f"the {what} is no text") from None
 
 
 def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentity]:
-    """All of them, in the order of their keys."""
+    """List all of them, in the order of their keys."""
     found = []
     for info in store.list(layout.KEYS):
         whom = info.key.removeprefix(layout.KEYS)[: -len("-00000000.age")]
@@ -153,14 +155,17 @@ def list_identities(store: Store, descriptor: Descriptor) -> list[WrappedIdentit
 
 
 def put_identity(store: Store, repository_id: str, secret: RepositorySecret, recipient: age.Recipient) -> str:
-    """Let `recipient` read; gives the object's key. `UsageError` if it can already."""
+    """Let `recipient` read. Returns the object's key. Raises `UsageError` if it already can."""
     return _put(store, repository_id, recipient.label, age.encrypt(_text(secret, repository_id), [recipient]))
 
 
 def put_passphrase(
     store: Store, repository_id: str, secret: RepositorySecret, passphrase: str, *, random: bytes
 ) -> str:
-    """Let whoever knows `passphrase` read; `random` is three bytes. Gives the object's key. Takes a second or two."""
+    """Let everybody who knows `passphrase` read. Returns the object's key.
+
+    `random` is three bytes. Takes a second or two.
+    """
     if not passphrase:
         raise UsageError("the passphrase is empty")
     data = age.encrypt_with_passphrase(_text(secret, repository_id), passphrase)
@@ -181,7 +186,9 @@ def _put(store: Store, repository_id: str, whom: str, data: bytes) -> str:
 
 
 def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedIdentity:
-    """Remove the one whose id begins with `text`. `UsageError` if that is not exactly one, or if it is the last."""
+    """Remove the identity whose id begins with `text`. Raises `UsageError` if that is not exactly one, or if it is the
+    last.
+    """
     identities = list_identities(store, descriptor)
     found = [one for one in identities if text and one.id.startswith(text)]
     if len(found) != 1:
@@ -194,21 +201,21 @@ def remove_identity(store: Store, descriptor: Descriptor, text: str) -> WrappedI
 
 
 def needed(secret: RepositorySecret | None) -> RepositorySecret:
-    """The secret of an encrypted repository for what cannot be done without. Raises `KeyUnavailable`."""
+    """Return the secret of an encrypted repository, or raise `KeyUnavailable` if it is None."""
     if secret is None:
         raise KeyUnavailable("this takes a key that reads the repository", hint=NEEDS_IDENTITY)
     return secret
 
 
 def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> RepositorySecret:
-    """The secret of an encrypted repository.
+    """Open the secret of an encrypted repository.
 
     Raises:
-        KeyUnavailable: nothing of what was given opens it.
-        IntegrityError: what it should open is damaged, or opens something else.
+        KeyUnavailable: none of the given keys opens it.
+        IntegrityError: an object that they should open is damaged, or opens something else.
         StoreError: the store does not answer.
     """
-    for identity in given.identities:  # the repository's own, as `age -d` brings it out of an object in `keys/`
+    for identity in given.identities:  # the repository's own, as `age -d` extracts it from an object in `keys/`
         if identity.recipient is not None and identity.recipient.label == descriptor.recipient:
             return _proved(identity, descriptor, layout.DESCRIPTOR)
     damage: JsBackupError | None = None
@@ -218,8 +225,8 @@ def open_secret(store: Store, descriptor: Descriptor, given: GivenKeys) -> Repos
             return _open(store, wrapped, descriptor, given)
         except (KeyUnavailable, ObjectNotFound):
             continue
-        except IntegrityError as error:  # another one may do
-            # Whatever somebody puts there for others is nothing that we miss.
+        except IntegrityError as error:  # another one may work
+            # Objects that somebody puts there for other readers do not concern us.
             if not wrapped.whom.startswith("age1") or wrapped.whom in labels:
                 damage = damage or error
     if damage is not None:
@@ -237,8 +244,9 @@ def _labels(identities: Sequence[age.Identity]) -> frozenset[str]:
 def _worth_trying(
     wrapped_ones: Sequence[WrappedIdentity], given: GivenKeys, labels: Collection[str]
 ) -> Iterator[WrappedIdentity]:
-    """First what is named after an identity that was given; of the rest first what was there first. Passphrases come
-    last, for they cost most."""
+    """Yield the identities to try: first those named after a given identity, then the oldest. Passphrases come last,
+    because they cost most.
+    """
     oldest_first = sorted(wrapped_ones, key=lambda one: (one.whom not in labels, one.created_seconds, one.key))
     if given.identities:
         others = [one for one in oldest_first if not one.whom.startswith(_PASSPHRASE)]
@@ -272,7 +280,9 @@ def _decrypt(data: bytes, wrapped: WrappedIdentity, identities: Sequence[age.Ide
 
 
 def _proved(identity: age.Identity, descriptor: Descriptor, key: str) -> RepositorySecret:
-    """The secret, if the descriptor is that of its repository: all that it says of keys comes from the secret."""
+    """Return the secret, if the descriptor belongs to its repository: all that it says of keys comes from the
+    secret.
+    """
     if identity.recipient is None or identity.recipient.label != descriptor.recipient:
         raise IntegrityError(f"{key} and {layout.DESCRIPTOR} do not belong together: one of them has been exchanged")
     secret = RepositorySecret(identity)

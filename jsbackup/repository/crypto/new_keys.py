@@ -1,4 +1,4 @@
-"""The secrets of a new repository that is signed or encrypted, and the objects that its keys begin with."""
+"""The secrets of a new repository that is signed or encrypted, and the first objects below `keys/`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.stores.base import Store
 
-__all__ = ["Founding", "found", "put_keys", "replace_writer"]
+__all__ = ["NewKeys", "make_new_keys", "put_keys", "replace_writer"]
 
 Random = Callable[[int], bytes]
 
-# What writers sign. Leases and lists of unused objects are not signed, and `keys/` is the authority's.
+# Where writers sign documents. Leases and lists of unused objects are not signed; the authority signs `keys/`.
 _SIGNED = (layout.BACKUPS, layout.CATALOGS, layout.HOLDS, layout.VERIFIED, *layout.CHECKS)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Founding:
-    """What a repository begins with. `secret` is None where it is signed only; `writer_key` goes to its maker.
+class NewKeys:
+    """The keys of a new repository. `secret` is None if it is signed only; `writer_key` is for the user who makes it.
 
     `passphrase` comes with the three random bytes that name its object.
     """
@@ -50,31 +50,33 @@ class Founding:
         return self.secret.identity.recipient.label
 
 
-def found(repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random) -> Founding:
-    """New secrets. Without recipients and passphrase nothing will be encrypted."""
+def make_new_keys(
+    repository_id: str, recipients: Sequence[age.Recipient], passphrase: str | None, random: Random
+) -> NewKeys:
+    """Make new secrets. Without recipients and passphrase nothing will be encrypted."""
     signing = random(32)
     if not recipients and passphrase is None:
         signatory = Signatory(signing)
-        return Founding(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
+        return NewKeys(signatory, WriterKey(repository_id, signatory.public, None, signing), None)
     if len({recipient.label for recipient in recipients}) < len(recipients):
         raise UsageError("a recipient is given twice")
     secret = RepositorySecret(age.identity_of(random(32)))
     writer_key = WriterKey(repository_id, secret.authority.public, secret.documents.value, signing)
     named = None if passphrase is None else (passphrase, random(3))
-    return Founding(secret.authority, writer_key, secret, tuple(recipients), named)
+    return NewKeys(secret.authority, writer_key, secret, tuple(recipients), named)
 
 
-def put_keys(store: Store, founding: Founding, created: str) -> None:
-    """Store everything that goes to `keys/`. The descriptor comes after it: until then there is no repository."""
-    repository = founding.writer_key.repository
-    if founding.secret is not None:
-        for recipient in founding.recipients:
-            put_identity(store, repository, founding.secret, recipient)
-        if founding.passphrase is not None:
-            passphrase, random = founding.passphrase
-            put_passphrase(store, repository, founding.secret, passphrase, random=random)
-    writer = Writer(repository, founding.recipient, founding.writer_key.signatory.public, created)
-    put_writer(store, founding.authority, writer)
+def put_keys(store: Store, new_keys: NewKeys, created: str) -> None:
+    """Store everything that belongs below `keys/`. The descriptor comes after it: until then there is no repository."""
+    repository = new_keys.writer_key.repository
+    if new_keys.secret is not None:
+        for recipient in new_keys.recipients:
+            put_identity(store, repository, new_keys.secret, recipient)
+        if new_keys.passphrase is not None:
+            passphrase, random = new_keys.passphrase
+            put_passphrase(store, repository, new_keys.secret, passphrase, random=random)
+    writer = Writer(repository, new_keys.recipient, new_keys.writer_key.signatory.public, created)
+    put_writer(store, new_keys.authority, writer)
 
 
 def replace_writer(
@@ -87,13 +89,13 @@ def replace_writer(
     created: str,
     random: Random,
 ) -> tuple[WriterKey, Callable[[], None]]:
-    """A new writer key in place of all there are, and what to call to make it valid, once the key is kept safe.
+    """Make a new writer key that replaces all existing ones. Also returns the function that makes it valid.
 
-    Takes the secret of an encrypted repository; of a plain one, its first writer key. Everything that was signed before
-    and can still be read stays signed.
+    Call that function once the key is kept safe. Needs the secret of an encrypted repository, or the first writer key
+    of a plain one. Everything that was signed before and can still be read stays valid.
 
     Raises:
-        KeyUnavailable: what it takes was not given.
+        KeyUnavailable: the needed key was not given.
         UsageError: nothing is signed in this repository.
         IntegrityError, StoreError: the repository cannot be read.
     """
@@ -121,7 +123,7 @@ def _first_writer(key: WriterKey | None) -> Signatory:
 
 
 def _signed(documents: Documents) -> Iterator[tuple[str, str]]:
-    """Every document that can be read, with its SHA-256."""
+    """Yield the key and SHA-256 of every document that can be read."""
     for info in chain.from_iterable(map(documents.list, _SIGNED)):
         with suppress(IntegrityError, ObjectNotFound):
             data = documents.get(info.key, MAX_DOCUMENT_BYTES)

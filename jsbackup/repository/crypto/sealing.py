@@ -1,7 +1,7 @@
-"""What stands between an object's meaning and its stored bytes: nothing, or encryption (`encryption.py`).
+"""How the content of objects becomes the bytes that are stored: as it is, or encrypted (`encryption.py`).
 
-A sealing decides three things: how objects of the same meaning are named (a digest or a stream's name in a key would
-tell who reads the listing what is stored), what bytes are stored for them, and how those are read again.
+A sealing decides three things: the names of objects (a digest or a stream's name in a key would reveal to anybody who
+can list keys what is stored), the stored bytes, and how they are read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ __all__ = ["PLAIN", "PlainSealing", "Sealing"]
 
 
 class Sealing(Protocol):
-    """`suffix` ends the keys of what is sealed this way; `head_bytes` at its beginning say for whom, 0 if for all."""
+    """`suffix` ends the keys of sealed objects. The first `head_bytes` bytes say who can open them; 0 if everybody
+    can.
+    """
 
     @property
     def suffix(self) -> str: ...
@@ -24,31 +26,33 @@ class Sealing(Protocol):
     def head_bytes(self) -> int: ...
 
     def name(self, digest: str) -> str:
-        """What stands for a digest (64 hex digits) in a key; 64 hex digits too, equal for equal digests.
+        """Return the name that stands for a digest in a key. Both are 64 hex digits; equal digests have equal names.
 
-        Raises `KeyUnavailable` without the key that it takes to write.
+        Raises `KeyUnavailable` without the key that is needed to write.
         """
 
     def folder(self, name: str, incarnation: str) -> str:
-        """Where a stream's objects are, without a slash at the end. Errors as `layout.stream_folder` and `name`."""
+        """Return the folder of a stream's objects, without a slash at the end. Errors as `layout.stream_folder` and
+        `name`.
+        """
 
     def seal(self, data: Data) -> Data:
-        """The bytes to store. They need not be the same for the same data. Errors as `name`."""
+        """Return the bytes to store. They may differ each time. Errors as `name`."""
 
     def opens(self, head: bytes) -> bool:
-        """Whether an object that begins with `head` is for a key at hand. True for what is damaged."""
+        """Return whether an object that begins with `head` is for a key at hand. True for damaged objects."""
 
     def unseal(self, key: str, data: bytes) -> bytes:
-        """The opposite, for the object under `key`.
+        """Return the content of the object under `key`.
 
         Raises:
-            KeyUnavailable: what is needed to read it was not given, or does not fit.
+            KeyUnavailable: the needed key was not given, or does not fit.
             IntegrityError: it is damaged.
         """
 
 
 class PlainSealing:
-    """Stored as it is."""
+    """Stores content as it is."""
 
     suffix = ""
     head_bytes = 0

@@ -1,4 +1,4 @@
-"""The secrets of an encrypted repository, and how one comes from another.
+"""The secrets of an encrypted repository, and how they are derived.
 
     repository secret           an age identity, made by `init`; opens every object, and everything below comes from it
     ├── authority               Ed25519 seed; says who is a writer (`writers.py`), signs nothing else
@@ -29,7 +29,7 @@ def _derive(secret: bytes, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DocumentsSecret:
-    """What opens documents and names objects; 32 bytes."""
+    """The secret that opens documents and names objects; 32 bytes."""
 
     value: bytes
 
@@ -44,7 +44,7 @@ class DocumentsSecret:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepositorySecret:
-    """What opens everything."""
+    """The secret that opens everything."""
 
     identity: Identity
 

@@ -1,4 +1,4 @@
-"""Signatures of documents (Ed25519) and secrets that come from others (HKDF): all that asks `cryptography`.
+"""Signatures of documents (Ed25519) and derived secrets (HKDF): everything that uses `cryptography`.
 
 A signed document is its bytes, which end with a newline, and one more line:
 
@@ -8,11 +8,10 @@ What is signed is not the document itself but these four lines, each with a newl
 
     jsbackup document 1
     <id of the repository>
-    <key of the document, without what encryption adds to it>
+    <key of the document, without the suffix of encryption>
     <SHA-256 of the document in hex>
 
-So a signature says which document it belongs to: the same bytes under another key, or in another repository, are
-signed by nobody.
+So a signature is bound to its document: for the same bytes under another key, or in another repository, it is invalid.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ SIGNATURE_BYTES = 221
 
 
 class Signatory:
-    """Whoever has the 32 secret bytes `seed`. `public` is its name, 64 hex digits."""
+    """A signer, who has the 32 secret bytes `seed`. `public` is the public key, 64 hex digits."""
 
     __slots__ = ("_key", "public")
 
@@ -59,7 +58,7 @@ class Signatory:
 
 @dataclass(frozen=True, slots=True)
 class SignedDocument:
-    """A document whose signature is right. Whether `signer` may sign it is another question."""
+    """A document whose signature is valid. Whether `signer` may sign it is not checked yet."""
 
     data: bytes
     signer: str
@@ -71,9 +70,10 @@ class SignedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """Who signs in the repository `repository`.
+    """Who may sign in the repository `repository`.
 
-    The signatures of those who were replaced count for what there was then: document key → SHA-256 of the document.
+    `replaced` has the writers that were replaced. Their signatures are valid for the documents that existed then:
+    document key → SHA-256 of the document.
     """
 
     repository: str
@@ -81,7 +81,9 @@ class Signers:
     replaced: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def read(self, key: str, data: bytes) -> bytes:
-        """The document in `data`. `IntegrityError` unless one of those who may has signed it as `key`."""
+        """Return the document in `data`. Raises `IntegrityError` unless somebody who may sign has signed it as
+        `key`.
+        """
         document = read_signed(self.repository, key, data)
         if document.signer in self.current:
             return document.data
@@ -93,7 +95,7 @@ class Signers:
 
 
 def sign_document(signatory: Signatory, repository: str, key: str, data: Data) -> bytes:
-    """`data` with its signature. It has to end with a newline, as JSON documents do here."""
+    """Return `data` with its signature. It must end with a newline, as JSON documents do here."""
     whole = bytes(data)
     assert whole.endswith(b"\n"), "a signature is a line of its own"
     signature = signatory.sign(_statement(repository, key, whole)).hex()
@@ -101,7 +103,7 @@ def sign_document(signatory: Signatory, repository: str, key: str, data: Data) -
 
 
 def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
-    """The document in `data`, if anybody at all has signed it as `key`. Raises `IntegrityError`."""
+    """Return the document in `data`, if anybody at all has signed it as `key`. Raises `IntegrityError`."""
     match = _TAIL.fullmatch(data, max(0, len(data) - SIGNATURE_BYTES))
     if match is None:
         raise IntegrityError(f"{key} is not signed, or damaged")
@@ -117,7 +119,7 @@ def read_signed(repository: str, key: str, data: bytes) -> SignedDocument:
 
 
 def claimed_signer(tail: bytes) -> str | None:
-    """Who claims to have signed a document that ends with these `SIGNATURE_BYTES`; nothing is checked."""
+    """Return who claims to have signed a document that ends with these `SIGNATURE_BYTES`; nothing is checked."""
     match = _TAIL.fullmatch(tail)
     return match[2].decode() if match else None
 
@@ -127,7 +129,7 @@ def _statement(repository: str, key: str, data: bytes) -> bytes:
 
 
 def derive(secret: bytes, info: str) -> bytes:
-    """32 bytes that come from a secret: HKDF with SHA-256 (RFC 5869), no salt."""
+    """Derive 32 bytes from a secret: HKDF with SHA-256 (RFC 5869), no salt."""
     from cryptography.hazmat.primitives.hashes import SHA256  # plain repositories derive nothing
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 

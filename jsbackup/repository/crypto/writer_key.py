@@ -1,4 +1,4 @@
-"""The writer key: what a backup host needs to sign, to name objects, and to read what it has written about backups.
+"""The writer key: what a backup host needs to sign documents, to name objects, and to read documents.
 
 It is one line of text, in a file of its own; lines that begin with `#` are comments:
 
@@ -46,14 +46,16 @@ class WriterKey:
 
 
 def encode_writer_key(key: WriterKey) -> str:
-    """The text of a writer key file."""
+    """Return the text of a writer key file."""
     documents = key.documents.hex() if key.documents else ""
     line = f"{_PREFIX}1:{key.repository}:{key.authority}:{documents}:{key.signing.hex()}"
     return f"{_COMMENT}\n{line}:{_checksum(line)}\n"
 
 
 def decode_writer_key(text: str, what: str) -> WriterKey:
-    """The opposite. `UsageError`, which does not repeat the text, for anything else; `what` names where it is from."""
+    """Parse a writer key file. Raises `UsageError`, which does not repeat the text; `what` names the source in
+    errors.
+    """
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if len(lines) != 1 or not lines[0].startswith(_PREFIX):

@@ -1,21 +1,21 @@
-"""Who signs: writers, each made one by the repository's authority.
+"""The writers, who may sign. Each is appointed by the repository's authority.
 
 `keys/writer-<public key>.json` is a document that the authority has signed:
 
     repository, recipient    which repository, and who can read what is encrypted there (null where nothing is)
     signer                   the writer's public key
     created                  when, RFC 3339
-    replaces                 for each writer whose key this one takes the place of: the documents that it had signed,
+    replaces                 for each writer that this one replaces: the documents that it had signed,
                              key → SHA-256 of the document. Its signature counts for these and for nothing else, so a
                              stolen key that was replaced signs nothing new, not under an old date either.
 
-The authority of an encrypted repository comes from its secret (`secret.py`), so whoever can read everything can replace
-a writer key that was lost. In a plain one it is the first writer key itself.
+The authority of an encrypted repository comes from its secret (`secret.py`), so anybody who can read everything can
+replace a lost writer key. In a plain one it is the first writer key itself.
 
-Whoever only knows the public key of the authority (`--expect-signer`; it is in a writer key, and an identity leads to
-it) so knows all the writers and, by `recipient`, that the descriptor does not make them encrypt for somebody else.
-Objects in this place that the authority has not signed are nobody's business and passed over. All are looked at: one
-that is not seen may be the one that replaces a stolen key. Where somebody has put too many for that, nothing is read.
+The public key of the authority (`--expect-signer`; it is in a writer key, and derived from an identity) is therefore
+enough to know all writers and, by `recipient`, that the descriptor does not make them encrypt for somebody else.
+Objects here that the authority has not signed are ignored. All objects are read, because a missed one may replace a
+stolen key. If somebody has put too many, nothing is read.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ FEATURES: frozenset[str] = frozenset()
 
 # Half a million documents of a replaced key.
 _MAX_BYTES = 64 << 20
-# More than any repository has, to bound what a hostile store can have us read: objects, and bytes of those that claim
-# to be the authority's.
+# More than any repository has; limits what a hostile store can make us read: the number of objects, and the bytes of
+# those that claim to be signed by the authority.
 _MOST_WRITERS = 5000
 _MOST_BYTES = 1 << 30
-# Up to here an object is read at once. Of a larger one it is asked first who claims to have signed it.
+# Smaller objects are read at once. For a larger one, first the signature's signer is read.
 _SMALL_BYTES = 64 << 10
 
 _THREADS = 8
@@ -83,7 +83,7 @@ def encode_writer(writer: Writer) -> bytes:
 
 
 def decode_writer(data: bytes, key: str) -> Writer:
-    """Raises `FormatError` if it is damaged, `UnsupportedError` if it takes a later tool."""
+    """Decode a writer. Raises `FormatError` if it is damaged, `UnsupportedError` if it needs a later tool."""
     fields = decode_document(data, key)
     fields.version(FORMAT_VERSION, FEATURES)
     replaces = fields.fields("replaces")
@@ -101,16 +101,16 @@ def decode_writer(data: bytes, key: str) -> Writer:
 
 
 def put_writer(store: Store, authority: Signatory, writer: Writer) -> None:
-    """Make somebody a writer. Raises `ObjectExists` if it is one already."""
+    """Store a new writer. Raises `ObjectExists` if it already is one."""
     key = layout.writer_key(writer.signer)
     store.put(key, sign_document(authority, writer.repository, key, encode_writer(writer)))
 
 
 def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
-    """All that the authority made writers, replaced ones too.
+    """Return all writers that the authority appointed, including replaced ones.
 
     Raises:
-        IntegrityError: the descriptor says something else than the authority, or there are too many objects.
+        IntegrityError: the descriptor contradicts the authority, or there are too many objects.
         StoreError: the store does not answer.
     """
     found = []
@@ -140,7 +140,7 @@ def load_writers(store: Store, descriptor: Descriptor) -> list[Writer]:
 
 
 def _read(store: Store, info: ObjectInfo, descriptor: Descriptor) -> bytes:
-    """What is stored there; nothing if it does not claim to be the authority's."""
+    """Return the object's bytes; empty if it does not claim to be signed by the authority."""
     if not SIGNATURE_BYTES < info.size <= _MAX_BYTES:
         return b""
     if info.size > _SMALL_BYTES:
@@ -159,7 +159,7 @@ def _too_many(what: str) -> IntegrityError:
 
 
 def load_signers(store: Store, descriptor: Descriptor) -> Signers:
-    """Who may sign, as `load_writers` finds it."""
+    """Return who may sign, according to `load_writers`."""
     writers = load_writers(store, descriptor)
     replaced: dict[str, Mapping[str, str]] = {}
     for writer in writers:

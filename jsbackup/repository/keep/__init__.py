@@ -1,1 +1,1 @@
-"""What stays and what goes: retention, holds, forget, prune, and leases for those who are at work."""
+"""Which backups stay: retention, holds, forget, prune, and leases for running commands."""

@@ -1,16 +1,16 @@
-"""Forget: take backups out of a repository. First it is decided (`plan_…`, which changes nothing), then carried out.
+"""Forget: take backups out of a repository. `plan_…` decides and changes nothing; `carry_out` deletes.
 
-Only manifests are deleted. What no other manifest names is then unused, and `prune` removes it when its time has come;
-that is the order in which a repository stays valid. Manifests go one by one, the oldest first, after a catalog without
-them was written. Killed anywhere, some backups are gone, the others are whole, and the same command does the rest:
+Only manifests are deleted. Objects that no other manifest names are then unused, and `prune` removes them later; in
+this order a repository stays valid. Manifests are deleted one by one, oldest first, after a catalog without them was
+written. If it is killed, some backups are gone, the others are complete, and the same command does the rest:
 
 - before the catalog: nothing has happened;
-- between the catalog and a deletion: the backup is not in the catalog any more, but its manifest is listed, so it is
-  there for everybody (`inventory.py`), and the next catalog covers it again;
-- after a deletion: the backup is gone, and the objects that only it named lie there unused.
+- between the catalog and a deletion: the backup is no longer in the catalog, but its manifest is listed, so it still
+  exists for everybody (`inventory.py`), and the next catalog covers it again;
+- after a deletion: the backup is gone, and the objects that only it named are unused.
 
-On doubt nothing is deleted: not a backup whose manifest a policy cannot read (it can still be removed by its id), and
-not one that somebody holds by the time its turn comes.
+In doubt nothing is deleted: neither a backup whose manifest a policy cannot read (it can still be removed by its id),
+nor one that is held when its turn comes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOCKED = "locked by the store, for now"
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """What is to be done. `unreadable` backups are kept; `warnings` are about catalogs that were of no use."""
+    """What `carry_out` will do. `unreadable` backups are kept; `warnings` are about catalogs that could not be used."""
 
     decisions: Decisions
     unreadable: tuple[UnreadableBackup, ...] = ()
@@ -47,10 +47,11 @@ class ForgetPlan:
 def plan_by_policy(
     repository: Repository, policy: Policy, grouping: Grouping, *, now_ns: int, profile: str = ""
 ) -> ForgetPlan:
-    """What a policy removes. `now_ns` is Unix time; `profile` is the one whose policy it is.
+    """Decide which backups a policy removes. `now_ns` is Unix time; `profile` is the profile that the policy belongs
+    to.
 
     Raises:
-        UsageError: the policy is empty, or keeps tags only, which no backup has.
+        UsageError: the policy is empty, or keeps only tags that no backup has.
         KeyUnavailable: nothing can be read without a key that was not given.
         StoreError: the store does not answer.
     """
@@ -68,16 +69,16 @@ def plan_by_policy(
 
 
 def plan_by_ids(repository: Repository, backups: Collection[str]) -> ForgetPlan:
-    """Remove exactly these backups; `backups` are ids. One whose manifest is lost is taken off the record.
+    """Plan to remove exactly these backups (ids). One whose manifest is lost is removed from the catalog.
 
     Raises:
-        UsageError: one of them is not there.
+        UsageError: one of them does not exist.
         JsBackupError: one of them is held.
     """
     catalog, warnings = newest_catalog(repository.documents)
     there = sorted({*repository.backups(), *(entry.id for entry in (catalog.entries if catalog else ()))})
     named = set(backups)
-    if not named <= set(there):  # one that nothing but its follower witnesses can be given up, too
+    if not named <= set(there):  # a lost backup that only its successor names can be given up, too
         there = sorted({*there, *(gap.backup for gap in find_missing(repository.documents))})
     for backup in sorted(named.difference(there)):
         raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.")
@@ -102,19 +103,19 @@ def _is_held(backup: str, hold: Hold | None) -> JsBackupError:
 
 
 def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
-    """Delete what is to be removed. Gives what was done in the end: somebody may have held a backup meanwhile,
-    and a store with object lock keeps (`LOCKED`) what its time has not come for.
+    """Delete the backups to be removed. Returns what was done.
+
+    A backup may have been held meanwhile, and a store with object lock keeps (`LOCKED`) objects until their lock ends.
 
     Raises:
-        IntegrityError: a backup that is not among them was taken away or exchanged; nothing was deleted.
-        KeyUnavailable: documents are signed or encrypted here, and the keys that takes were not given; nothing was
-            deleted.
-        UnsupportedError: the newest catalog takes a newer tool; nothing was deleted.
+        IntegrityError: a backup that is not among them was removed or replaced; nothing was deleted.
+        KeyUnavailable: documents are signed or encrypted, and the needed keys were not given; nothing was deleted.
+        UnsupportedError: the newest catalog needs a newer tool; nothing was deleted.
         StoreError: the store fails; the hint says how far it went.
     """
     if not decisions.removed:
         return decisions
-    # Where it is signed, a catalog without them says that they were taken out and did not get lost.
+    # In a signed repository, a catalog without them proves that they were forgotten, not lost.
     generation = write_catalog(repository.documents, without=[one.backup for one in decisions.removed])
     kept, gone = list(decisions.kept), list[RemovedBackup]()
     for one in sorted(decisions.removed, key=lambda one: one.backup):
@@ -133,6 +134,6 @@ def carry_out(repository: Repository, decisions: Decisions) -> Decisions:
         gone.append(one)
     try:
         settle_catalog(repository.documents, generation, [one.backup for one in gone])
-    except JsBackupError as error:  # they are gone, and hardly ever is there anything to do
+    except JsBackupError as error:  # the backups are gone, and there is hardly ever anything to do
         _log.warning("the catalog of backups could not be read again: %s", error.message)
     return Decisions(tuple(sorted(kept, key=lambda one: one.backup)), tuple(gone))

@@ -1,4 +1,4 @@
-"""Groups: which backups succeed each other, of the same source and asked for in the same words (`retention.py`)."""
+"""Groups of backups that succeed each other: of the same source, with the same selection (`retention.py`)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FOLLOW_TAG = "follow"
 
 
 class Grouping(StrEnum):
-    """What backups must have in common to be of one group."""
+    """What the backups of one group have in common."""
 
-    SELECTION = "selection"  # where from, and what was asked for
-    SOURCE = "source"  # where from
+    SELECTION = "selection"  # the source and the selection
+    SOURCE = "source"  # the source
     NONE = "none"  # nothing
 
 
 def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
-    """What tells a backup's group from others, such as `cluster C1`, `account A`, `streams ORDERS*`."""
+    """Return the words that name a backup's group, such as `cluster C1`, `account A`, `streams ORDERS*`."""
     words: list[str] = []
     if grouping is not Grouping.NONE:
         words += [f"import of {backup.imported}"] if backup.imported is not None else []
@@ -41,7 +41,9 @@ def group_of(backup: BackupSummary, grouping: Grouping) -> tuple[str, ...]:
 
 
 def hollow_backups(backups: Iterable[BackupSummary]) -> frozenset[str]:
-    """Ids of those without any stream although their group (the narrowest) had some before; `backups` oldest first."""
+    """Return the ids of backups without any stream whose group (the narrowest) had some before; `backups` oldest
+    first.
+    """
     groups: dict[tuple[str, ...], list[BackupSummary]] = {}
     for one in backups:
         groups.setdefault(group_of(one, Grouping.SELECTION), []).append(one)

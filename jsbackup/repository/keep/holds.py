@@ -1,11 +1,11 @@
-"""Holds: marks on backups that `forget` never removes, whatever a policy says, until somebody releases them.
+"""Holds on backups, which `forget` does not remove, whatever a policy says, until the hold is released.
 
-A hold is a document under a key made of the backup's id (`layout.hold_key`). That the object is there is what holds:
-one that is damaged, empty, or encrypted where it should not be holds as well, because nobody knows what it said. Its
-content is for people: since when, and why. Nothing is overwritten: another reason takes a release and a new hold.
+A hold is a document under a key made of the backup's id (`layout.hold_key`). The existence of the object is what holds:
+a damaged or empty one, or one that is encrypted where it should not be, holds as well. Its content is for people: since
+when, and why. Nothing is overwritten: to change the reason, release the backup and hold it again.
 
-`forget` looks for a hold right before it deletes a manifest, and `put_hold` looks for the manifest after the hold is
-there. So of both at once, one sees the other, unless the hold comes between that look and the deletion after it.
+`forget` looks for a hold right before it deletes a manifest, and `put_hold` looks for the manifest after it has put the
+hold. So if both run at once, one sees the other, unless the hold is put between the check and the deletion.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`created` is RFC 3339, and None if the hold cannot be read; `reason` then says why not. `tool` made it."""
+    """`created` is RFC 3339, and None if the hold cannot be read; `reason` then says why. `tool` made it."""
 
     backup: str
     created: str | None
@@ -51,7 +51,7 @@ class Hold:
 
 
 def encode_hold(hold: Hold) -> bytes:
-    """Canonical JSON, sealed. Raises UsageError for a reason that is too long."""
+    """Encode as canonical JSON with a checksum. Raises UsageError for a reason that is too long."""
     if len(hold.reason) > MAX_REASON_CHARACTERS:
         raise UsageError(f"the reason has more than {MAX_REASON_CHARACTERS} characters", hint="Shorten it.")
     document: JsonObject = {
@@ -71,7 +71,7 @@ def decode_hold(data: Data, key: str) -> Hold:
 
     Raises:
         FormatError: damaged, or on another backup.
-        UnsupportedError: of a later format.
+        UnsupportedError: it has a later format.
     """
     fields = decode_document(data, f"hold {key}")
     fields.version(FORMAT_VERSION, FEATURES)
@@ -84,19 +84,19 @@ def decode_hold(data: Data, key: str) -> Hold:
 
 
 def held_backups(repository: Repository) -> frozenset[str]:
-    """The backups that are held. Reads no hold."""
-    # Not by `documents`, which passes over what should be encrypted and is not: that holds too.
+    """Return the ids of the backups that are held. Reads no hold."""
+    # Not with `documents`, which skips plain objects that should be encrypted: they hold too.
     keys = (info.key for info in repository.store.list(layout.HOLDS))
     return frozenset(backup for backup in map(layout.held_backup_of, keys) if backup is not None)
 
 
 def is_held(repository: Repository, backup: str) -> bool:
-    """The same for one backup."""
+    """Return whether one backup is held."""
     return any(layout.held_backup_of(info.key) for info in repository.store.list(layout.hold_key(backup)))
 
 
 def find_hold(repository: Repository, backup: str) -> Hold | None:
-    """The hold on a backup, None if it has none."""
+    """Return the hold on a backup, None if it has none."""
     key = layout.hold_key(backup)
     try:
         return decode_hold(repository.documents.get(key, _MAX_BYTES), key)
@@ -113,11 +113,11 @@ def _unreadable(backup: str, error: JsBackupError) -> Hold:
 
 
 def put_hold(repository: Repository, hold: Hold) -> bool:
-    """Hold a backup; False if it is held already, which leaves that hold as it is.
+    """Hold a backup. Returns False if it is already held; that hold stays as it is.
 
     Raises:
         UsageError: there is no such backup.
-        KeyUnavailable: documents are signed here, and the key that signs was not given.
+        KeyUnavailable: documents are signed, and the key that signs was not given.
     """
     if is_held(repository, hold.backup):
         return False
@@ -133,7 +133,7 @@ def put_hold(repository: Repository, hold: Hold) -> bool:
 
 
 def release_hold(repository: Repository, backup: str) -> bool:
-    """Release a backup, also from a hold that cannot be read; False if it is not held."""
+    """Release a backup, even if its hold cannot be read. Returns False if it is not held."""
     infos = list(repository.store.list(layout.hold_key(backup)))
     keys = [info.key for info in infos if layout.held_backup_of(info.key) is not None]
     for key in keys:

@@ -1,32 +1,32 @@
-"""Leases: who is at work in a repository, so that nothing is deleted under anybody's feet.
+"""Leases: who is using a repository, so that nothing is deleted while it is needed.
 
-A *shared* lease says "what I read, and what I store or find stored, must stay", and everybody takes one before the
-first look: a backup (a segment that it stored, or means to use again, is named by no manifest yet), a restore (its
-backup may be forgotten meanwhile). An *exclusive* one is alone: `prune` takes it to delete, and for nothing else.
+A *shared* lease protects everything that its holder reads, stores or finds stored. Every command takes one before it
+first reads: a backup (no manifest names yet what it has stored or will reuse), a restore (its backup may be forgotten
+meanwhile). An *exclusive* lease excludes all others: only `prune` takes one, to delete.
 
-A lease is an object that holds for some seconds from its put on, and is renewed by a new one of the next generation;
-nothing is overwritten. All that decides stands in the key (`layout.LeaseKey`) and in the time that the listing shows.
-The content is for people: a damaged one changes nothing, and neither a host name nor a process id means anything.
-Time is the store's: "now" is the time of an object that this process has just put.
+A lease is an object that is valid for some seconds after its put; it is renewed by putting the next generation. Nothing
+is overwritten. Only the key (`layout.LeaseKey`) and the time in the listing matter. The content is for people: damage
+to it changes nothing, and host names and process ids are not used. Time is the store's: "now" is the time of an object
+that this process has just put.
 
 Why this is safe:
 
 - A lease is granted by a listing that began after its own put had ended. Of two that exclude each other, the one that
-  lists last sees the other. An exclusive one that sees any other gives way and tries again after a random pause. A
-  shared one that sees an exclusive one stays, looks again and again, and is granted when none is there: exclusive ones
-  that have not listed yet will see it. ("The lowest wins" would not do: the other may have listed before we came.)
-- A listing is no snapshot: an object can go before it is looked at, and its successor come too late. So a generation
-  is deleted only when the second one after it has been put; and later generations sort behind earlier ones.
-- Others pass a lease over when its newest generation that they see is older than it holds, compared with something
-  they put themselves before. A holder that renews compares the same times: if they are too far apart, or the
-  generation before is gone, the chain is broken and the lease is lost for good (`RepositoryLocked`), even if it came to
-  no harm. So no two sides can judge differently.
-- Between renewals the holder judges by its own clock, from before it sent the last put, and stops when two fifths of
-  the time are over (`check`). What it sends while `check` passes has the other three to arrive, which is longer than a
-  request is tried again for (`stores/retry.py`): a store cannot refuse what comes late. `commit` renews once more
-  afterwards and takes back what took too long.
+  lists last sees the other. An exclusive lease that sees any other is removed and tried again after a random pause. A
+  shared lease that sees an exclusive one stays, lists again and again, and is granted when there is none: exclusive
+  ones that have not listed yet will see it. ("The lowest wins" would not work: the other may have listed before our
+  put.)
+- A listing is not atomic: it can miss both an object that is deleted early and its successor that is put late. So a
+  generation is deleted only when the second one after it has been put; and later generations sort behind earlier ones.
+- Other processes ignore a lease if the newest generation that they see has expired, compared with an object that they
+  put themselves before. A holder that renews compares the same times: if they are too far apart, or the generation
+  before is gone, the lease is lost for good (`RepositoryLocked`), even if nothing happened. So both sides decide alike.
+- Between renewals the holder uses its own clock, from before it sent the last put, and stops when two fifths of the
+  time are over (`check`). Requests that it sends while `check` passes have the other three fifths to arrive, which is
+  longer than requests are retried (`stores/retry.py`): a store cannot refuse a late request. `commit` renews once more
+  afterwards and removes a manifest that came too late.
 
-Whoever may not delete objects can hold leases too: they are left behind, and expire.
+Users who may not delete objects can hold leases too: they are left behind, and expire.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ __all__ = [
     "store_now",
 ]
 
-# Three fifths of it are more than the five minutes after which no request is tried again, and one more try; and it is
-# short enough to be waited for after a crash.
+# Three fifths of it are longer than the five minutes after which no request is retried, plus one more try; and it is
+# short enough to wait for after a crash.
 DURATION_SECONDS = 600
 _SURE = 2 / 5
 
@@ -81,7 +81,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a holder asks for. But for `mode` and `duration_seconds` (1 to 9999) it is read by people only.
+    """The terms of a lease. Except `mode` and `duration_seconds` (1 to 9999) they are only for people.
 
     `purpose` is the command, `tool` its name and version, `created` RFC 3339 by the host's clock.
     """
@@ -96,7 +96,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class LeaseText:
-    """What a lease says of its holder."""
+    """What a lease says about its holder."""
 
     purpose: str
     tool: str
@@ -109,7 +109,9 @@ class LeaseText:
 
 @dataclass(frozen=True, slots=True)
 class SeenLease:
-    """A lease as a listing shows it: its newest generation, put at `modified_seconds`, and the keys of all."""
+    """A lease as a listing shows it: its newest generation, put at `modified_seconds`, and the keys of all
+    generations.
+    """
 
     key: LeaseKey
     modified_seconds: float
@@ -124,7 +126,9 @@ class SeenLease:
 
 
 class Lease:
-    """A lease of one's own; `acquire` makes one. May be used from several threads. `clock` gives seconds that rise."""
+    """A lease of this process; `acquire` makes one. May be used from several threads. `clock` is monotonic, in
+    seconds.
+    """
 
     def __init__(self, store: Store, terms: Terms, lease_id: str, clock: Callable[[], float]) -> None:
         self.id = lease_id
@@ -138,7 +142,7 @@ class Lease:
         self._lost = ""
 
     def renew(self) -> float:
-        """Hold it for another while; the store's time.
+        """Renew it. Returns the store's time.
 
         Raises:
             RepositoryLocked: it was lost meanwhile.
@@ -148,7 +152,7 @@ class Lease:
         return now
 
     def look(self) -> list[SeenLease]:
-        """Renew it, and give the live leases that it does not go together with. Errors as `renew`."""
+        """Renew it, and return the live leases that exclude it. Errors as `renew`."""
         now, infos = self._put_and_list(layout.LOCKS)
         return [
             seen
@@ -160,18 +164,18 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is held for certain, and for three fifths of its time still. Asks the own clock only."""
-        # Read in this order, a renewal in between is of no harm.
+        """Whether it is certainly held, for at least three fifths of its time. Only uses our clock."""
+        # Read in this order, a renewal in between does no harm.
         sent_at, last, lost = self._sent_at, self._last, self._lost
         return last is not None and not lost and self._clock() - sent_at <= self.terms.duration_seconds * _SURE
 
     def check(self) -> None:
-        """To be called right before anything that takes the lease. Raises `RepositoryLocked` unless it is `held`."""
+        """Raise `RepositoryLocked` unless it is `held`. Call it right before anything that needs the lease."""
         if not self.held:
             raise self._no_more(self._lost or "could not be renewed in time")
 
     def release(self) -> None:
-        """Give it up. Raises `StoreError` if its objects cannot be deleted now: they expire."""
+        """Release it. Raises `StoreError` if its objects cannot be deleted now; they expire."""
         with self._lock:
             self._lost = self._lost or "was given up"
             _delete_all(self._store, [info.key for info in self._store.list(layout.lease_prefix(self.id))])
@@ -181,7 +185,7 @@ class Lease:
             if self._lost:
                 raise self._no_more(self._lost)
             sent_at = self._clock()
-            # Counted first: a put that fails may have been done.
+            # Counted first: a put that fails may still have been done.
             self._generation += 1
             key = layout.lease_key(self._key())
             self._store.put(key, self._document())
@@ -238,10 +242,10 @@ def acquire(
     random: Callable[[int], bytes],
     waiting: Callable[[RepositoryLocked], None] = lambda error: None,
 ) -> Lease:
-    """Take a lease, waiting up to `wait_seconds` for others that stand in its way; `waiting` is then told, once.
+    """Take a lease, waiting up to `wait_seconds` for leases that exclude it; `waiting` is then called once.
 
-    `clock` gives seconds that rise, also while the machine sleeps. `random` gives so many random bytes. Whoever gets
-    the lease has to renew it, well before two fifths of its time are over, and to release it.
+    `clock` is monotonic, in seconds, and continues while the machine sleeps. `random` returns that many random bytes.
+    The caller has to renew the lease, well before two fifths of its time are over, and to release it.
 
     Raises:
         RepositoryLocked: others hold it; the message names them.
@@ -249,7 +253,7 @@ def acquire(
     """
     deadline = clock() + wait_seconds
     pause = _FIRST_PAUSE_SECONDS
-    told = False
+    announced = False
     lease: Lease | None = None
     try:
         while True:
@@ -265,8 +269,8 @@ def acquire(
             left = deadline - clock()
             if left <= 0:
                 raise _locked(store, others)
-            if not told:
-                told = True
+            if not announced:
+                announced = True
                 waiting(_locked(store, others))
             sleep(min(left, pause * (0.5 + int.from_bytes(random(2), "big") / 65536)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -281,7 +285,8 @@ def commit(repository: Repository, manifest: Manifest, lease: Lease) -> None:
     """Commit a backup made under `lease`, or leave none.
 
     Raises:
-        RepositoryLocked: the lease was lost, and what the manifest names may have been deleted; nothing is committed.
+        RepositoryLocked: the lease was lost, and objects that the manifest names may have been deleted; nothing is
+            committed.
         FormatError, ObjectExists, StoreError: as `Repository.commit`.
     """
     lease.renew()
@@ -290,13 +295,13 @@ def commit(repository: Repository, manifest: Manifest, lease: Lease) -> None:
 
 
 def confirm(repository: Repository, backup: str, lease: Lease) -> None:
-    """After a manifest was put: take it back if the lease was lost before it was there.
+    """Remove a manifest that was put if the lease was lost before.
 
-    The lease is renewed, whatever our clock says: it may have stood still just before the put, with the machine.
+    The lease is renewed, whatever our clock says: it may have stopped just before the put, together with the machine.
 
     Raises:
-        RepositoryLocked: it was lost; what the manifest names may have been deleted.
-        StoreError: the store does not answer, and the lease is not held for certain.
+        RepositoryLocked: it was lost; objects that the manifest names may have been deleted.
+        StoreError: the store does not answer, and the lease is not certainly held.
     """
     try:
         lease.renew()
@@ -309,15 +314,15 @@ def confirm(repository: Repository, backup: str, lease: Lease) -> None:
 
 
 def list_leases(store: Store) -> list[SeenLease]:
-    """All leases, live and expired ones. Foreign objects among them are passed over."""
+    """List all leases, live and expired ones. Foreign objects among them are skipped."""
     return _grouped(store.list(layout.LOCKS))
 
 
 def read_lease(store: Store, seen: SeenLease) -> LeaseText:
-    """What a lease says of its holder.
+    """Return what a lease says about its holder.
 
     Raises:
-        ObjectNotFound: it is gone.
+        ObjectNotFound: it was removed.
         FormatError: it is damaged.
     """
     key = seen.keys[-1]
@@ -328,12 +333,12 @@ def read_lease(store: Store, seen: SeenLease) -> LeaseText:
 
 
 def remove_lease(store: Store, seen: SeenLease) -> None:
-    """Remove somebody else's lease. If it still lives, its holder notices when it renews it, and stops then."""
+    """Remove the lease of another process. If it is live, its holder notices when it renews it, and stops."""
     _delete_all(store, [info.key for info in store.list(layout.lease_prefix(seen.key.id))])
 
 
 def store_now(store: Store, random: Callable[[int], bytes]) -> float:
-    """The store's time, for those who hold no lease: that of an object, which is then removed."""
+    """Return the store's time without a lease: that of an object, which is removed again."""
     key = layout.probe_key(random(8).hex())
     store.put(key, b"")
     try:
@@ -344,7 +349,7 @@ def store_now(store: Store, random: Callable[[int], bytes]) -> float:
 
 
 def _grouped(infos: Iterable[ObjectInfo]) -> list[SeenLease]:
-    """Leases, each with all of its generations; `infos` in order."""
+    """Return leases, each with the keys of all its generations; `infos` are in order."""
     found: dict[str, SeenLease] = {}
     for info in infos:
         key = layout.parse_lease_key(info.key)

@@ -1,23 +1,23 @@
-"""Prune: remove what no manifest names, in two phases.
+"""Prune: remove objects that no manifest names, in two phases.
 
-1. *Mark*, under a shared lease, beside backups and restores: read every manifest, and put a list of the unused objects
-   and since when each is known to be unused (`unused_objects.py`). It replaces the list of the run before, and takes
-   its times over.
-2. *Delete*, under an exclusive lease, which nobody else holds one beside: the manifests that have come since are read
-   too, and what is still unused, and was marked as long ago as the grace period says, goes.
+1. *Mark*, under a shared lease, while backups and restores may run: read every manifest, and put a list of the unused
+    objects, with the time since when each is known to be unused (`unused_objects.py`). The list replaces that of the
+    run before, and keeps its times.
+2. *Delete*, under an exclusive lease: read the manifests that were added since, and delete the objects that are still
+    unused and have been marked for the grace period.
 
-An object that a running backup has stored, or means to use again, is protected by the backup's shared lease: while it
-lives nobody has an exclusive one, and when it has ended its manifest is among those that are read. The same lease
-protects what a restore reads of a backup that is forgotten meanwhile. The grace period is for writers that hold no
-lease, and for second thoughts; it counts from the later of mark and put, since an object may have come back.
+An object that a running backup has stored, or will reuse, is protected by the backup's shared lease: while that is live
+there is no exclusive one, and after it the manifest is among those that are read. A restore's lease protects a backup
+that is forgotten meanwhile. The grace period protects writers without a lease, and allows users to change their minds;
+it counts from the later of mark and put, because an object may have been stored again.
 
-What receipts list (`receipts.py`) is named by no manifest: they protect nothing, and go when they are as old as that
-and their run has ended.
+Objects that only receipts list (`receipts.py`) are unused: receipts protect nothing, and are deleted after the grace
+period if their run has ended.
 
-On doubt nothing is deleted. What ends it is a manifest that is damaged, of a newer format, listed and not there, not of
-the kind that this repository has, exchanged, or removed by something else than `forget` (`manifest_chain.py`). Where
-there is no manifest at all, what is newer than the last catalog ends it. Foreign objects are never touched. Killed
-anywhere, it has deleted only what the next run would have deleted too.
+In doubt nothing is deleted. Prune stops if a manifest is damaged, of a newer format, listed but missing, in a form that
+this repository does not use, replaced, or removed by something else than `forget` (`manifest_chain.py`); and, if there
+is no manifest at all, if an object is newer than the last catalog. Foreign objects are never touched. If it is killed,
+it has only deleted what the next run would have deleted.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 _CONTENT = frozenset({ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE})
 # Requests are short and mostly wait. Each thread holds one manifest.
 _THREADS = 8
-# What nobody should be working on any more: probes of an `init`, uploads.
+# Older probes of an `init` and uploads cannot be in use any more.
 _LEFTOVER_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """What came of it.
+    """The result of a prune.
 
-    *Marked* objects wait for their grace period; the first of them may go at `due_seconds` (Unix time, by the store's
-    clock; None if there is none). *Kept* ones are due, and the store keeps them locked. `leftovers` are expired leases,
+    *Marked* objects wait for their grace period; the first of them can be deleted at `due_seconds` (Unix time, by the
+    store's clock; None if there is none). *Kept* ones are due, but locked by the store. `leftovers` are expired leases,
     receipts of runs that have ended, holds of backups that are gone, traces of an interrupted `init`, and unfinished
     uploads.
     """
@@ -77,7 +77,7 @@ class PruneReport:
 
 
 def _ns(seconds: float) -> int:
-    """What moments are compared as: seconds made of nanoseconds again may come to a little more than they were."""
+    """Return nanoseconds, in which moments are compared: floats of seconds could differ by rounding."""
     return int(seconds * 1e9)
 
 
@@ -94,7 +94,7 @@ class _Unused:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """What a look at everything came to; `now_seconds` is the store's time after it."""
+    """The result of looking at all objects; `now_seconds` is the store's time after it."""
 
     backups: frozenset[str]
     unused: tuple[_Unused, ...]
@@ -113,20 +113,20 @@ def prune(
     random: Callable[[int], bytes],
     threads: int = _THREADS,
 ) -> PruneReport:
-    """Mark what is unused, and delete what was marked long enough ago; with a grace of 0 that is all of it, at once.
+    """Mark unused objects, and delete those marked long enough ago; with a grace of 0, all of them at once.
 
-    The caller holds no lease itself (`forget --prune` gives its own up first). `tool` is name and version, `random`
-    gives so many random bytes.
+    The caller must not hold a lease itself (`forget --prune` releases its own first). `tool` is name and version,
+    `random` returns that many random bytes.
 
     Raises:
-        RepositoryLocked: others are at work, so nothing was deleted; marks were put, and count.
-        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read, or is not there although nobody has
-            forgotten it; nothing was deleted.
+        RepositoryLocked: others use the repository, so nothing was deleted; the marks were put, and count.
+        IntegrityError, UnsupportedError, KeyUnavailable: a manifest cannot be read, or is missing although it was not
+            forgotten; nothing was deleted.
         StoreError: the store fails.
     """
     store = repository.store
     with take(Mode.SHARED) as lease:
-        holds = list(store.list(layout.HOLDS))  # before the backups: what is held was there first
+        holds = list(store.list(layout.HOLDS))  # before the backups: a held backup was there first
         marks = read_marks(store)
         survey = _look(repository, lease, marks.seen_ns, frozenset(), threads=threads)
         marks = put_marks(store, marks, {one.info.key: one.seen_ns for one in survey.unused}, tool, random=random)
@@ -156,7 +156,7 @@ def preview_prune(
     without: Collection[str] = (),
     threads: int = _THREADS,
 ) -> PruneReport:
-    """What `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
+    """Report what `prune` would delete and keep now, if the backups `without` were forgotten. Errors as `prune`."""
     with take(Mode.SHARED) as lease:
         survey = _look(repository, lease, read_marks(repository.store).seen_ns, frozenset(without), threads=threads)
     due = survey.due(grace_seconds, survey.now_seconds)
@@ -168,7 +168,7 @@ def preview_prune(
     return _waiting([one for one in survey.unused if one.info.key not in gone], report, grace_seconds)
 
 
-# --- looking ---
+# --- finding unused objects ---
 
 
 def _look(
@@ -181,13 +181,15 @@ def _look(
         for info in repository.store.list(layout.SEGMENTS)
         if info.key not in named and layout.kind_of(info.key) in _CONTENT
     ]
-    now = lease.renew()  # after the listing, so that no mark is older than what it tells
+    now = lease.renew()  # after the listing, so that no mark is older than its listing
     now_ns = _ns(now)
     return _Survey(backups, tuple(_Unused(info, seen_ns.get(info.key, now_ns)) for info in unused), now)
 
 
 def _all_backups(repository: Repository) -> frozenset[str]:
-    """Every backup. `IntegrityError` if there are manifests that this repository does not take for its own."""
+    """Return every backup. Raises `IntegrityError` if there are manifests in a form that this repository does not
+    use.
+    """
     infos = repository.store.list(layout.BACKUPS)
     stored = [info.key for info in infos if layout.kind_of(info.key) is ObjectKind.MANIFEST]
     backups = frozenset(repository.backups())
@@ -229,7 +231,7 @@ def _named_by(repository: Repository, backups: Collection[str], threads: int) ->
 
 
 def _read(repository: Repository, backup: str) -> list[str] | None:
-    """The objects that a backup names; None if it is not there."""
+    """Return the objects that a backup names; None if it is not there."""
     try:
         return list(objects_named(repository.manifest(backup)))
     except UsageError:
@@ -237,13 +239,13 @@ def _read(repository: Repository, backup: str) -> list[str] | None:
 
 
 def _refuse_gaps(repository: Repository) -> None:
-    """What a backup named that somebody has taken away is all that is left of it."""
+    """Raise if manifests were removed or replaced: the objects that they named would seem unused."""
     if gaps := find_missing(repository.documents):
         raise refuse_gaps(gaps)
 
 
 def _refuse_without_manifests(repository: Repository, backups: Collection[str], due: Sequence[ObjectInfo]) -> None:
-    """Where all backups were forgotten, there is a catalog that says so, and what they named was stored before it."""
+    """Raise if there is no manifest, and no later catalog shows that all backups were forgotten."""
     if backups or not due:
         return
     written = [info.modified_seconds for info in repository.documents.list(layout.CATALOGS)]
@@ -260,7 +262,7 @@ def _refuse_without_manifests(repository: Repository, backups: Collection[str], 
 
 @dataclass(frozen=True, slots=True)
 class _Deleted:
-    """What was due and is gone, what was due and is locked by the store, what is not due yet."""
+    """What was due and is deleted, what was due but is locked by the store, what is not due yet."""
 
     deleted: tuple[ObjectInfo, ...]
     kept: tuple[ObjectInfo, ...]
@@ -276,7 +278,7 @@ def _delete_due(
     unused = [one for one in survey.unused if one.info.key not in named]
     now_ns = _ns(lease.renew())
     due = [one.info for one in unused if one.due_ns(grace_seconds) <= now_ns]
-    # With nobody else at work: a first backup that runs has stored objects, and no manifest yet.
+    # Under the exclusive lease: a first backup that is running has stored objects, but no manifest yet.
     _refuse_without_manifests(repository, backups, due)
     _refuse_gaps(repository)
     deletes = (partial(_delete, repository.store, lease, info.key) for info in due)
@@ -289,7 +291,7 @@ def _delete_due(
 
 
 def _delete(store: Store, lease: Lease, key: str) -> bool:
-    """Whether it is gone now. `RepositoryLocked` if the lease is lost."""
+    """Delete it. Returns whether it is gone. Raises `RepositoryLocked` if the lease is lost."""
     lease.check()
     return _is_deleted(store, key)
 
@@ -304,7 +306,7 @@ def _is_deleted(store: Store, key: str) -> bool:
 
 
 def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: float) -> PruneReport:
-    """The report with what waits."""
+    """Add the objects that wait to the report."""
     return replace(
         report,
         marked_objects=len(unused),
@@ -313,11 +315,11 @@ def _waiting(unused: Sequence[_Unused], report: PruneReport, grace_seconds: floa
     )
 
 
-# --- what else lies around ---
+# --- leftovers ---
 
 
 def _remove_leftovers(store: Store, survey: _Survey, holds: Sequence[ObjectInfo], grace_seconds: float) -> int:
-    """How many there were."""
+    """Delete leftovers. Returns how many there were."""
 
     def is_old(info: ObjectInfo) -> bool:
         return survey.now_seconds - info.modified_seconds > _LEFTOVER_SECONDS

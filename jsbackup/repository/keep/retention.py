@@ -1,30 +1,31 @@
-"""Retention: which backups a policy keeps and which it removes, each with its reason. Pure; `forget.py` carries it out.
+"""Retention: which backups a policy keeps and which it removes, with reasons. Pure; `forget.py` deletes.
 
-**Groups.** A policy is applied to each group of backups by itself, so that none pushes another one out that it cannot
-replace. Of one group are backups of the same source (`origin.py`) that were asked for in the same words (streams,
-excluded ones, with consumers or without). What streams were found is of no account: they come and go. An import is
-grouped by the kind of its folder and the streams in it, a transformed backup by how it was transformed too. The backups
-that `follow` makes, one every few seconds, are in groups of their own, and push no nightly one out. Whoever changes the
-words begins a new group, and the old one grows no more: what is left of it is removed by its ids, or with a coarser
-`Grouping`. Backups without messages (`--config-only`) are never in a group with others.
+**Groups.** A policy is applied to each group of backups separately, so that a backup is only removed in favour of one
+    that can replace it. A group has the backups of one source (`origin.py`) with the same selection (streams, excluded
+    ones, with or without consumers). The streams that were found do not matter: they come and go. An import is grouped
+    by the kind of its folder and its streams, a transformed backup also by its transformation. The backups that
+    `follow` makes every few seconds are in groups of their own, so they never replace a nightly one. A changed
+    selection begins a new group; remove the rest of the old one by ids, or with a coarser `Grouping`. Backups without
+    messages (`--config-only`) are never in a group with others.
 
-**Profiles.** The policy of a profile that makes backups is for these: what other profiles made stays, and so does what
-nobody's profile made of sources that it does not back up. One that makes none is for all.
+**Profiles.** The policy of a profile that makes backups applies to these. Backups of other profiles stay, and so do
+    backups without a profile of sources that it does not back up. The policy of a profile without backups applies to
+    all.
 
-**Rules.** `last` N keeps the newest N. `hourly` to `yearly` N keep the newest backup of each of the N newest periods in
-which there are any; `within` keeps all that began so long before the group's newest complete backup, or later; a tag
-keeps all that have it. What one rule keeps is kept. Periods are those of UTC, weeks are ISO weeks (from Monday on).
-Time that passes removes nothing: where no backups are made any more, none disappears either.
+**Rules.** `last` N keeps the newest N. `hourly` to `yearly` N keep the newest backup of each of the N newest periods
+    that have any; `within` keeps all that began within this duration before the group's newest complete backup, or
+    later; a tag keeps all that have it. A backup that any rule keeps is kept. Periods are in UTC, weeks are ISO weeks
+    (from Monday). Passing time removes nothing: if no new backups are made, none is removed.
 
-**Partial backups** lack something, so they never stand in for a complete one; nor does one without any stream, if there
-were some before (`worth.py`): the server may have lost them. Of a period that has a complete backup the newest complete
-one is kept. One that has only partial ones does not count among the N: its newest is kept besides, up to N such
-periods, as long as it is newer than the oldest that is counted. So the complete backups that are kept are the same
-whether there are partial ones or not.
+**Partial backups** lack something, so they never replace a complete one; nor does a backup without any stream, if there
+    were some before (`worth.py`): the server may have lost them. In a period with a complete backup the newest complete
+    one is kept. A period with only partial ones does not count among the N: its newest is kept in addition, for up to N
+    such periods, if it is newer than the oldest that is counted. So partial backups do not change which complete ones
+    are kept.
 
-**Whatever the policy says**, these are kept: a held backup (`holds.py`); the newest complete one of its group, and the
-newest one if that is partial. Kept and not counted, because it is not known what they are: one whose manifest cannot be
-read, and one that began later than `now_ns`, because some clock was wrong. It waits until its time has come.
+**Whatever the policy says**, these are kept: held backups (`holds.py`), the newest complete one of each group, and the
+    newest one if it is partial. Also kept, and not counted: a backup whose manifest cannot be read, and one that began
+    after `now_ns` because some clock was wrong, until that time has come.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TagRule:
-    """A tag of this key, and of this value unless that is None."""
+    """A tag with this key, and with this value unless that is None."""
 
     key: str
     value: str | None = None
@@ -69,7 +70,7 @@ class TagRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How much to keep. 0 keeps nothing by that rule."""
+    """How much to keep. 0 turns a rule off."""
 
     last: int = 0
     hourly: int = 0
@@ -85,7 +86,7 @@ class Policy:
         return self == Policy()
 
     def check(self) -> None:
-        """Raises UsageError if it is empty: that means to remove nearly everything, and is never meant."""
+        """Raise UsageError if it is empty: that would remove nearly everything, and is never intended."""
         if self.is_empty:
             raise UsageError(
                 "no --keep option was given, so this would remove everything",
@@ -95,7 +96,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class KeptBackup:
-    """`group` is empty where that is not known."""
+    """`group` is empty if it is not known."""
 
     backup: str
     group: str
@@ -111,7 +112,7 @@ class RemovedBackup:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Every backup is in one of both. Oldest first."""
+    """Every backup is in one of the two. Oldest first."""
 
     kept: tuple[KeptBackup, ...] = ()
     removed: tuple[RemovedBackup, ...] = ()
@@ -126,7 +127,7 @@ def apply_policy(
     grouping: Grouping = Grouping.SELECTION,
     profile: str = "",
 ) -> Decisions:
-    """Decide on all backups. `held` are ids, `now_ns` is Unix time, `profile` is the one whose policy it is, or "".
+    """Decide on all backups. `held` are ids, `now_ns` is Unix time, `profile` is that of the policy, or "".
 
     Raises UsageError for a policy without rules.
     """
@@ -163,7 +164,7 @@ def apply_policy(
 
 
 def _of_others(backups: Sequence[BackupSummary], profile: str) -> dict[str, str]:
-    """The backups that the policy of this profile is not for, and why."""
+    """Return the backups that the policy of this profile does not apply to, each with the reason."""
     own = [one for one in backups if profile and one.profile == profile]
     if not own:
         return {}
@@ -179,7 +180,7 @@ def _of_others(backups: Sequence[BackupSummary], profile: str) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Backup:
-    """`hollow`: it finds nothing of what there was before (`worth.py`), and stands in for none of these."""
+    """`hollow`: it has none of the streams that there were before (`worth.py`), so it replaces no other backup."""
 
     summary: BackupSummary
     created_ns: int
@@ -196,7 +197,7 @@ class _Backup:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the rules say of one backup: for it, and why the others do not."""
+    """What the rules say about one backup: the reasons to keep it, and why the other rules do not."""
 
     kept: list[str]
     missed: list[str]
@@ -207,7 +208,7 @@ def _held(backup: str, held: Collection[str]) -> tuple[str, ...]:
 
 
 def _decide(policy: Policy, group: Sequence[_Backup]) -> list[tuple[_Backup, _Found]]:
-    """What the rules say of each backup of a group."""
+    """Apply the rules to each backup of a group."""
     newest_first = sorted(group, key=lambda backup: backup.id, reverse=True)
     complete = next((backup for backup in newest_first if backup.complete), None)
     verdicts = {backup.id: _Found([], []) for backup in newest_first}
@@ -234,7 +235,7 @@ _PeriodOf = Callable[[_Backup], str]
 
 
 def _rules(policy: Policy) -> Iterable[tuple[str, int, _PeriodOf]]:
-    """The name of each counting rule, its count, and what tells one period from another."""
+    """Yield the name of each counting rule, its count, and the function that names a backup's period."""
     yield "last", policy.last, lambda backup: backup.id
     yield "hourly", policy.hourly, lambda backup: f"{_moment(backup):%Y-%m-%dT%H}"
     yield "daily", policy.daily, lambda backup: f"{_moment(backup):%Y-%m-%d}"
@@ -282,7 +283,7 @@ def _apply_within(
 
 
 def _span(seconds: float) -> str:
-    """A duration in the largest unit that goes into it."""
+    """Format a duration in the largest unit that divides it."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds % length == 0:
             return f"{seconds / length:g} {unit}"

@@ -1,4 +1,4 @@
-"""What `prune` found unused, and since when: a list in the store, which outlives the run that put it."""
+"""The objects that `prune` found unused, and since when: a list in the store, which outlives the run that put it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from jsbackup.times import format_time
 __all__ = ["Marks", "delete_marks", "put_marks", "read_marks"]
 
 _FORMAT_VERSION = 1
-# About 100 MB of JSON; what is beyond is marked when these are gone.
+# About 100 MB of JSON; further objects are marked after these are gone.
 _MOST_MARKED = 500_000
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The lists that were put, and since when each object in them is known to be unused (Unix time)."""
+    """The keys of the lists, and since when each object in them is known to be unused (Unix time)."""
 
     keys: tuple[str, ...]
     seen_ns: Mapping[str, int]
 
 
 def read_marks(store: Store) -> Marks:
-    """Raises `UnsupportedError` if a newer tool has been at work. What is damaged only makes objects wait again."""
+    """Read the lists. Raises `UnsupportedError` for one of a newer tool. A damaged list only makes objects wait
+    again.
+    """
     keys: list[str] = []
     seen: dict[str, int] = {}
     for info in list(store.list(layout.MARKS)):
@@ -43,7 +45,7 @@ def read_marks(store: Store) -> Marks:
         except (FormatError, ObjectNotFound):  # another prune has replaced it
             continue
         for key, seen_ns in found.items():
-            # Of several, where one was killed or two run at once, the later time: it waits longer.
+            # Several lists exist if a run was killed or two overlapped: the later time is the safer one.
             seen[key] = max(seen_ns, seen.get(key, seen_ns))
     return Marks(tuple(keys), seen)
 
@@ -51,7 +53,7 @@ def read_marks(store: Store) -> Marks:
 def put_marks(
     store: Store, before: Marks, seen_ns: Mapping[str, int], tool: str, *, random: Callable[[int], bytes]
 ) -> Marks:
-    """Put these in the place of those that were there, unless they are the same. Raises StoreError."""
+    """Replace the lists with this one, unless they are the same. Raises StoreError."""
     seen_ns = dict(islice(seen_ns.items(), _MOST_MARKED))
     if seen_ns == before.seen_ns and len(before.keys) <= 1:
         return before
@@ -64,7 +66,7 @@ def put_marks(
 
 
 def delete_marks(store: Store, marks: Marks) -> None:
-    """But for those that the store keeps locked. Raises StoreError."""
+    """Delete the lists, except those that the store keeps locked. Raises StoreError."""
     for key in marks.keys:
         with suppress(ObjectLocked):
             store.delete(key)

@@ -1,7 +1,7 @@
-"""What a backup is worth beside those before it: whether a server that has lost its streams was backed up.
+"""Backups that show that a server has lost its streams.
 
-A backup that finds nothing of what an earlier one of the same streams had is partial from its making on
-(`engine/backup/emptied.py`). Those that older tools made say that they are complete; they are told here by their
+Such a backup has nothing of what an earlier one of the same streams had. New ones are marked as partial when they are
+made (`engine/backup/emptied.py`). Those of older tools are marked as complete; here they are recognized by their
 numbers.
 """
 
@@ -16,11 +16,10 @@ __all__ = ["find_hollow"]
 
 
 def find_hollow(line: Iterable[BackupSummary]) -> frozenset[str]:
-    """Ids of backups without any stream, although a complete one before it had messages; `line` is oldest first.
+    """Return the ids of backups without any stream after a complete one that had messages; `line` is oldest first.
 
-    The backups have to be of one group (`retention.py`); of those of configurations streams count for messages. An
-    account that never had any, or of which `backup --allow-empty` was told that it has none any more, is backed up as
-    it should be.
+    The backups must be of one group (`retention.py`); for configurations, streams count instead of messages. The
+    backups of an account that never had streams are fine, and so is one with `backup --allow-empty`.
     """
     found: set[str] = set()
     full = False

@@ -1,1 +1,1 @@
-"""What a repository holds: the backup that is meant, its messages, and what differs between two."""
+"""Reading a repository: choosing a backup, reading its messages, comparing two backups."""

@@ -1,4 +1,4 @@
-"""A stored stream as an archive again, in the S2 frames that a server's restore and the nats CLI read."""
+"""Make an archive from a stored stream, in the S2 frames that a server's restore and the nats CLI read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["archive_batches", "archive_stream", "read_stream", "state_to_restore
 
 
 def state_to_restore(stream: StreamBackup) -> StreamState:
-    """The state that an archive of the stream brings about: as reported, widened to what was captured after that."""
+    """Return the state after restoring the stream: the reported one, extended by what was captured later."""
     captured, state = stream.captured, stream.state
     if stream.opaque:
         return state
     last_seq = max(state.last_seq, captured.last_seq)
     first_seq = captured.first_seq
     if not captured.messages:
-        # An empty stream keeps the sequence it goes on with; one never used may have a first_seq of its own.
+        # An empty stream keeps its next sequence; one never used may have a first_seq of its own.
         first_seq = max(state.first_seq, last_seq + 1) if last_seq or state.first_seq > 1 else state.first_seq
     return replace(
         state,
@@ -39,7 +39,7 @@ def state_to_restore(stream: StreamBackup) -> StreamState:
 
 
 def read_stream(objects: Objects, stream: StreamBackup) -> Iterator[MessageBatch]:
-    """All messages of a stream, in order. Raises as `SegmentReader.read`."""
+    """Yield all messages of a stream, in order. Raises as `SegmentReader.read`."""
     return _all_of(objects, stream, SegmentReader(objects).read)
 
 
@@ -59,9 +59,9 @@ def archive_stream(
     writer: ArchiveV1Writer | ArchiveV2Writer,
     advance: Callable[[int, int], None],
 ) -> Iterator[bytes]:
-    """The archive that `writer` makes of the stored messages. Each segment is proved on the way.
+    """Yield the archive that `writer` makes of the stored messages. Each segment is verified while it is read.
 
-    `advance` is told the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
+    `advance` gets the bytes and messages of each batch. Raises IntegrityError, StoreError and FormatError.
     """
     yield from archive_batches(_all_of(objects, stream, SegmentReader(objects).prove), writer, advance)
 
@@ -72,9 +72,9 @@ def archive_batches(
     advance: Callable[[int, int], None],
     encoder: S2Encoder | None = None,
 ) -> Iterator[bytes]:
-    """The archive that `writer` makes of these messages, in the frames of a new `encoder`.
+    """Yield the archive that `writer` makes of these messages, in the frames of a new `encoder`.
 
-    Raises FormatError, and whatever `batches` raises.
+    Raises FormatError, and the errors of `batches`.
     """
     encoder = encoder or S2Encoder()
     for piece in writer.begin():

@@ -1,11 +1,10 @@
-"""What differs between two configurations, and between the consumers of a stream at two times.
+"""Compare two configurations, and the consumers of a stream at two times.
 
-A field that says nothing (absent, null, false, zero, empty text or list, the zero time) is the same as one that is not
-there: servers of different releases write different ones out. Nor is metadata under `_nats.` looked at, in which
-servers note what of theirs the rest asks for. Objects within a configuration are compared field by field, one level
-deep (`metadata.owner`).
+Fields with an empty value (null, false, zero, empty text or list, the zero time) count as absent, because server
+releases differ in which of them they write. Metadata under `_nats.`, which servers write themselves, is ignored.
+Objects within a configuration are compared field by field, one level deep (`metadata.owner`).
 
-Of a consumer's state both sides compare what both know: all of it where both are exact, else the ack floor.
+Consumer states are compared as far as both are known: completely if both are exact, else by the ack floor.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SERVER_METADATA = "_nats."
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field, with its value in A and in B; None where it is not there."""
+    """A field, with its value in A and in B; None if it is absent."""
 
     field: str
     old: Any
@@ -37,7 +36,7 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerChange:
-    """A consumer that one side has alone, or whose configuration or state is another."""
+    """A consumer that only one side has, or whose configuration or state differs."""
 
     name: str
     change: Change
@@ -46,14 +45,14 @@ class ConsumerChange:
 
 
 def diff_configs(a: JsonObject, b: JsonObject) -> tuple[FieldChange, ...]:
-    """Fields of two configurations that differ, by name."""
+    """Return the fields of two configurations that differ, by name."""
     return tuple(_fields(_flat(a), _flat(b)))
 
 
 def diff_consumers(
     objects: Objects, a: Sequence[ConsumerBackup], b: Sequence[ConsumerBackup]
 ) -> tuple[ConsumerChange, ...]:
-    """Consumers that differ, by name. Large pending sets are read where they differ.
+    """Return the consumers that differ, by name. Large pending sets are only read if they differ.
 
     Raises:
         IntegrityError: a pending set is missing or damaged.
@@ -68,7 +67,7 @@ def diff_consumers(
         elif name not in old:
             changes.append(ConsumerChange(name, Change.ADDED))
         else:
-            # They are of one name, which not every release writes into the configuration.
+            # Both have this name, which not every release writes into the configuration.
             config = diff_configs(old[name].config | {"name": name}, new[name].config | {"name": name})
             state = tuple(_diff_states(objects, old[name], new[name]))
             if config or state:
@@ -98,12 +97,12 @@ def _fields(a: JsonObject, b: JsonObject) -> Iterator[FieldChange]:
 
 
 def _says_nothing(value: object) -> bool:
-    # An empty object can be a setting that is there, with all its defaults.
+    # An empty object can be a setting with all its defaults.
     return (not value and not isinstance(value, dict)) or value == ZERO_TIME
 
 
 def _plain(value: object) -> object:
-    """A value without the fields in it that say nothing."""
+    """Return a value without its empty fields."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items() if not _says_nothing(one)}
     if isinstance(value, list):
@@ -141,7 +140,9 @@ def _numbers(a: dict[str, int], b: dict[str, int]) -> Iterator[FieldChange]:
 
 
 def _sets(field: str, a: Collection[int], b: Collection[int]) -> Iterator[FieldChange]:
-    """Sets of sequences: by their numbers, or where these are equal by the first that only one side has."""
+    """Compare sets of sequences by their sizes, or, if these are equal, by the first sequence that only one side
+    has.
+    """
     if len(a) != len(b):
         yield FieldChange(field, len(a), len(b))
     elif only := set(a) - set(b):

@@ -1,8 +1,8 @@
-"""What differs between two backups of a repository, or between a backup and messages that are read elsewhere.
+"""Compare two backups of a repository, or a backup and messages that are read elsewhere.
 
-By digest first: streams whose digests are equal are not read. Where they differ, segments are set side by side, and
-only spans that differ are read and compared message by message (`segment_diff.py`): here, or wherever else tasks are
-run. So what differs is told without a key that reads messages, as long as it is whole segments.
+Digests first: streams with equal digests are not read. If they differ, segments are compared, and only spans that
+differ are read and compared message by message (`segment_diff.py`), here or in tasks elsewhere. So differences of whole
+segments are found without a key that reads messages.
 
 A stream digest is a fingerprint, not protection against an attacker who writes manifests (`formats/digest.py`).
 """
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 Choose = Callable[[Set[str]], Set[str]]
-"""Given the names of all streams that either side has, those to compare. Raises UsageError if that makes no sense."""
+"""Gets the names of all streams of both sides, returns those to compare. Raises UsageError for a bad selection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class DiffWork:
 
 
 Tallies: TypeAlias = Generator[DifferenceTally, None, None]
-"""Those of a stream's spans, in order. Raises what goes wrong with the stream."""
+"""The tallies of a stream's spans, in order. Raises the errors of that stream."""
 
 Compare = Callable[[Sequence[DiffWork], int], Iterator[Tallies]]
-"""Given what has to be read and how many messages of each kind to name: the tallies of each stream, in order."""
+"""Gets what has to be read, and how many messages of each kind to list. Yields the tallies of each stream, in order."""
 
 
 class Side(StrEnum):
@@ -75,13 +75,13 @@ class Side(StrEnum):
 
     @property
     def alone(self) -> Change:
-        """What it means that this side alone has something."""
+        """The kind of change if only this side has something."""
         return Change.REMOVED if self is Side.A else Change.ADDED
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known of a stream but its messages. `consumers` is None where nobody asked for them."""
+    """What is known of a stream except its messages. `consumers` is None if they are not compared."""
 
     incarnation: str
     created: str
@@ -91,10 +91,10 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class StreamDiff:
-    """What differs in a stream. `only_in` is the side that has it alone: nothing else is compared then.
+    """The differences of a stream. `only_in` is the side that alone has it; then nothing else is compared.
 
-    `created` is that of A and of B. `recreated`: these are two streams of one name, at different times or places;
-    their contents are compared all the same, and that alone makes no difference.
+    `created` is that of A and of B. `recreated`: these are two streams of one name, from different times or places;
+    their contents are compared, and being recreated does not count as a difference.
     """
 
     name: str
@@ -121,7 +121,7 @@ class NotCompared:
 
 @dataclass(frozen=True, slots=True)
 class DiffReport:
-    """All streams that were compared, and those that could not be, in order of names."""
+    """All streams that were compared, and those that could not be, ordered by name."""
 
     streams: tuple[StreamDiff, ...]
     failures: tuple[NotCompared, ...]
@@ -129,7 +129,7 @@ class DiffReport:
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """What streams are compared by. `named` messages of each kind are named; `consumers`: whether these count too."""
+    """How streams are compared. Up to `named` messages of each kind are listed; `consumers`: compare these too."""
 
     objects: Objects
     choose: Choose
@@ -139,9 +139,9 @@ class DiffRun:
 
 
 def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None = None) -> DiffReport:
-    """Compare the streams of two backups. `compare` reads; here, without.
+    """Compare the streams of two backups. `compare` reads messages elsewhere; without it they are read here.
 
-    Raises what `choose` raises. What goes wrong with one stream does not stop the others.
+    Raises what `choose` raises. An error in one stream does not stop the others.
     """
     ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
     lost = {**left_out(a), **left_out(b)}
@@ -169,14 +169,14 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None
 
 
 def left_out(manifest: Manifest) -> dict[str, IncompleteError]:
-    """Streams that should be in a backup and are not, by name: what they would differ in is not known."""
+    """Return the streams that a backup skipped, by name, each with the error for comparing it."""
     return {
         s.name: IncompleteError(f"stream {s.name} is not in backup {manifest.id}: {s.reason}") for s in manifest.skipped
     }
 
 
 def stored_only(stream: StreamBackup, side: Side) -> StreamDiff:
-    """A stream of the backup on that side, which the other side has not."""
+    """Return the difference of a stream that only the backup on this side has."""
     captured = stream.captured
     return one_sided(
         stream.name, side, stream.created, captured.messages, first_seq=captured.first_seq, last_seq=captured.last_seq
@@ -188,12 +188,12 @@ def described(stream: StreamBackup, *, consumers: bool) -> Described:
 
 
 def has_messages(stream: StreamBackup) -> bool:
-    """Whether the backup has the stream's messages, and not its configuration alone."""
+    """Whether the backup has the stream's messages, not only its configuration."""
     return stream.archive_format is not ArchiveFormat.CONFIG
 
 
 def one_sided(name: str, side: Side, created: str, messages: int, *, first_seq: int, last_seq: int) -> StreamDiff:
-    """A stream that one side has alone."""
+    """Return the difference of a stream that only one side has."""
     ranges = (Range(side.alone, first_seq, last_seq, messages),) if messages else ()
     added, removed = (0, messages) if side is Side.A else (messages, 0)
     times = (created, None) if side is Side.A else (None, created)
@@ -203,7 +203,7 @@ def one_sided(name: str, side: Side, created: str, messages: int, *, first_seq: 
 def compare_described(
     objects: Objects, name: str, a: Described, b: Described, *, messages: MessageDiff, notes: Iterable[str]
 ) -> StreamDiff:
-    """The whole difference, once that of the messages is known. Raises as `diff_consumers`."""
+    """Complete a difference, given that of the messages. Raises as `diff_consumers`."""
     said = list(notes)
     consumers: tuple[ConsumerChange, ...] = ()
     if a.consumers is None or b.consumers is None:
@@ -224,11 +224,11 @@ def compare_described(
 def diff_stream(
     objects: Objects, a: StreamBackup, b: StreamBackup, progress: Progress, *, consumers: bool, named: int
 ) -> StreamDiff:
-    """Two backups of a stream. `named` messages of each kind are named.
+    """Compare two backups of a stream. Up to `named` messages of each kind are listed.
 
     Raises:
-        UnsupportedError: it is kept as it came in one of them, undecoded, and not the same.
-        KeyUnavailable: segments have to be read that are encrypted, and no key that opens them was given.
+        UnsupportedError: one of them is stored undecoded, and they differ.
+        KeyUnavailable: encrypted segments have to be read, and no key that opens them was given.
         IntegrityError: a segment is missing or damaged.
         StoreError: it cannot be read.
     """
@@ -270,14 +270,14 @@ def _work(a: StreamBackup, b: StreamBackup) -> DiffWork:
 
 
 def _may_differ(a: StreamBackup, b: StreamBackup) -> bool:
-    """Whether both have messages that can be compared, and not the same ones."""
+    """Whether both have messages that can be compared, and that may differ."""
     if not has_messages(a) or not has_messages(b) or a.opaque or b.opaque:
         return False
     return a.digest != b.digest or a.captured.messages != b.captured.messages
 
 
 class _Here:
-    """Compares in this process, one stream after the other, when their tallies are asked for."""
+    """Compares in this process, one stream after the other, when its tallies are requested."""
 
     def __init__(self, objects: Objects, progress: Progress) -> None:
         self._reader = SegmentReader(objects)
@@ -299,11 +299,12 @@ class _Here:
 
 
 class AlongSegments:
-    """A sink for messages that are read elsewhere: compares them with a backup's, of which it reads what differs.
+    """A sink for messages that are read elsewhere. Compares them with a backup, and reads only the segments that
+    differ.
 
-    The messages within the bounds of a segment are held back, packed, until their digest tells whether they are those
-    of the segment; at most as many bytes as it has. What comes beyond `last_seq` is not looked at. `side` is that of
-    the backup. Call `finish` at the end.
+    The messages within the bounds of a segment are kept compressed, at most as many bytes as the segment has, until
+    their digest shows whether they equal the segment. Messages beyond `last_seq` are ignored. `side` is that of the
+    backup. Call `finish` at the end.
     """
 
     def __init__(
@@ -311,7 +312,7 @@ class AlongSegments:
     ) -> None:
         self.notes: list[str] = []
         self._reader = reader
-        self._refs = list(reversed(refs))  # those that have not been dealt with; the next one is the last
+        self._refs = list(reversed(refs))  # those that are still to come; the next one is the last
         self._last_seq = last_seq
         self._side = side
         self._tally = DifferenceTally(named)
@@ -321,7 +322,7 @@ class AlongSegments:
         self._last = 0
 
     def add(self, batch: MessageBatch) -> None:
-        """Messages, in order. Raises FormatError, and what reading a segment raises (see `diff_stream`)."""
+        """Add messages, in order. Raises FormatError, and the errors of reading a segment (see `diff_stream`)."""
         batch, _beyond = cut_at(batch, self._last_seq)
         while batch.num_rows:
             first = batch.column("sequence")[0].as_py()
@@ -338,7 +339,7 @@ class AlongSegments:
             self._last = part.column("sequence")[-1].as_py()
 
     def finish(self) -> MessageDiff:
-        """There are no more."""
+        """Return the difference, after the last message."""
         while self._refs:
             self._leave()
         return self._tally.result()
@@ -362,7 +363,7 @@ class AlongSegments:
         return merger
 
     def _leave(self) -> None:
-        """All within the next segment has come."""
+        """Finish the next segment: all its messages have come."""
         ref = self._refs[-1]
         if self._merger is not None:
             self._merger.finish()

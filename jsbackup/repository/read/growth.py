@@ -1,6 +1,6 @@
-"""How streams grew from backup to backup, as manifests tell it: no message is read.
+"""How streams grew from backup to backup, according to manifests: no message is read.
 
-Backups of other origins in the same repository do not count: a stream of the same name elsewhere is another one.
+Backups of other origins in the same repository do not count: streams of the same name elsewhere are different streams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["GrowthPoint", "growth_of"]
 
 _log = logging.getLogger(__name__)
 
-# A manifest takes 16 ms where streams have hundreds of segments; of thousands of streams fewer points are held.
+# A manifest takes 16 ms if streams have hundreds of segments; with thousands of streams fewer points are kept.
 _MOST_POINTS, _LEAST_POINTS, _POINTS_IN_ALL = 30, 5, 200_000
 _THREADS = 8
 
@@ -29,7 +29,9 @@ _WITHOUT_MESSAGES = (ArchiveFormat.CONFIG, ArchiveFormat.OPAQUE)
 
 @dataclass(frozen=True, slots=True)
 class GrowthPoint:
-    """A stream in one backup. `created` is RFC 3339; `stored_bytes` are those of its objects, shared ones included."""
+    """A stream in one backup. `created` is RFC 3339; `stored_bytes` is the size of its objects, including shared
+    ones.
+    """
 
     backup: str
     created: str
@@ -39,9 +41,9 @@ class GrowthPoint:
 
 
 def growth_of(repository: Repository, manifest: Manifest, names: Sequence[str]) -> dict[str, list[GrowthPoint]]:
-    """For each of these streams the last backups up to this one that hold its messages, oldest first.
+    """Return for each stream the last backups up to this one that have its messages, oldest first.
 
-    What cannot be read is left out, with a warning in the log. Raises StoreError if the store does not answer.
+    Unreadable backups are left out, with a warning in the log. Raises StoreError if the store does not answer.
     """
     origin = _origin(summary_of(manifest))
     inventory = repository.inventory()

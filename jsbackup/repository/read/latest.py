@@ -1,4 +1,4 @@
-"""What `latest` means: the newest backup that is fit for what it is asked for. The one place that decides it.
+"""What `latest` means: the newest backup that is suitable for the command. Only decided here.
 
     dated           not in the future: some clock was wrong, and nobody can tell when it was made
     one source      that of the connection, else the only one there is (`sources.py`); of servers without a name, one
@@ -7,14 +7,14 @@
                     made of another backup; not of a server that had lost all of its streams (`worth.py`)
     what is asked   its words cover the streams that are asked for, as no newer backup's do (`offers.py`)
 
-What is newer and not meant is named with the reason, and so is what the chosen backup lacks and another one has.
-A backup that is newer and cannot be read might be the one that is meant: that is an error.
+Newer backups that are not chosen are reported with the reason, and so are streams that only another backup has. A newer
+backup that cannot be read might be the right one, so it is an error.
 
-A stream that the server had no more when the chosen backup was made is named with the last backup that has it: it may
-have been deleted by mistake. Only a few manifests are read for that: those after which there were fewer streams.
+A stream that no longer existed when the chosen backup was made is reported with the last backup that has it: it may
+have been deleted by mistake. Only a few manifests are read for that: those followed by a backup with fewer streams.
 
-Usually the newest backup is one of everything, of the source that is connected to, and complete. Then no other one can
-be meant, and none of another source is looked at.
+Usually the newest backup has everything, is from the connected source, and is complete. Then it is the one, and backups
+of other sources are not considered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Protocol
 
 from jsbackup.errors import IntegrityError, JsBackupError, UsageError
 from jsbackup.repository.checks.evidence import find_missing
-from jsbackup.repository.checks.manifest_chain import how_to_settle
+from jsbackup.repository.checks.manifest_chain import how_to_repair
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.inventory import Inventory
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_NOTES = 5
 _MOST_NAMED = 5
-# Backups that are read for streams that have gone, and how long before the chosen one they may be made.
+# How many backups are read to find deleted streams, and how long before the chosen one they may have been made.
 _MOST_READ = 4
 _GONE_NS = 31 * 24 * 3600 * 10**9
 
@@ -64,7 +64,7 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The backup that is meant. `elsewhere` is what it lacks of what was asked for; `notes` are sentences."""
+    """The chosen backup. `elsewhere` has the requested streams that it lacks; `notes` are sentences for the user."""
 
     manifest: Manifest
     notes: tuple[str, ...] = ()
@@ -72,10 +72,10 @@ class Choice:
 
 
 def choose_latest(repository: _Reader, wanted: Wanted, connected: Source | None = None) -> Choice:
-    """The backup that `latest` means, where a command is `connected` to that source.
+    """Return the backup that `latest` means for a command that is `connected` to this source.
 
     Raises:
-        UsageError: there is none, or it might be one of several sources; the message names them.
+        UsageError: there is none, or several sources are possible; the message names them.
         FormatError, UnsupportedError, KeyUnavailable: a newer backup cannot be read.
         IntegrityError: the manifest of a newer one is missing.
         StoreError: the store does not answer.
@@ -109,8 +109,8 @@ def _choose(repository: _Reader, wanted: Wanted) -> Choice:
     chosen = offers.choose()
     for unreadable in inventory.unreadable:
         if unreadable.id > chosen.id:
-            told = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
-            raise unreadable.error.with_more_hint(told)
+            text = f"The newest that can be read and is meant is {chosen.id}: name it by its id."
+            raise unreadable.error.with_more_hint(text)
     _refuse_removed(repository, inventory, chosen.id)
     elsewhere = offers.elsewhere(chosen)
     named = {one.stream for one in elsewhere}
@@ -124,7 +124,7 @@ def _choose(repository: _Reader, wanted: Wanted) -> Choice:
 
 
 def _none_counts(summaries: Sequence[BackupSummary], wanted: Wanted) -> UsageError:
-    """What to raise where no backup has the tags and is of the sources that are wanted."""
+    """Return the error for when no backup has the wanted tags and sources."""
     sources = " or ".join(repr(glob.pattern) for glob in wanted.origins)
     asked = [*([f"of source {sources}"] if sources else []), *(f"tagged {str(tag)!r}" for tag in wanted.tags)]
     there = sorted({shlex.quote(str(origin_of(one))) for one in summaries if one.is_of_a_server})
@@ -133,9 +133,9 @@ def _none_counts(summaries: Sequence[BackupSummary], wanted: Wanted) -> UsageErr
 
 
 def find_unselected(repository: _Reader, manifest: Manifest) -> list[Elsewhere]:
-    """Streams of the same source that this backup leaves out by its words, and another one has.
+    """Return the streams of the same source that this backup's selection leaves out, and another backup has.
 
-    An import leaves out everything that backups of servers have: it tells nothing of them. Raises as `choose_latest`.
+    An import's source is not known, so everything that backups of servers have is left out. Raises as `choose_latest`.
     """
     backup = summary_of(manifest)
     backups = [one for one in repository.inventory().summaries if one.is_of_a_server]
@@ -150,12 +150,12 @@ def find_unselected(repository: _Reader, manifest: Manifest) -> list[Elsewhere]:
 def _read(repository: _Reader, backup: str) -> Manifest | None:
     try:
         return repository.manifest(backup)
-    except JsBackupError:  # looked at with all others
+    except JsBackupError:  # considered with all others
         return None
 
 
 def _is_plainly_meant(manifest: Manifest, wanted: Wanted) -> bool:
-    """Whether no other backup can be meant: it is of the connected source, complete, and of all streams."""
+    """Return whether this must be the one: it is of the connected source, complete, and of all streams."""
     backup, asked = summary_of(manifest), manifest.selection
     if wanted.origin is None or wanted.origins or wanted.tags or asked is None or not backup.is_of_a_server:
         return False
@@ -174,18 +174,18 @@ def _lines(backups: Sequence[BackupSummary]) -> list[OfferedSeries]:
 
 
 def _fit(pool: Sequence[BackupSummary], hollow: Collection[str]) -> list[BackupSummary]:
-    """Those with messages; if there are none, those that are left."""
+    """Return the backups with messages; if there are none, all that are usable."""
     sound = [one for one in pool if one.id not in hollow] or list(pool)
-    # One that is partial and has nothing lacks everything.
+    # A partial backup without any stream lacks everything.
     something = [one for one in sound if one.streams or one.result is Result.COMPLETE] or sound
     return [one for one in something if not one.selection.config_only] or something
 
 
-# --- what is said of others ---
+# --- what is reported about other backups ---
 
 
 def about_named(manifest: Manifest, connected: Source) -> list[str]:
-    """A sentence for a backup that is named by its id, if it surely comes from elsewhere. An import tells nothing."""
+    """Return a sentence if a backup given by its id surely comes from elsewhere. An import's source is not known."""
     origin, ours = origin_of(manifest.source), origin_of(connected)
     another_account = bool(origin.account and ours.account) and origin.account != ours.account
     places = [(one.cluster, one.domain, one.api_prefix) for one in (origin, ours)]
@@ -202,8 +202,8 @@ def _about_source(origin: Origin | None, wanted: Wanted) -> Iterator[str]:
 
 def _about_ahead(ahead: Sequence[BackupSummary], chosen: str) -> Iterator[str]:
     for one in ahead[-_MOST_NOTES:]:
-        told = "is dated in the future: a clock was wrong"
-        yield f"{one.id} {told}" if one.id == chosen else f"{one.id} is not used: it {told}; to use it, give its id"
+        text = "is dated in the future: a clock was wrong"
+        yield f"{one.id} {text}" if one.id == chosen else f"{one.id} is not used: it {text}; to use it, give its id"
 
 
 def _about_others(repository: _Reader, chosen: Manifest, wanted: Wanted) -> list[str]:
@@ -221,11 +221,11 @@ def _about_others(repository: _Reader, chosen: Manifest, wanted: Wanted) -> list
 
 
 def _refuse_removed(repository: _Reader, inventory: Inventory, chosen: str = "") -> None:
-    """Raise IntegrityError if somebody has taken away the manifest of a newer backup (`manifest_chain.py`)."""
+    """Raise IntegrityError if the manifest of a newer backup was removed (`manifest_chain.py`)."""
     newer = {gap.backup for gap in inventory.gaps if gap.backup > chosen}
     if not newer:
         return
-    # Looked at again: one that is committed or forgotten at this moment seems to be missing.
+    # Checked again: a backup that is committed or forgotten at this moment seems to be missing.
     there = repository.backups()
     missing = [gap for gap in find_missing(repository.documents) if gap.backup in newer and gap.backup not in there]
     if missing:
@@ -233,14 +233,14 @@ def _refuse_removed(repository: _Reader, inventory: Inventory, chosen: str = "")
         use = f" To use {chosen}, the newest that is there, give its id." if chosen else ""
         raise IntegrityError(
             f"the manifest of backup {gap.backup}, which is newer, is missing: {gap.problem}",
-            hint=how_to_settle(gap.backup) + use,
+            hint=how_to_repair(gap.backup) + use,
         )
 
 
 def _about_gone(
     repository: _Reader, chosen: Manifest, backups: Sequence[BackupSummary], wanted: Wanted, *, named: Collection[str]
 ) -> Iterator[str]:
-    """Streams that were asked for and are not in it, and the last complete backup of its kind that has them."""
+    """Report requested streams that are not in the backup, with the last complete backup of its group that has them."""
     if wanted.streams and all(glob.is_literal for glob in wanted.streams):
         return
     last = summary_of(chosen)
@@ -276,7 +276,7 @@ def _about_newer(
     *,
     fit: Sequence[BackupSummary],
 ) -> list[str]:
-    """What is newer than the chosen backup, of each line the newest, and why it is not meant."""
+    """Report the newest backup of each series that is newer than the chosen one, and why it was not chosen."""
     known, meant = {one.id for one in pool}, {one.id for one in fit}
     others = [one for one in backups if one.imported is not None and one.transformed is None and one.id not in known]
     found = []

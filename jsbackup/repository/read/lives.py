@@ -1,7 +1,7 @@
-"""Whether backups of servers that nobody has named are of one server. Ids change with each start, so streams tell.
+"""Whether backups of unnamed servers are of the same server. Their ids change with each start, so streams decide.
 
-A stream is the one that a backup has if it was created at the same moment, or begins with the same message, by its time
-to the nanosecond: then it was restored. Where no stream is, and the ids differ, the servers may be two.
+A stream is the same as in a backup if it was created at the same moment, or (if it was restored) begins with a message
+of the same time, to the nanosecond. If no stream is the same, and the ids differ, there may be two servers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What tells a stream from another one of its name; `first_ns` is 0 if it has no message."""
+    """What distinguishes streams of the same name; `first_ns` is 0 if it has no message."""
 
     created: str
     first_ns: int = 0
@@ -42,7 +42,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Connected(Source):
-    """The source that a command is connected to, with the streams that it has, where the server has no name."""
+    """The connected source, and its streams if the server is unnamed."""
 
     lives: Mapping[str, Life] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Connected(Source):
 def about_another_server(
     repository: _Reader, source: Source, asked: Selection, tags: Mapping[str, str], *, lives: Mapping[str, Life]
 ) -> Iterator[str]:
-    """A sentence for a backup, if it looks as if the one before it, with the same tags, were of another server."""
+    """Yield a warning if the backup before this one, with the same tags, seems to be of another server."""
     if named_cluster(source.cluster):
         return
     for earlier in islice(_backups_of(repository, source), _LOOKED_AT):
@@ -70,7 +70,7 @@ def about_another_server(
 
 
 def refuse_another_server(repository: _Reader, chosen: Manifest, connected: Source | None) -> None:
-    """Raise UsageError if the chosen backup looks like one of another server, and an earlier one does not."""
+    """Raise UsageError if the chosen backup seems to be of another server, and an earlier one does not."""
     if not isinstance(connected, Connected) or not connected.lives or named_cluster(connected.cluster):
         return
     if origin_of(chosen.source) != origin_of(connected) or chosen.source.cluster == connected.cluster:
@@ -99,7 +99,7 @@ def _goes_on(lives: Mapping[str, Life], manifest: Manifest) -> bool:
 
 
 def _backups_of(repository: _Reader, source: Source) -> Iterator[BackupSummary]:
-    """Newest first."""
+    """Yield the backups of a source, newest first."""
     try:
         backups = repository.inventory().summaries
     except JsBackupError as error:

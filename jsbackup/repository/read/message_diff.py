@@ -1,11 +1,11 @@
-"""What differs between two runs of messages: counted, with ranges of sequences and the first few messages of each kind.
+"""Compare two sequences of messages: counts, ranges of sequences, and the first few messages of each kind.
 
-Two sides, A and B. A message that A alone has was *removed*, one that B alone has was *added*, and one that both have
-under a sequence, but not with the same time, subject, headers and payload, was *changed*. Headers that are missing and
-a header block that is empty are the same, as they are for digests.
+There are two sides, A and B. A message that only A has was *removed*; one that only B has was *added*; one that both
+have, with a different time, subject, headers or payload, was *changed*. Missing headers equal an empty header block, as
+in digests.
 
-All of it goes over batches as columns: only where messages differ is one of them looked at alone. Memory holds one
-batch of each side, up to `MOST_RANGES` ranges and the messages that are to be named.
+Batches are compared as columns; only messages that differ are handled one by one. Memory: one batch of each side, up to
+`MOST_RANGES` ranges, and the listed messages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
     "example_of",
 ]
 
-# A stream of which every other message is gone has as many ranges as messages: more than anybody reads.
+# A stream that lost every other message has as many ranges as messages: more than anybody reads.
 MOST_RANGES = 1000
 
 _COLUMNS = {"timestamp_ns": "time", "subject": "subject", "headers": "headers", "data": "payload"}
@@ -51,7 +51,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages that changed alike, and between which neither side has another."""
+    """Messages with the same change, with no other message of either side between them."""
 
     change: Change
     first_seq: int
@@ -61,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A message that differs. Time and subject are those of A if it has the message. `what` of it changed."""
+    """A message that differs. Time and subject are those of A if it has the message. `what` lists the changed parts."""
 
     change: Change
     sequence: int
@@ -72,7 +72,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class MessageDiff:
-    """What a comparison came to. `ranges` are in order; there are `ranges_left_out` more."""
+    """The result of a comparison. `ranges` are in order; `ranges_left_out` more are not listed."""
 
     added: int = 0
     removed: int = 0
@@ -90,9 +90,9 @@ EQUAL = MessageDiff()
 
 
 class DifferenceTally:
-    """Takes differences in rising order of sequences and keeps account of them; `named` messages of each kind.
+    """Collects differences in rising order of sequences; lists up to `named` messages of each kind.
 
-    Can be pickled, so that those of a stream's parts can be made elsewhere.
+    Can be pickled, so that parts of a stream can be compared elsewhere.
     """
 
     def __init__(self, named: int) -> None:
@@ -100,23 +100,23 @@ class DifferenceTally:
         self._counts = dict.fromkeys(Change, 0)
         self._ranges: list[Range] = []
         self._left_out = 0
-        self._open: Range | None = None  # the range that the next difference may belong to
+        self._open: Range | None = None  # the range that the next difference may extend
         self._examples: dict[Change, list[Example]] = {change: [] for change in Change}
-        self._begins_same: bool | None = None  # whether what came first does not differ; None: nothing has come
+        self._begins_same: bool | None = None  # whether the first messages were equal; None: no message yet
 
     def same(self) -> None:
-        """There are messages that do not differ."""
+        """Note messages that are equal."""
         if self._begins_same is None:
             self._begins_same = True
         self._close()
 
     def note(self, change: Change, first_seq: int, last_seq: int, messages: int) -> None:
-        """All messages of both sides from `first_seq` to `last_seq`."""
+        """Note a change of all messages of both sides from `first_seq` to `last_seq`."""
         self._counts[change] += messages
         self._extend(Range(change, first_seq, last_seq, messages))
 
     def absorb(self, later: DifferenceTally) -> None:
-        """Take in what another one knows of the sequences that come next."""
+        """Add the tally of the sequences that follow."""
         if later._begins_same:
             self.same()
         for change, messages in later._counts.items():
@@ -131,7 +131,7 @@ class DifferenceTally:
             self._extend(later._open)
 
     def wants(self, change: Change) -> int:
-        """How many more messages of the kind are to be named."""
+        """Return how many more messages of this kind are to be listed."""
         return self._named - len(self._examples[change])
 
     def show(self, example: Example) -> None:
@@ -168,9 +168,9 @@ class DifferenceTally:
 
 
 class Merger:
-    """Walks along the messages of one side (`ours`) while those of the other are added, in order; then `finish`.
+    """Compares the messages of one side (`ours`) with those of the other, which are added in order; then call `finish`.
 
-    `ours_alone` is what it means that ours alone has a message: REMOVED if we are A, ADDED if we are B.
+    `ours_alone` is the change if only ours has a message: REMOVED if ours is A, ADDED if it is B.
     """
 
     def __init__(self, ours: Iterable[MessageBatch], tally: DifferenceTally, ours_alone: Change) -> None:
@@ -182,7 +182,7 @@ class Merger:
         self._our_last = self._their_last = 0
 
     def add(self, theirs: MessageBatch) -> None:
-        """More messages of the other side. Raises FormatError if sequences do not rise, and what `ours` raises."""
+        """Add messages of the other side. Raises FormatError if sequences do not rise, and the errors of `ours`."""
         if theirs.num_rows:
             self._their_last = _rising(theirs, self._their_last)
         while theirs.num_rows:
@@ -194,7 +194,7 @@ class Merger:
             self._compare(ours, part)
 
     def finish(self) -> None:
-        """The other side has no more."""
+        """Compare the rest of ours: the other side has no more messages."""
         while self._pull():
             ours, self._current = self._current, _NONE
             self._compare(ours, _NONE)
@@ -210,7 +210,7 @@ class Merger:
         return True
 
     def _compare(self, ours: MessageBatch, theirs: MessageBatch) -> None:
-        """All messages of both sides within some sequences."""
+        """Compare all messages of both sides within a range of sequences."""
         if _are_equal(ours, theirs):
             self._tally.same()
             return
@@ -254,13 +254,13 @@ class Merger:
 
 
 def cut_at(batch: MessageBatch, last: int) -> tuple[MessageBatch, MessageBatch]:
-    """The messages up to sequence `last`, and those beyond."""
+    """Split a batch into the messages up to sequence `last` and those beyond."""
     row = bisect_right(_sequences(batch), last)
     return batch.slice(0, row), batch.slice(row)
 
 
 def example_of(change: Change, row: MessageBatch, what: tuple[str, ...] = ()) -> Example:
-    """The first message of a batch."""
+    """Return the first message of a batch as an example."""
     subject = row.column("subject")[0].as_py()
     if isinstance(subject, bytes):
         subject = subject.decode("utf-8", "backslashreplace")
@@ -276,7 +276,7 @@ def _last(batch: MessageBatch) -> int:
 
 
 def _rising(batch: MessageBatch, last: int) -> int:
-    """The last sequence of a batch that follows `last`: within a batch whoever made it has looked."""
+    """Return the last sequence of a batch that must begin after `last`. The batch itself is known to rise."""
     sequences = _sequences(batch)
     if sequences[0] <= last:
         raise FormatError(f"sequence {sequences[0]} after {last}")
@@ -292,7 +292,7 @@ def _value(row: MessageBatch, column: str) -> object:
 
 
 def _plain(batch: MessageBatch, column: str) -> pa.Array:
-    """A column as digests see it: subjects as bytes, no headers as empty ones."""
+    """Return a column as digests see it: subjects as bytes, missing headers as empty ones."""
     array = batch.column(column)
     if column == "subject":
         return array.cast(pa.binary())
@@ -306,7 +306,7 @@ def _are_equal(ours: MessageBatch, theirs: MessageBatch) -> bool:
 
 
 def _differing(ours: MessageBatch, theirs: MessageBatch) -> pa.Array:
-    """For messages of the same sequences, whether each differs."""
+    """Return for messages with the same sequences whether each differs."""
     return reduce(pc.or_, (pc.not_equal(_plain(ours, name), _plain(theirs, name)) for name in _COLUMNS))
 
 

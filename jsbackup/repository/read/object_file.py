@@ -1,7 +1,7 @@
 """A stored object as a file that can be read in parts, for readers that need little of it.
 
-Only for what is not encrypted: an encrypted object opens as a whole. Nothing is proved: what a manifest says of an
-object (`objects.py`) is said of all of it.
+Only for objects that are not encrypted: an encrypted one can only be opened as a whole. Nothing is verified, because a
+manifest's digests (`objects.py`) cover the whole object.
 """
 
 from __future__ import annotations

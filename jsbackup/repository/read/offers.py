@@ -1,14 +1,14 @@
-"""Of the backups of one source: which is the newest that has what is asked for.
+"""Find the newest backup of one source that has the requested streams.
 
-Backups that were asked for in the same words make a *line*, as for retention. Each line offers its newest complete
-backup, or its newest partial one if it has no complete one; where streams are named, also a newer partial one that has
-them whole, and an older one if the newer ones have them no more.
+Backups with the same selection form a *series* (a `line` in the code), as in retention. Each series offers its newest
+complete backup, or its newest partial one if there is no complete one; if streams are named, also a newer partial one
+that has them completely, and an older one if the newer ones no longer have them.
 
-Of these the one is meant whose words cover most of what is asked for, and of several the newest: a backup of one stream
-by hand, made after the nightly one, is not what a restore of everything means. A line that has come to an end does not
-stand in for one that goes on: if its newest backup is older than the newest of all by more than three times what lies
-between its own, and by more than a day and a half, it counts only where no other line has anything of what is asked
-for. What the chosen backup lacks and another one has is named, with that one.
+The one whose selection covers most of the requested streams is chosen, and among equals the newest: a restore of
+everything does not mean a backup of one stream that was made by hand after the nightly one. A series that has ended
+counts only if no other has any of the requested streams. It has ended if its newest backup is older than the newest of
+all by more than three times its own interval, and by more than a day and a half. Streams that the chosen backup lacks,
+and another one has, are reported with that backup.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _PATIENCE_NS = 36 * 3600 * 10**9
 _MISSED = 3
-_RHYTHM = 8  # backups of a line from which is seen what lies between them
+_RHYTHM = 8  # how many backups of a series are used to find its interval
 
 ReadManifest = Callable[[str], Manifest]
 
@@ -48,7 +48,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Offer:
-    """A backup that can be chosen. `whole` are the streams that it has all of, `lacking` those it should have."""
+    """A backup that can be chosen. `whole` are the streams that it has completely, `lacking` those that it misses."""
 
     summary: BackupSummary
     manifest: Manifest
@@ -73,14 +73,14 @@ class Offer:
 
 
 def is_asked(wanted: Wanted, name: str) -> bool:
-    """Whether a stream of that name is among what is asked for."""
+    """Return whether a stream of that name is requested."""
     usual = wanted.usual if not wanted.streams else None
     return is_chosen(name, wanted.streams, wanted.exclude) and (usual is None or usual.selects(name))
 
 
 @dataclass(frozen=True)
 class OfferedSeries:
-    """Fit backups that succeed each other, oldest first; there is at least one."""
+    """Usable backups that succeed each other, oldest first; at least one."""
 
     backups: Sequence[BackupSummary]
 
@@ -98,7 +98,7 @@ class OfferedSeries:
         return newest if newest.id > self.top.id else None
 
     def has_ended(self, newest_ns: int) -> bool:
-        """Whether backups of it should have been made since, when the newest of all was made at `newest_ns`."""
+        """Return whether newer backups of it are overdue, if the newest of all was made at `newest_ns`."""
         made = [parse_time(one.created) for one in (self.complete or self.backups)[-_RHYTHM:]]
         between = max((later - earlier for earlier, later in pairwise(made)), default=0)
         return newest_ns - made[-1] > max(_PATIENCE_NS, _MISSED * between)
@@ -106,7 +106,7 @@ class OfferedSeries:
 
 @dataclass(frozen=True)
 class Offers:
-    """What `lines` offer. Manifests are read once; one that cannot be read any more is no offer."""
+    """The backups that `lines` offer. Manifests are read once; unreadable ones are not offered."""
 
     lines: Sequence[OfferedSeries]
     read: ReadManifest
@@ -114,7 +114,7 @@ class Offers:
     _read: dict[str, Offer | None] = field(default_factory=dict)
 
     def choose(self) -> Offer:
-        """The backup that is meant. Raises UsageError if none, or no single one, has the streams that are named."""
+        """Return the chosen backup. Raises UsageError if none, or no single one, has the named streams."""
         newest_ns = max(parse_time(line.top.created) for line in self.lines)
         ranked = sorted(
             ((self._rank(offer), offer, line) for line in self.lines for offer in self._of(line)),
@@ -129,7 +129,9 @@ class Offers:
         return best
 
     def elsewhere(self, chosen: Offer) -> list[Elsewhere]:
-        """What of the streams that are asked for is in others, newest first: streams that were gone are not missed."""
+        """Return the requested streams that are only in other backups. Streams that were deleted meanwhile do not
+        count.
+        """
         found = []
         for name in sorted(self._asked - chosen.whole - chosen.lacking):
             holder = max((one for one in self._tops if name in one.whole), key=lambda one: one.id, default=None)
@@ -141,17 +143,17 @@ class Offers:
                 found.append(Elsewhere(name, holder.id, holder.summary.created))
         return found
 
-    # --- what there is ---
+    # --- the candidates ---
 
     @cached_property
     def _tops(self) -> list[Offer]:
-        """The newest of each line, complete and partial ones."""
+        """The newest backup of each series, and a newer partial one."""
         wanted = (one for line in self.lines for one in (line.top, line.newer_partial))
         return [offer for one in wanted if one is not None and (offer := self.offer(one)) is not None]
 
     @cached_property
     def _asked(self) -> frozenset[str]:
-        """Names of the streams that are asked for, as far as the newest backups know them."""
+        """The names of the requested streams, as far as the newest backups know them."""
         names = {name for offer in self._tops for name in offer.whole | offer.lacking}
         return frozenset(name for name in names if is_asked(self.wanted, name))
 
@@ -180,10 +182,10 @@ class Offers:
                     yield older
 
     def _newest_with(self, line: OfferedSeries, glob: Glob) -> Offer | None:
-        """The newest backup with such a stream, although the line's newest have none any more.
+        """Return the newest backup with such a stream, if the newest ones of the series no longer have it.
 
-        Looked for in ever larger steps back, then between the last two: a stream that came and went in between is not
-        seen.
+        Searches backwards in growing steps, then between the last two: a stream that existed only in between is not
+        found.
         """
         backups = line.complete
         if glob.is_literal and backups and not backups[-1].selection.selects(glob.pattern):
@@ -205,7 +207,7 @@ class Offers:
         offer = self.offer(backups[index])
         return offer if offer is not None and _has(offer, glob) else None
 
-    # --- which is meant ---
+    # --- which one is chosen ---
 
     def _rank(self, offer: Offer) -> _Rank:
         globs = self.wanted.streams
@@ -218,7 +220,7 @@ class Offers:
         )
 
     def _missing(self, best: Offer) -> UsageError:
-        """That no single backup has all that is named: which has what."""
+        """Return the error for when no single backup has all named streams, saying which has what."""
         where: Mapping[str, Offer | None] = {
             glob.pattern: max(
                 (offer for line in self.lines for offer in self._of(line) if _has(offer, glob)),
@@ -232,9 +234,9 @@ class Offers:
                 f"backup {best.id}, the latest, has no stream {nowhere[0]}, and no other one that can be meant has",
                 hint=self._near(nowhere[0]) or "See 'jsbackup list' and 'jsbackup show' for the streams there are.",
             )
-        told = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)
+        where_each = "; ".join(f"{pattern} is in {offer.id}" for pattern, offer in where.items() if offer is not None)
         return UsageError(
-            f"no single backup has all of these streams: {told}",
+            f"no single backup has all of these streams: {where_each}",
             hint="Name each backup by its id, with the streams that are to be taken from it.",
         )
 
@@ -246,10 +248,10 @@ class Offers:
 
 @dataclass(frozen=True, order=True)
 class _Rank:
-    """How well an offer is what is asked for; the largest is meant.
+    """How well an offer fits the request; the largest is chosen.
 
-    `named` is how many of the names and patterns of the command it has, at least in part, `whole` how many it has all
-    of, `covered` how many of the streams that are known to be asked for its words mean.
+    `named`: how many of the command's names and patterns it has, at least in part; `whole`: how many it has completely;
+    `covered`: how many of the known requested streams its selection covers.
     """
 
     named: int

@@ -1,12 +1,11 @@
-"""What is left of a backup of which objects are lost: a manifest that does without them, for a restore of the rest.
+"""The rest of a backup with lost objects: a manifest without them, for a restore of the rest.
 
-A lost segment takes its messages with it, as if they had been deleted: the stream keeps its last sequence, and begins
-with the first message there is. A consumer whose pending set is lost keeps its ack floor, so messages above it come
-again. Of a stream kept verbatim nothing can be made if a piece of it is lost, nor of one whose manifest contradicts
-itself: those are *beyond* salvage.
+The messages of a lost segment are treated as deleted: the stream keeps its last sequence, and begins with the first
+message that is left. A consumer whose pending set is lost keeps its ack floor, so messages above it are redelivered. A
+stream kept verbatim that lost a piece, and one whose manifest contradicts itself, are *beyond* salvage.
 
-Lost is what is missing, damaged, or cannot be read for good. What a later attempt, another key or a newer tool can read
-is not lost, and an error.
+Objects are lost if they are missing, damaged, or permanently unreadable. Objects that a later attempt, another key or a
+newer tool can read are not lost, but an error.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ __all__ = ["Salvage", "find_lost", "salvage"]
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """`manifest` has all streams, what is lost taken out of them. `lost` and `beyond` are by stream, disjoint.
+    """`manifest` has all streams, without the lost objects. `lost` and `beyond` are by stream, disjoint.
 
-    What is lost of a stream is in order of sequences, and last what holds no messages.
+    The problems of a stream are in order of sequences; objects without messages come last.
     """
 
     manifest: Manifest
@@ -36,12 +35,12 @@ class Salvage:
 
 
 def find_lost(objects: Objects, manifest: Manifest, checker: Checker | None = None) -> list[Problem]:
-    """Everything that is lost of a backup; reads and decodes all of it, or has `checker` do so.
+    """Return everything that is lost. Reads and decodes the whole backup, or has `checker` do so.
 
     Raises:
         KeyUnavailable: it is encrypted, and no key that opens it was given.
-        UnsupportedError: an object takes a newer tool.
-        StoreError: the store does not answer, for now at least.
+        UnsupportedError: an object needs a newer tool.
+        StoreError: the store does not answer, at least for now.
     """
     found = []
     for problem in verify_backup(objects, manifest, Level.DATA, checker=checker):
@@ -53,7 +52,7 @@ def find_lost(objects: Objects, manifest: Manifest, checker: Checker | None = No
 
 
 def salvage(manifest: Manifest, problems: Iterable[Problem]) -> Salvage:
-    """The backup without what `problems` tell to be lost."""
+    """Return the backup without the objects that `problems` report as lost."""
     by_stream: dict[str, list[Problem]] = {}
     for problem in problems:
         by_stream.setdefault(problem.stream, []).append(problem)
@@ -84,7 +83,7 @@ def _without(stream: StreamBackup, keys: Collection[str]) -> StreamBackup:
         first_seq=total.first_seq,
         last_seq=total.last_seq,
     )
-    # The reported state may be older than what was captured, whose end is where the stream has to go on.
+    # The reported state may be older than the capture, after whose end the stream has to continue.
     state = replace(stream.state, last_seq=max(stream.state.last_seq, captured.last_seq))
     return replace(
         stream,
@@ -97,7 +96,7 @@ def _without(stream: StreamBackup, keys: Collection[str]) -> StreamBackup:
 
 
 def _known(consumer: ConsumerBackup, keys: Collection[str]) -> ConsumerBackup:
-    """What is known of a consumer without its pending set."""
+    """Return a consumer without its pending set if that is lost."""
     if consumer.pending is None or consumer.pending.key not in keys or consumer.state is None:
         return consumer
     floor = consumer.state.ack_floor

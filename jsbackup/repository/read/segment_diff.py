@@ -1,9 +1,9 @@
-"""Two rows of segments side by side: which have to be read, and what comes of them.
+"""Compare two lists of segments: which have to be read, and the result.
 
-Segments that overlap make a group. A group that adds up to the same digest on both sides is not read, however it is cut
-there, and one that one side has alone is counted by its manifest. What is left are spans of sequences, to be compared
-message by message. A span can be split at any sequence, and its parts compared anywhere and in any order: their tallies
-come to that of the whole (`DifferenceTally.absorb`).
+Segments that overlap make a group. A group with the same digest on both sides is not read, however it is cut, and a
+group that only one side has is counted from its manifest. The rest are spans of sequences, to be compared message by
+message. A span can be split at any sequence, and its parts compared anywhere and in any order: their tallies are put
+together (`DifferenceTally.absorb`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jsbackup.repository.segments import SegmentReader
 __all__ = ["SegmentSpan", "compare_span", "count_whole", "diff_segments", "find_spans", "split_span"]
 
 Advance = Callable[[int, int], None]
-"""Told of bytes and messages that were read."""
+"""Gets the bytes and messages that were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """The messages from one sequence to another, of segments of either side that may hold others too."""
+    """The messages from one sequence to another, in segments of either side that may also hold others."""
 
     first_seq: int
     last_seq: int
@@ -44,7 +44,7 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Segments that overlap, of either side or of one."""
+    """Segments of one or both sides that overlap."""
 
     a: tuple[SegmentRef, ...]
     b: tuple[SegmentRef, ...]
@@ -56,7 +56,7 @@ class _Group:
 
     @property
     def span(self) -> SegmentSpan | None:
-        """What has to be read of it; None if nothing has."""
+        """What has to be read of it; None if nothing."""
         if not self.a or not self.b or self.adds_up:
             return None
         both = (*self.a, *self.b)
@@ -64,12 +64,12 @@ class _Group:
 
 
 def find_spans(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> list[SegmentSpan]:
-    """What has to be compared message by message, in order."""
+    """Return the spans to compare message by message, in order."""
     return [span for group in _groups(a, b) if (span := group.span) is not None]
 
 
 def split_span(span: SegmentSpan, limit_bytes: int) -> list[SegmentSpan]:
-    """A span in parts of about so many bytes, cut where segments of either side end, in order."""
+    """Split a span into parts of about `limit_bytes`, in order, cut where segments of either side end."""
     parts: list[SegmentSpan] = []
     first, size = span.first_seq, 0
     for ref in sorted((*span.a, *span.b), key=lambda ref: ref.last_seq):
@@ -82,7 +82,7 @@ def split_span(span: SegmentSpan, limit_bytes: int) -> list[SegmentSpan]:
 
 
 def compare_span(reader: SegmentReader, span: SegmentSpan, named: int, advance: Advance) -> DifferenceTally:
-    """What differs in a span; `named` messages of each kind are named. Raises what reading a segment raises."""
+    """Compare a span; up to `named` messages of each kind are listed. Raises the errors of reading a segment."""
     tally = DifferenceTally(named)
     merger = Merger(_read(reader, span.a, span, advance), tally, Change.REMOVED)
     for batch in _read(reader, span.b, span, advance):
@@ -100,9 +100,9 @@ def diff_segments(
     named: int,
     notes: list[str],
 ) -> MessageDiff:
-    """Put together what differs. `tallies` gives that of each span of `find_spans`.
+    """Return the whole difference. `tallies` yields that of each span of `find_spans`.
 
-    Raises what `tallies` raises, and reading a segment.
+    Raises the errors of `tallies` and of reading a segment.
     """
     whole = DifferenceTally(named)
     for group in _groups(a, b):
@@ -119,7 +119,7 @@ def diff_segments(
 def count_whole(
     reader: SegmentReader, ref: SegmentRef, tally: DifferenceTally, change: Change, *, notes: list[str]
 ) -> None:
-    """A segment that one side has alone. It is read only to name messages, and left at that without a key for it."""
+    """Count a segment that only one side has. It is read only to list messages; without a key that is skipped."""
     if tally.wants(change) > 0:
         try:
             for batch in reader.read(ref):
@@ -144,7 +144,7 @@ def _part(span: SegmentSpan, first_seq: int, last_seq: int) -> SegmentSpan:
 def _read(
     reader: SegmentReader, refs: Iterable[SegmentRef], span: SegmentSpan, advance: Advance
 ) -> Iterator[MessageBatch]:
-    """The messages within the span. Segments are read to their ends all the same, since that is what proves them."""
+    """Yield the messages within the span. Segments are read to their ends, because that verifies them."""
     for ref in refs:
         for batch in reader.read(ref):
             advance(batch.nbytes, batch.num_rows)
@@ -153,7 +153,7 @@ def _read(
 
 
 def _groups(a: Iterable[SegmentRef], b: Iterable[SegmentRef]) -> Iterator[_Group]:
-    """Segments of both sides in order, those that overlap together."""
+    """Group the segments of both sides, in order; those that overlap are together."""
     ours: list[SegmentRef] = []
     theirs: list[SegmentRef] = []
     last = 0

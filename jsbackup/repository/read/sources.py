@@ -1,12 +1,12 @@
-"""Of which source `latest` is, in a repository that several servers or accounts share. Pure.
+"""Which source `latest` means, in a repository that several servers or accounts share. Pure.
 
     the source that is connected to, if there are backups of it
     else the only source that there is: a lost cluster is restored into another one, under another name
     else the only source of backups that the named profile made: it may lead to another server by now
     else nobody can tell, and the candidates are named
 
-Imports tell of no source, and transformed backups are not what a server had: both count only where there is nothing
-else. So do sources that never had a stream.
+Imports have no source, and transformed backups are not what a server had: both count only if there is nothing else. So
+do sources that never had a stream.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `latest` is asked for.
+    """What is requested of `latest`.
 
-    `streams` and `exclude` are those of the command (no `streams`: all), which a backup has to have if they are
-    `all_needed`; `origin` is the source that it is connected to, `origins` and `tags` what --origin and --tag say,
-    which the command has if it is `choosable`. `profile` is the one that was named, and `usual` what a backup of it
-    selects: that is what it means by all.
+    `streams` and `exclude` are those of the command (no `streams`: all); if `all_needed`, a backup must have all of
+    them. `origin` is the connected source. `origins` and `tags` are from --origin and --tag, which the command has if
+    it is `choosable`. `profile` is the named one; `usual` is the selection of its backups, which it means by "all".
     """
 
     streams: tuple[Glob, ...] = ()
@@ -52,15 +51,15 @@ class Wanted:
 
 
 def counts(backup: BackupSummary, tags: Sequence[TagRule], origins: Sequence[Glob]) -> bool:
-    """Whether --tag and --origin mean it: it has all of the tags, and is of one of the origins, if there are any."""
+    """Return whether --tag and --origin match: it has all of the tags, and one of the origins, if there are any."""
     known = not origins or any(origin_of(backup).matches(glob) for glob in origins)
     return known and all(tag.matches(backup) for tag in tags)
 
 
 def of_one_source(backups: Sequence[BackupSummary], wanted: Wanted) -> tuple[list[BackupSummary], Origin | None]:
-    """The backups, oldest first, that are of the source that is meant, and the source; None for that of imports.
+    """Return the backups of the chosen source, oldest first, and the source; None for imports.
 
-    Raises UsageError where it might be one of several.
+    Raises UsageError if several sources are possible.
     """
     of_servers = [one for one in backups if one.is_of_a_server]
     if not of_servers:

@@ -1,1 +1,1 @@
-"""How a backup gets into a repository: cut into segments, built on what is stored, copied, repaired, locked."""
+"""Writing backups: cutting into segments, reusing stored ones, copying, repairing, locking."""

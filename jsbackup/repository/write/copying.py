@@ -1,15 +1,15 @@
-"""Copy: backups from one repository into another. They keep their ids; only what is missing travels.
+"""Copy backups from one repository into another. They keep their ids; only missing objects are transferred.
 
-Oldest first, each backup's objects before its manifest, as in any backup: whoever is stopped at whatever point leaves a
-valid target, and the next run goes on from there. A backup of which an object is damaged or missing is not copied and
-named; the others are.
+Oldest first, each backup's objects before its manifest, as in any backup: a run that is stopped anywhere leaves a valid
+target, and the next run continues. A backup with a damaged or missing object is reported and not copied; the others
+are.
 
-A backup is at the target if there is one of its id and content. "Content" leaves out where objects are and how they are
-sealed. One of the same id and another content is a conflict, and nothing is overwritten.
+A backup is present at the target if there is one with its id and content, apart from the keys of objects and their
+encryption. One with the same id and other content is a conflict; nothing is overwritten.
 
-Manifests travel byte for byte where nobody has signed or encrypted them, and into a replica (`is_replica`). Elsewhere
-they are signed by the target's writer, and the chain of the target goes through them. (A plain one is written anew if
-an object has to lie in another place at the target.)
+Manifests are copied byte for byte if they are neither signed nor encrypted, and into a replica (`is_replica`).
+Otherwise the target's writer signs them, and they become part of the target's chain. (A plain one is written again if
+an object gets another key at the target.)
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UncopiedBackup:
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What came of it: ids of backups in order, and numbers of objects (manifests are among them)."""
+    """The result: ids of backups in order, and numbers of objects (including manifests)."""
 
     copied: tuple[str, ...]
     present: tuple[str, ...]
@@ -65,7 +65,7 @@ class CopyReport:
 
 
 def is_replica(one: Repository, other: Repository) -> bool:
-    """Whether both have the same identity, so that what one has sealed and signed is good in the other."""
+    """Return whether both have the same identity, so that objects sealed and signed in one are valid in the other."""
     a, b = one.descriptor, other.descriptor
     return (a.id, a.authority, a.recipient) == (b.id, b.authority, b.recipient)
 
@@ -73,12 +73,12 @@ def is_replica(one: Repository, other: Repository) -> bool:
 def copy_backups(
     source: Repository, target: Repository, backups: Collection[str], lease: Lease, *, progress: Progress, jobs: int
 ) -> CopyReport:
-    """Copy `backups` (ids). `lease` is a shared one of the target's, renewed by the caller; `jobs` objects at a time.
+    """Copy `backups` (ids), `jobs` objects at a time. `lease` is a shared one of the target, renewed by the caller.
 
     Raises:
-        KeyUnavailable: a key that it takes was not given.
-        RepositoryLocked: the lease was lost; what was copied is whole.
-        StoreError: one of the stores does not answer; what was copied is whole.
+        KeyUnavailable: a needed key was not given.
+        RepositoryLocked: the lease was lost; what was copied is complete.
+        StoreError: one of the stores does not answer; what was copied is complete.
     """
     run = _Run(source, target, lease, progress, jobs=jobs)
     wanted = frozenset(backups)
@@ -121,14 +121,14 @@ class _Run:
         self._jobs = jobs
         self._carrier: Carrier | None = None
         self._there = target.backups()
-        self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None if one is damaged
+        self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
         self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
         self.tally = TransferTally()
 
     def copy(self, backup: str) -> bool:
-        """Copy one that the target had not when we looked. False if somebody else has copied it meanwhile."""
+        """Copy a backup that was missing at the target. Returns False if somebody else has copied it meanwhile."""
         document, manifest = _read(self._source, backup)
         self._carrier = self._carrier or self._choose_carrier(backup)
         carried = self._carrier.carry(manifest)
@@ -148,7 +148,7 @@ class _Run:
         if ours.sha256 == theirs.sha256:
             return
         if ours.summary == theirs.summary:
-            # Documents that were signed anew differ all of them: there, what they come to has to do.
+            # Re-signed documents always differ: for them, equal summaries are enough.
             if not self._same_documents:
                 return
             if _content(_read(self._source, ours.id)[1]) == _content(_read(self._target, ours.id)[1]):
@@ -159,14 +159,14 @@ class _Run:
         )
 
     def tend(self) -> None:
-        """Leave the target with a catalog that covers what came, where one is due."""
+        """Update the target's catalog, if that is due."""
         with _not_needed():
             tend_catalog(self._target.documents)
 
     def close_gaps(self, entries: Sequence[CatalogEntry]) -> None:
-        """Put on record which backups were copied as they are, without the one that they follow.
+        """Record which backups were copied verbatim without their predecessor.
 
-        Manifests name that one, and `manifest_chain.py` would miss it.
+        Their manifests name it, and `manifest_chain.py` would report it as missing.
         """
         if not self._same_documents:
             return
@@ -205,7 +205,7 @@ class _Run:
         insort(self._there, manifest.id)
 
     def _chained(self, manifest: Manifest) -> Manifest:
-        """With the backup that comes before it at the target."""
+        """Return the manifest with the backup before it at the target."""
         before = self._there[: bisect_left(self._there, manifest.id)]
         if self._target.descriptor.authority is None:
             return replace(manifest, previous=before[-1] if before else None, previous_sha256=None)
@@ -220,7 +220,7 @@ class _Run:
 
 @contextmanager
 def _not_needed() -> Iterator[None]:
-    """Around what puts a catalog: the backups are there without it."""
+    """Log errors of writing a catalog: the backups are valid without it."""
     try:
         yield
     except JsBackupError as error:
@@ -237,7 +237,7 @@ def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
 
 
 def _content(manifest: Manifest) -> bytes:
-    """Two manifests that give equal bytes hold the same messages, configurations and states."""
+    """Encode a manifest for comparison: equal bytes mean the same messages, configurations and states."""
     streams = tuple(_without_places(stream) for stream in manifest.streams)
     return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams))
 

@@ -1,14 +1,14 @@
-"""Messages into stored segments, cut to given sizes, and the proof that an object is the segment it should be.
+"""Cut messages into stored segments of given sizes, and check that an object is the right segment.
 
-A segment takes messages as long as their raw bytes come to its size, counted from its own first message, whatever
-batches they come in. So whoever stores the same messages in the same sizes makes the same segments with the same keys,
-and finds those that are there already.
+A segment takes messages until their raw bytes reach its size, counted from its own first message, whatever the batches
+are. So storing the same messages in the same sizes makes the same segments with the same keys, and finds those that are
+already stored.
 
-A key that is taken is not proof of its object: the segment's digest names the messages, and another version of the
-Parquet library stores the same messages as other bytes, while the manifest records the bytes. So the end of the object
-is compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
-object is read: it is used if it holds the messages, and left alone if it is damaged, with ours stored beside it. It is
-also read if the last `verify` found it damaged.
+A taken key does not prove that its object is the same: the key has the digest of the messages, but another version of
+the Parquet library encodes them as other bytes, and the manifest records the bytes. So the end of the object is
+compared, where a Parquet file has the name of its writer and the place and size of every page. If it differs, the
+object is read: it is used if it holds the messages; if it is damaged, ours is stored beside it. It is also read if the
+last `verify` found it damaged.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects, all_damaged, 
 
 __all__ = ["SegmentCutter", "checked_batches"]
 
-# Measured: with 4 MiB the thread that compresses waits for the next batch too often (6 % slower); 9 are no faster.
+# Measured: with 4 MiB the compressing thread waits for the next batch too often (6 % slower); 9 are no faster.
 _AHEAD_BYTES = 6 << 20
-# What the next segment may come to, compressed, while one is stored. Measured: 16 MiB are no faster, and 30 more at the
-# peak.
+# The compressed size that the next segment may reach while one is being stored. Measured: 16 MiB are no faster, and add
+# 30 to the peak.
 _BESIDE_BYTES = 4 << 20
 
 
 class SegmentCutter:
-    """Stores messages below `folder`, and tells `note` of each segment that is stored now.
+    """Stores messages below `folder`, and calls `note` for each segment that it stores.
 
-    Whoever adds messages counts and digests them; a thread behind it compresses them, and one behind that stores what
-    is whole. What these raise is raised by a later call. Holds some MiB of messages, one segment that is stored, and at
-    most `_BESIDE_BYTES` of the next one meanwhile. To be closed.
+    The calling thread counts and digests messages; a second thread compresses them, and a third stores complete
+    segments. Their exceptions are raised by a later call. Holds a few MiB of messages, one segment that is being
+    stored, and at most `_BESIDE_BYTES` of the next one. Call `close` at the end.
     """
 
     def __init__(self, objects: Objects, folder: str, segment_bytes: int, note: Callable[[SegmentRef], None]) -> None:
@@ -62,9 +62,9 @@ class SegmentCutter:
         self.begun = False
         """Whether there has been a message."""
         self.reused = 0
-        """How many of `refs` were there already."""
+        """How many of `refs` were already stored."""
         self.stored_bytes = 0
-        """What was added to the store. As `reused`, right when `refs` has been asked for."""
+        """The bytes that were added to the store. Correct, like `reused`, once `refs` was read."""
 
     @property
     def refs(self) -> list[SegmentRef]:
@@ -75,12 +75,12 @@ class SegmentCutter:
 
     @property
     def held_bytes(self) -> int:
-        """What it holds of messages that are not stored."""
-        held = self._after.held_bytes + sum(list(self._ended.values()))  # at once: it shrinks in another thread
+        """The bytes of messages that are not stored yet."""
+        held = self._after.held_bytes + sum(list(self._ended.values()))  # a copy: another thread removes entries
         return held + (self._open.encoder.held_bytes if self._open else 0)
 
     def keep(self, ref: SegmentRef) -> None:
-        """A segment that is stored comes next."""
+        """Append a segment that is already stored."""
         self.begun = True
         self._after.give(lambda: self._storing.give(lambda: self._is_there(ref)))
 
@@ -89,11 +89,11 @@ class SegmentCutter:
         self.reused += 1
 
     def begin(self, sizes: Iterable[int]) -> None:
-        """The next segments are of these sizes (at least one), and of the last one whatever comes then."""
+        """Set the sizes of the next segments (at least one); the last applies to all after it."""
         self._sizes = deque(sizes)
 
     def add(self, part: MessageBatch) -> None:
-        """Append a batch of a few MiB; a segment that is full is stored."""
+        """Append a batch of a few MiB; a full segment is stored."""
         if not self.begun:
             self._objects.get_ready()
         rows = encode_rows(part)
@@ -101,28 +101,28 @@ class SegmentCutter:
             if fitting:
                 self._take(part.slice(0, fitting), encode_rows(part.slice(0, fitting)))
             self._end_segment()
-            # Encoded again: once per segment, so not worth doing better.
+            # Encoded again: once per segment, so not worth optimizing.
             part = part.slice(fitting)
             rows = encode_rows(part)
         self._take(part, rows)
 
     def end(self) -> None:
-        """The segment that is open ends here, and the next one is of the usual size."""
+        """End the open segment; the next one has the usual size."""
         self._end_segment()
         self._sizes = deque([self._segment_bytes])
 
     def close(self) -> None:
-        """Done, or given up: nothing more is stored, but for what is being stored now."""
+        """Stop, done or not: nothing more is stored, except what is being stored now."""
         self._after.close()
         self._storing.close()
 
     def settle(self) -> None:
-        """Given up: waits until nothing is stored any more, so that `stored_bytes` is right."""
+        """Give up, and wait until nothing is being stored, so that `stored_bytes` is right."""
         self._after.settle()
         self._storing.settle()
 
     def _fitting(self, rows: EncodedRows) -> int:
-        """How many of the rows the open segment still takes; an empty one takes the first, however large."""
+        """Return how many rows the open segment still takes; an empty one takes the first, however large."""
         taken = self._open.digester.raw_bytes if self._open else 0
         return max(bisect_right(rows.ends, self._sizes[0] - taken), 0 if taken else 1)
 
@@ -147,7 +147,7 @@ class SegmentCutter:
         stay_small()
 
     def _finish(self, segment: _OpenSegment) -> None:
-        # An Arrow buffer counts its bytes as signed.
+        # An Arrow buffer has signed bytes.
         content = memoryview(segment.encoder.finish()).cast("B")
         self._storing.give(lambda: self._store(segment, content), len(content))
 
@@ -167,7 +167,7 @@ class SegmentCutter:
         raise all_damaged(ref.key)
 
     def _put(self, ref: SegmentRef, data: memoryview) -> SegmentRef | None:
-        """Store the segment or use what is there; None if that is of no use."""
+        """Store the segment, or use the existing object; None if that is not usable."""
         try:
             self._objects.store.put(ref.key, data)
         except ObjectExists:
@@ -178,7 +178,7 @@ class SegmentCutter:
         return ref
 
     def _same_end(self, ref: SegmentRef, data: memoryview) -> bool:
-        # What is encrypted is never the same twice. What was found damaged may have the end that it should have.
+        # Encrypted bytes always differ. An object that was found damaged may still end as it should.
         if self._objects.sealing.suffix or self._objects.is_damaged(ref):
             return False
         tail = data[-min(len(data), int.from_bytes(data[-8:-4], "little") + 8) :]
@@ -186,7 +186,7 @@ class SegmentCutter:
         return self._objects.store.get_range(ref.key, len(data) - len(tail), len(tail) + 1) == tail
 
     def _other_encoding(self, ref: SegmentRef) -> SegmentRef | None:
-        """The object under `ref.key` as a reference, if it holds the same messages."""
+        """Return a reference to the object under `ref.key`, if it holds the same messages."""
         if not self._objects.can_open(ref.key):
             return None
         found = self._objects.store.get_range(ref.key, 0, MAX_OBJECT_BYTES)
@@ -211,7 +211,7 @@ class _OpenSegment:
         self._times: list[int] = []
 
     def count(self, batch: MessageBatch, rows: EncodedRows) -> None:
-        """The batch is of this segment. It is the encoder's besides."""
+        """Count a batch of this segment, which the encoder gets separately."""
         self.digester.update_rows(rows)
         sequences = batch.column("sequence")
         self._first_seq = self._first_seq or sequences[0].as_py()
@@ -242,7 +242,7 @@ class _OpenSegment:
 
 
 def checked_batches(data: bytes, ref: SegmentRef) -> Iterator[MessageBatch]:
-    """The messages of a segment's content; whoever reads to the end knows that they are those of `ref`.
+    """Yield the messages of a segment's content. After the last one they are known to be those of `ref`.
 
     Raises:
         DigestMismatch: they are not.

@@ -1,15 +1,15 @@
-"""Which messages that were read are gone all the same, where the server does not list them.
+"""Which of the messages that were read have been deleted, if the server does not list deletions.
 
-An archive v1 tells of deletions after the messages they concern. Those with a tombstone among the captured records are
-certain. The others are known to the index alone, which was written after the last block was read. On a quiet stream it
-is exact. On a busy one it is ahead of the blocks: what it calls deleted may have been removed by something that was not
-captured, a key's next revision or an acknowledgement, and taking it out would lose what the stream held when its last
-captured message was stored. So of these only those go that captured messages explain: enough newer ones on the same
-subject, where the stream limits messages per subject. A segment of an earlier backup that is encrypted cannot be read
-here: it explains nothing, and what is in doubt within it stays.
+An archive v1 reports deletions after the messages. Those with a tombstone among the captured records are certain. The
+others are only in the index, which was written after the last block was read. On a quiet stream it is exact. On a busy
+one it is ahead of the blocks: a message that it calls deleted may have been removed by something that was not captured,
+a key's next revision or an acknowledgement, and removing it would lose what the stream held when its last captured
+message was stored. So only deletions that captured messages explain are applied: enough newer ones on the same subject,
+in a stream with a limit per subject. An encrypted segment of an earlier backup cannot be read here: it explains
+nothing, and its doubtful messages stay.
 
-Where a stream was read on after its first end (`engine/read/catch_up.py`), newer messages explain what they replaced,
-by the limit per subject and by roll-ups (`overwritten`).
+If a stream was read beyond its first end (`engine/read/catch_up.py`), newer messages have replaced older ones by the
+limit per subject and by roll-ups (`overwritten`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from jsbackup.repository.segments import SegmentReader
 
 __all__ = ["messages_to_remove", "overwritten"]
 
-# As servers read it: the first field of that name, its value in any case.
+# As servers read it: the first field of that name; the value is case-insensitive.
 _ROLL_UP = re.compile(rb"\r\nNats-Rollup:[ \t]*((?i:sub|all))[ \t]*\r\n")
 
 
 def messages_to_remove(
     end: ArchiveEnd, config: JsonObject, segments: Sequence[SegmentRef], reader: SegmentReader
 ) -> SequenceSet:
-    """The sequences to take out of `segments`. Reads segments only where a deletion is in doubt."""
+    """Return the sequences to remove from `segments`. Reads segments only if a deletion is doubtful."""
     late = late_deletions(end)
     limit = config.get("max_msgs_per_subject") or 0
     if not late.doubtful or limit < 1:
@@ -54,7 +54,7 @@ def _explained(
         for sequence, subject in _forwards(ref, reader)
         if sequence in doubtful
     }
-    newer: Counter[bytes] = Counter()  # captured messages of these subjects, from the end on
+    newer: Counter[bytes] = Counter()  # captured messages of these subjects, from the end backwards
     for ref in reversed(segments):
         for sequence, subject in reversed(list(_forwards(ref, reader))):
             if subject in subjects:
@@ -65,13 +65,13 @@ def _explained(
 
 
 def overwritten(segments: Sequence[SegmentRef], after: int, limit: int, reader: SegmentReader) -> SequenceSet:
-    """The sequences of `segments` that messages after the sequence `after` have replaced.
+    """Return the sequences of `segments` that messages after the sequence `after` have replaced.
 
     `limit` is how many messages of each subject the stream keeps, 0 for all. Raises KeyUnavailable and IntegrityError
-    where a segment cannot be read.
+    if a segment cannot be read.
     """
     gone: list[int] = []
-    newer: dict[bytes, int] = {}  # subjects of messages after `after`, and how many newer ones of them were met
+    newer: dict[bytes, int] = {}  # subjects of messages after `after`, with the number of newer ones seen
     rolled_up: set[bytes] = set()
     all_rolled_up = False
     for ref in reversed(segments):
@@ -96,7 +96,7 @@ def _with_headers(batch: MessageBatch) -> Iterator[tuple[int, bytes, bytes | Non
 
 
 def _forwards(ref: SegmentRef, reader: SegmentReader) -> Iterator[tuple[int, bytes]]:
-    """Sequence and subject of a segment's messages. A subject is text or bytes as its segment has it; here bytes."""
+    """Yield sequence and subject of a segment's messages. The subject is always bytes here."""
     try:
         batches = reader.read(ref)
     except KeyUnavailable:

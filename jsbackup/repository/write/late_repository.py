@@ -1,14 +1,14 @@
-"""A repository that is made when the first thing is stored in it that is to stay, and not before.
+"""A repository that is made only when the first lasting object is stored in it.
 
-A first backup may find no server, no stream of the name, no permission: then nothing must be left behind. So where a
-location is empty, commands work on a store that looks like it. Leases are kept in memory: there is nobody yet to keep
-anything from. The first object of any other kind makes the repository, takes the leases along, and from then on
+A first backup may fail because of the server, the stream's name or permissions: then nothing must be left behind. So
+for an empty location, commands use this store in front of it. Leases are kept in memory, because there is nobody to
+coordinate with yet. The first object of any other kind makes the repository and stores the leases there; from then on
 everything goes to the location itself.
 
-Times of leases are told by the clock that they began with, also when they are in the location, whose clock may be
-another: their holder compares one with the next.
+The times of leases stay those of the clock that they began with, even after they are stored in the location, whose
+clock may differ: their holder compares one with the next.
 
-Somebody else may make the repository meanwhile. If it is a plain one too, it is as good as our own.
+Somebody else may make the repository meanwhile. If it is plain too, it is used.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ __all__ = ["make_late", "make_now", "open_or_make", "open_unless_vacant"]
 
 
 def open_unless_vacant(store: Store, keys: GivenKeys) -> Repository | None:
-    """The repository there, or None where a plain one can be made.
+    """Return the existing repository, or None if a plain one can be made.
 
-    Raises as `Repository.open`: also RepositoryNotFound where there is something else, or where there are keys, because
-    whoever has keys expects a repository that is not plain, and a store that shows none must get nothing plain.
+    Raises as `Repository.open`. RepositoryNotFound is also raised if there is something else, or if keys were given: a
+    user with keys expects a repository that is not plain, and nothing plain must be written for a store that shows
+    none.
     """
     try:
         return Repository.open(store, keys)
     except RepositoryNotFound:
         if keys != NO_KEYS:
             raise
-    return None if is_vacant(store) else Repository.open(store, keys)  # which may have been made meanwhile
+    return None if is_vacant(store) else Repository.open(store, keys)  # it may have been made meanwhile
 
 
 def make_late(
@@ -63,18 +64,20 @@ def make_late(
     access: Access | None = None,
     clock: Callable[[], float],
 ) -> Repository:
-    """A repository in an empty location, which `make` is going to make there. `descriptor` and `access` are what it
-    will have, as far as that is known; `clock` gives Unix time."""
+    """Return a repository in an empty location, which `make` will make when needed.
+
+    `descriptor` and `access` are those it will have, as far as they are known; `clock` returns Unix time.
+    """
     return Repository(MakingStore(store, make, clock), descriptor, access)
 
 
 def open_or_make(
     store: Store, keys: GivenKeys, *, repository_id: str, created: str, tool: str, making: Callable[[str], None]
 ) -> Repository:
-    """The repository there, to write to. Where the location is empty, a plain one that is made when the first thing is
-    stored in it; `making` is told then. The texts are as in `Repository.create`.
+    """Return the repository for writing. If the location is empty, a plain one is made when the first object is stored.
 
-    Raises KeyUnavailable without the key for writing, and as `open_unless_vacant`.
+    `making` is called then. The texts are as in `Repository.create`. Raises KeyUnavailable without the key for writing,
+    and as `open_unless_vacant`.
     """
     repository = open_unless_vacant(store, keys)
     if repository is not None:
@@ -89,9 +92,9 @@ def open_or_make(
 
 
 def make_now(repository: Repository) -> None:
-    """Make it at once, if it is to be made late. Raises as `Repository.create`, and RepositoryLocked."""
+    """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
     if isinstance(repository.store, MakingStore):
-        repository.descriptor = repository.store.found()
+        repository.descriptor = repository.store.ensure_made()
 
 
 class MakingStore:
@@ -103,26 +106,26 @@ class MakingStore:
         self._early = MemoryStore(clock)
         self._made: Descriptor | None = None
         self._failed: JsBackupError | None = None
-        self._ahead_seconds = 0.0  # of the location's clock
+        self._ahead_seconds = 0.0  # how far the location's clock is ahead
         self._lock = threading.RLock()
 
     def get_ready(self) -> None:
-        self.found()
+        self.ensure_made()
 
-    def found(self) -> Descriptor:
-        """Make the repository, if that is not done; what it has as its descriptor. Raises as `make_now`."""
+    def ensure_made(self) -> Descriptor:
+        """Make the repository, unless that is done, and return its descriptor. Raises as `make_now`."""
         with self._lock:
-            if self._failed is not None:  # the streams beside each other need not try each by itself
+            if self._failed is not None:  # concurrent streams need not try again
                 raise self._failed
             if self._made is None:
                 try:
-                    self._made = self._found()
+                    self._made = self._make_and_move_leases()
                 except JsBackupError as error:
                     self._failed = error
                     raise
             return self._made
 
-    def _found(self) -> Descriptor:
+    def _make_and_move_leases(self) -> Descriptor:
         made = self._make_or_join()
         for info in list(self._early.list()):
             self._store.put(info.key, self._early.get(info.key))
@@ -132,7 +135,7 @@ class MakingStore:
     def _make_or_join(self) -> Descriptor:
         try:
             return self._make().descriptor
-        except UsageError as occupied:  # somebody may have been quicker
+        except UsageError as occupied:  # somebody may have been faster
             try:
                 found = Repository.open(self._store)
             except RepositoryNotFound:
@@ -147,15 +150,15 @@ class MakingStore:
             return found.descriptor
 
     def _at(self, key: str) -> Store:
-        """Where an object of this key is, or would be looked for."""
+        """Return the store that has, or would have, an object of this key."""
         return self._store if self._made is not None else self._early
 
-    def _told(self, info: ObjectInfo) -> ObjectInfo:
+    def _by_own_clock(self, info: ObjectInfo) -> ObjectInfo:
         if self._made is None or not info.key.startswith(layout.LOCKS):
             return info
         return replace(info, modified_seconds=info.modified_seconds - self._ahead_seconds)
 
-    # --- a store ---
+    # --- the store ---
 
     @property
     def location(self) -> str:
@@ -166,7 +169,7 @@ class MakingStore:
             if self._made is None and layout.parse_lease_key(key) is not None:
                 self._early.put(key, data)
                 return
-            self.found()
+            self.ensure_made()
         self._store.put(key, data)
 
     def get(self, key: str) -> bytes:
@@ -176,10 +179,10 @@ class MakingStore:
         return self._at(key).get_range(key, offset, length)
 
     def head(self, key: str) -> ObjectInfo:
-        return self._told(self._at(key).head(key))
+        return self._by_own_clock(self._at(key).head(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return map(self._told, self._at(prefix).list(prefix))
+        return map(self._by_own_clock, self._at(prefix).list(prefix))
 
     def delete(self, key: str) -> None:
         with self._lock:
@@ -188,7 +191,7 @@ class MakingStore:
     def is_temporary(self, error: StoreError) -> bool:
         return self._store.is_temporary(error)
 
-    # --- what not every store can do ---
+    # --- optional features of stores ---
 
     def probe(self, key: str, data: Data) -> StoreProbe:
         store = self._store

@@ -1,12 +1,13 @@
-"""Locks on what a backup consists of, in a store that can keep objects from everybody (`stores/base.py`, `ObjectLock`).
+"""Locks on the objects of a backup, in a store with object lock (`stores/base.py`, `ObjectLock`).
 
-What a backup needs is locked before its manifest commits it, and the manifest right after: a backup that is there is
-locked but for a kill between these two. With it go the descriptor and the keys, without which nothing can be read.
-Locks are extended and never shortened, so that an object which several backups use is kept as long as the longest asks.
+The objects of a backup are locked before its manifest commits it, and the manifest right after: every backup is locked,
+unless the command was killed between the two. The descriptor and the keys are locked too, because nothing can be read
+without them. Locks are extended and never shortened, so an object that several backups use is kept as long as the
+longest lock.
 
-A lock takes two requests, and backups share most of their objects. So the end of a lock "for 30 days" is put off to the
-next multiple of an eighth of that: backups made meanwhile ask for the same end, and what the newest one says it has
-locked until then is left alone.
+A lock takes two requests, and backups share most of their objects. So the end of a lock "for 30 days" is rounded up to
+the next multiple of an eighth of that: backups made meanwhile have the same end, and objects that the newest backup has
+locked until then are skipped.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ __all__ = ["LOCKED", "BackupLock", "LockRequest", "open_lock"]
 
 _STEPS = 8
 _THREADS = 8
-LOCKED = "locked"  # of a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
+LOCKED = "locked"  # in a manifest: {"until": RFC 3339, "mode": …, "at": location}; a copy elsewhere is not locked
 
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """For how long after its beginning, or until when (Unix time), a backup is to be kept. One of the two is given."""
+    """How long a backup is locked: for a duration after its beginning, or until a Unix time. One of the two is set."""
 
     mode: LockMode
     for_seconds: float | None = None
@@ -57,14 +58,14 @@ class BackupLock:
     until_seconds: float
 
     def lock_content(self, manifest: Manifest) -> Manifest:
-        """Lock everything the backup needs but its manifest, which is given back with the lock in it."""
+        """Lock all objects of the backup except its manifest, which is returned with the lock recorded in it."""
         store = self.repository.store
         keys = [layout.DESCRIPTOR, *(info.key for info in store.list(layout.KEYS))]
         self._lock([*keys, *sorted(set(objects_named(manifest)) - self._locked_already())])
         return replace(manifest, extra={**manifest.extra, LOCKED: self._field()})
 
     def lock_manifest(self, manifest: Manifest) -> None:
-        """Lock the manifest, which is stored under its key or, encrypted, one that continues it."""
+        """Lock the manifest, which is stored under its key or, encrypted, under that key with a suffix."""
         self._lock(info.key for info in self.repository.store.list(layout.manifest_key(manifest.id)))
 
     def _lock(self, keys: Iterable[str]) -> None:
@@ -88,11 +89,11 @@ class BackupLock:
 
 
 def open_lock(repository: Repository, request: LockRequest, begun_seconds: float) -> BackupLock:
-    """The lock that a backup which begins now will have.
+    """Return the lock for a backup that begins now.
 
     Raises:
         UsageError: it would end before it begins.
-        UnsupportedError: the store locks nothing.
+        UnsupportedError: the store has no object lock.
     """
     until = request.end_seconds(begun_seconds)
     if until <= begun_seconds:

@@ -1,4 +1,4 @@
-"""A new backup out of streams that were stored and of those that failed; whoever made it commits it under its lease."""
+"""Make the manifest of a new backup from stored and failed streams; the caller commits it under its lease."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ TOOL = f"jsbackup {__version__}"
 
 @dataclass(frozen=True, slots=True)
 class StoredStream:
-    """A stream that was stored, for the manifest, with what it cost."""
+    """A stored stream, for the manifest, with statistics."""
 
     stream: StreamBackup
     segments_reused: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
-    incomplete: bool = False  # something of it is missing, or is not proved; the warnings say what
+    incomplete: bool = False  # something is missing or unproved; the warnings say what
 
     def with_copied(self, copied: tuple[CopiedFrom, ...]) -> StoredStream:
-        """The same of a stream with sources, saying how far it had copied."""
+        """Return the result with how far the stream had copied from its sources."""
         return replace(self, stream=replace(self.stream, copied=copied)) if copied else self
 
 
@@ -52,7 +52,7 @@ def new_manifest(
     tags: Mapping[str, str],
     selection: Selection | None = None,
 ) -> Manifest:
-    """The manifest of a backup that has just been made; `random` gives so many random bytes."""
+    """Return the manifest of a backup that has just been made; `random` returns that many random bytes."""
     previous = next(reversed(repository.backups()), None)
     manifest = Manifest(
         id=layout.backup_id(begun_ns, random(3), previous),
@@ -70,7 +70,7 @@ def new_manifest(
 
 
 def with_streams(manifest: Manifest, stored: Sequence[StoredStream], failures: Sequence[Failure]) -> Manifest:
-    """The manifest with these streams: partial if one failed, or is incomplete."""
+    """Return the manifest with these streams: partial if one failed, or is incomplete."""
     return replace(
         manifest,
         result=Result.PARTIAL if failures or any(one.incomplete for one in stored) else Result.COMPLETE,

@@ -1,15 +1,15 @@
-"""How the objects of a backup get into another repository: as they are, or sealed anew.
+"""Copy the objects of a backup into another repository: verbatim, or sealed again.
 
-As they are, where both repositories are plain, or one is a replica of the other: keys, sizes and SHA-256 stay, and what
-is there already with its size does not travel. Sealed anew, where one of them is encrypted for somebody else or for
-nobody: that takes what opens the source and what writes to the target; digests stay, keys and SHA-256 change.
+Verbatim, if both repositories are plain, or one is a replica of the other: keys, sizes and SHA-256 stay, and objects
+that are already there with their size are not transferred. Sealed again, if their encryption differs: this needs the
+keys to read the source and to write to the target; digests stay, keys and SHA-256 change.
 
-Either way every object is checked against size and SHA-256 of the source's manifest on its way, before it is put. What
-is found at the target has to have the size, and the SHA-256 in a manifest there or the same end; all of it is read by
-`verify` only.
+Either way every object is checked against size and SHA-256 of the source's manifest before it is put. An object that
+exists at the target must have the size, and the SHA-256 in a manifest there or the same end; only `verify` reads all of
+it.
 
-Each thread holds one object in memory, and what is known of the target is that it has the objects of the backup before:
-the next one shares most of them, and asking for all keys again and again, or keeping them all, would not scale.
+Each thread holds one object in memory. Only the objects of the backup before are remembered as present at the target:
+the next backup shares most of them, and checking or remembering all keys would not scale.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = ["Carrier", "Resealing", "TransferTally", "Verbatim", "replace_objects
 
 _Ref = TypeVar("_Ref", SegmentRef, ObjectRef, OpaqueRef)
 
-# How much of the end of an object is compared: some hundred row groups have their places there.
+# How much of the end of an object is compared: it has the positions of about a hundred row groups.
 _END_BYTES = 64 << 10
 
-# Up to here each object is asked for by its key; from here on the folder is listed, a request for each thousand.
+# Up to this number each object is requested by its key; beyond it the folder is listed, a thousand keys a request.
 _MOST_HEADS = 16
 
 
 @dataclass(slots=True)
 class TransferTally:
-    """What travelled, and what did not need to."""
+    """How many objects were copied, and how many were not needed."""
 
     copied_objects: int = 0
     copied_bytes: int = 0
@@ -63,23 +63,23 @@ class TransferTally:
 
 
 class Carrier(Protocol):
-    """Brings the objects of backups into the target, one backup after the other."""
+    """Copies the objects of backups to the target, one backup after the other."""
 
     def carry(self, manifest: Manifest) -> Manifest:
-        """Bring everything that the backup names; the manifest as it is right for the target.
+        """Copy all objects of the backup; return the manifest for the target.
 
         Raises:
-            IntegrityError: an object of the source is missing or damaged, or the target has another one in its place.
-            KeyUnavailable: a key that it takes was not given.
+            IntegrityError: an object of the source is missing or damaged, or the target has another one under its key.
+            KeyUnavailable: a needed key was not given.
             StoreError: one of the stores does not answer.
         """
 
 
 class Verbatim:
-    """As they are. `before` is a backup of the target that may share objects with the first one to come.
+    """Copies objects verbatim. `before` is a backup of the target that may share objects with the first one.
 
-    Another object under a key of ours is left alone: it may be damaged, or hold the same messages as another version of
-    the Parquet library writes them. Ours is stored beside it, unless the target is to be a `replica`.
+    An existing object under the same key is left alone: it may be damaged, or hold the same messages, encoded by
+    another version of the Parquet library. Ours is stored beside it, unless the target is to be a `replica`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Verbatim:
         return replace(manifest, streams=tuple(streams))
 
     def _look(self, folder: str, wanted: Sequence[AnyRef]) -> list[str]:
-        """The keys of those that the target has."""
+        """Return the keys of the objects that the target has."""
         store = self._target.store
         if len(wanted) > _MOST_HEADS:
             sizes = {info.key: info.size for info in store.list(f"{folder}/")}
@@ -140,7 +140,9 @@ class Verbatim:
         return [ref.key for ref in there if self._vouched.get(ref.key) == ref.sha256 or self._same_end(ref)]
 
     def _same_end(self, ref: AnyRef) -> bool:
-        """Whether both end alike, where a Parquet file names its writer, and places and sizes of its pages."""
+        """Whether both objects end alike, where a Parquet file has the name of its writer, and places and sizes of its
+        pages.
+        """
         place = ref.key, max(0, ref.size - _END_BYTES), _END_BYTES
         try:
             return self._source.store.get_range(*place) == self._target.store.get_range(*place)
@@ -166,7 +168,7 @@ class Verbatim:
 
 
 class Resealing:
-    """Sealed anew. `before` is a backup of the target that may share objects with the first one to come."""
+    """Seals objects again. `before` is a backup of the target that may share objects with the first one."""
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class Resealing:
         self._tally = tally
         self._progress = progress
         self._jobs = jobs
-        # By the key that an object has at first, also if it is a replacement.
+        # By the first key of an object, even if it is a replacement.
         refs = [ref for stream in (before.streams if before else ()) for ref in stream.refs]
         refs = [ref for ref in refs if not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
@@ -208,7 +210,7 @@ class Resealing:
         return self._target.sealing.folder(stream.name, stream.incarnation)
 
     def _bring(self, folder: str, ref: AnyRef) -> tuple[str, StoredObject]:
-        """The object at the target, and the key that it has there if it is not a replacement."""
+        """Return the first key of the object at the target, and the object itself."""
         sealing = self._target.sealing
         if isinstance(ref, SegmentRef):
             name = sealing.name(ref.digest)
@@ -232,7 +234,7 @@ class Resealing:
 
 
 def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObject]) -> StreamBackup:
-    """The stream with other objects in the place of those that it names."""
+    """Return the stream with references to other objects."""
 
     def moved(ref: _Ref) -> _Ref:
         new = stored(ref)
@@ -251,7 +253,7 @@ def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObjec
 
 @contextmanager
 def _watched(progress: Progress, backup: str, refs: Sequence[AnyRef]) -> Iterator[Callable[[AnyRef], None]]:
-    """Progress of one backup; gives what tells that an object is through."""
+    """Report the progress of one backup; yields the function to call after each object."""
     progress.start(backup, sum(ref.size for ref in refs), sum(map(_messages, refs)))
     try:
         yield lambda ref: progress.advance(backup, ref.size, _messages(ref))

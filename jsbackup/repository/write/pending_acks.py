@@ -1,4 +1,4 @@
-"""Consumers' states ⇄ manifest, with large pending sets in an object of their own.
+"""The states of consumers in a manifest, with large pending sets in separate objects.
 
 A work queue can have hundreds of thousands of messages pending: too much for a JSON document that every command reads.
 More than `INLINE_ENTRIES` go to a Parquet file beside the segments, with the columns `sequence`, `consumer_sequence`,
@@ -22,10 +22,10 @@ from jsbackup.stores.base import Data
 
 __all__ = ["INLINE_ENTRIES", "decode_pending", "encode_pending", "load_consumer", "store_consumer"]
 
-# About 35 bytes each in JSON: a manifest of a hundred such consumers stays at some megabytes.
+# About 35 bytes each in JSON: a manifest of a hundred such consumers has a few megabytes.
 INLINE_ENTRIES = 2000
 
-# A server's bound on what a consumer may have pending is far lower; this is the bound on what a footer may declare.
+# Servers allow far fewer pending messages; this limits what the footer of a file may declare.
 _MAX_ROWS = 1 << 26
 
 _SCHEMA = pa.schema(
@@ -39,7 +39,7 @@ _SCHEMA = pa.schema(
 
 
 def store_consumer(objects: Objects, folder: str, consumer: ConsumerBackup) -> ConsumerBackup:
-    """The consumer as it goes into a manifest: its pending set stored apart if it is large."""
+    """Return the consumer for a manifest, after storing its pending set separately if it is large."""
     state = consumer.state
     if state is None or len(state.pending) + len(state.redelivered) <= INLINE_ENTRIES:
         return consumer
@@ -51,7 +51,7 @@ def store_consumer(objects: Objects, folder: str, consumer: ConsumerBackup) -> C
 
 
 def load_consumer(objects: Objects, consumer: ConsumerBackup) -> ConsumerBackup:
-    """The opposite: the consumer with its whole state in memory.
+    """Return the consumer with its whole state in memory.
 
     Raises:
         IntegrityError: the object is missing or damaged.
@@ -67,7 +67,7 @@ def load_consumer(objects: Objects, consumer: ConsumerBackup) -> ConsumerBackup:
 
 
 def encode_pending(state: ConsumerState) -> bytes:
-    """The state's pending and redelivered messages as a Parquet file."""
+    """Encode the state's pending and redelivered messages as a Parquet file."""
     sequences = sorted(state.pending.keys() | state.redelivered.keys())
     acks = [state.pending.get(sequence) for sequence in sequences]
     columns = [
@@ -92,7 +92,7 @@ def encode_pending(state: ConsumerState) -> bytes:
 
 
 def decode_pending(data: Data) -> ConsumerState:
-    """A state with nothing but its pending and redelivered messages. `FormatError` if the file is not one of these."""
+    """Decode a state with only its pending and redelivered messages. Raises `FormatError` for any other file."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         if file.schema_arrow != _SCHEMA or not 0 <= file.metadata.num_rows <= _MAX_ROWS:

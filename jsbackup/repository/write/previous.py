@@ -1,10 +1,10 @@
-"""Earlier backups of streams: what the next one can build on.
+"""Earlier backups of streams, which the next one can build on.
 
-Usually the newest backup has them all. But jobs with some of the streams each may take turns, one every ten minutes and
-one at night, and several accounts may share a repository. So after the newest few the newest of each kind are looked
-at: those of one source for which the same was asked.
+Usually the newest backup has all streams. But several jobs may each back up some of the streams, one every ten minutes
+and one at night, and several accounts may share a repository. So after the newest few, the newest of each kind are
+read: those with the same source and selection.
 
-Nothing depends on what is found here. A manifest that cannot be read is passed over with a warning.
+Nothing depends on what is found here. A manifest that cannot be read is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["imported_streams", "previous_streams"]
 
 _log = logging.getLogger(__name__)
 
-_NEWEST = 4  # manifests that are read anyway, until all streams are found
-_OF_A_KIND = 2  # a stream may be missing in the newest because it failed then
+_NEWEST = 4  # manifests that are read in any case, until all streams are found
+_OF_A_KIND = 2  # a stream may be missing in the newest one because it failed
 _LOOK_BACK = 16  # manifests in all
 
 
 def previous_streams(repository: Repository, incarnations: Mapping[str, str]) -> dict[str, StreamBackup]:
-    """The newest backup with messages, by name, of each stream that has one; `incarnations` by name.
+    """Return the newest backup with messages of each stream that has one, by name; `incarnations` by name.
 
     Raises:
         StoreError: the backups cannot be listed.
@@ -48,7 +48,7 @@ def previous_streams(repository: Repository, incarnations: Mapping[str, str]) ->
 
 
 def imported_streams(repository: Repository) -> dict[tuple[str, str], StreamBackup]:
-    """The streams of the newest imports, by name and incarnation."""
+    """Return the streams of the newest imports, by name and incarnation."""
     found: dict[tuple[str, str], StreamBackup] = {}
     for backup in islice(_newest_of_each_kind(repository, lambda summary: summary.imported is not None), _LOOK_BACK):
         for stream in _streams_of(repository, backup):

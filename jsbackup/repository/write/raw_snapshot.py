@@ -24,7 +24,7 @@ PIECE_BYTES = 32 << 20
 # The S2 stream is compressed already; more effort gains nothing.
 _LEVEL = 1
 
-# What a reference may declare. Ours are of PIECE_BYTES, and a later version may find another size better.
+# What a reference may declare. Ours have PIECE_BYTES; a later version may choose another size.
 _MAX_PIECE_BYTES = 256 << 20
 
 
@@ -40,7 +40,7 @@ class OpaqueWriter:
         self.stored_bytes = 0
 
     def feed(self, data: Data) -> None:
-        """Append bytes; a piece that is full is stored."""
+        """Append bytes; a full piece is stored."""
         view = memoryview(data).cast("B")
         while view:
             room = self._piece_bytes - len(self._held)
@@ -50,7 +50,7 @@ class OpaqueWriter:
                 self._store_piece()
 
     def finish(self) -> list[OpaqueRef]:
-        """Store what is left and give all pieces, in order."""
+        """Store the rest, and return all pieces, in order."""
         if self._held:
             self._store_piece()
         return self._refs
@@ -68,16 +68,16 @@ class OpaqueWriter:
 
 
 def read_opaque(objects: Objects, refs: Iterable[OpaqueRef]) -> Iterator[bytes]:
-    """The bytes, piece by piece, each proved first. Errors as `Objects.fetch` raises them."""
+    """Yield the bytes, piece by piece, each verified first. Errors as `Objects.fetch`."""
     for ref in refs:
         yield read_piece(objects, ref)
 
 
 def read_piece(objects: Objects, ref: OpaqueRef) -> bytes:
-    """One piece. `FormatError` if it is not what its reference says."""
+    """Return one piece. Raises `FormatError` if it does not match its reference."""
     data = objects.fetch(ref)
     try:
-        # The frame declares its content size; it is compared before anything is allocated for it.
+        # The frame declares its content size, which is checked before memory is allocated.
         if zstandard.frame_content_size(data) != ref.bytes or ref.bytes > _MAX_PIECE_BYTES:
             raise FormatError(f"opaque piece {ref.key} is not of {ref.bytes} bytes")
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=ref.bytes, allow_extra_data=False)

@@ -1,19 +1,19 @@
-"""Receipts: what a run has stored and no manifest names yet, so that a rerun stores only the rest.
+"""Receipts: what a run has stored before its manifest exists, so that a rerun stores only the rest.
 
-Without them, a rerun after a crash makes the same segments again and finds them by their names. That is of no use where
-objects are encrypted: the backup host cannot read them, age never makes the same bytes twice, and so what is there is
-not proved to be what it should be (`cutter.py`). A receipt says what was put there, signed where manifests are. And
-everywhere it spares encoding and compressing.
+Without them, a rerun after a crash makes the same segments again and finds them by their names. That does not work for
+encrypted objects: the backup host cannot read them, and age never makes the same bytes twice, so nothing proves that an
+existing object is the right one (`cutter.py`). A receipt says what was stored, and is signed where manifests are. It
+also saves encoding and compressing.
 
     receipts/<lease>-<generation>.json
         {"format": 1, "required_features": [], "tool", "created", "segments": [as in a manifest, of all streams]}
 
 A run has one receipt, under the id of its lease. It grows by being replaced: the next generation is put, then the one
-before is deleted. When a manifest names what it lists, it goes. Of a run that was stopped, the next ones of the same
-streams use what it lists as they use the segments of the last backup: if the object is there in its size, and if the
-messages that come have its digest. So a receipt that is lost or out of date costs storing again, and nothing else; one
-that cannot be read is passed over. (Who forges one can do harm where nothing is signed; there he can exchange segments
-as well.) None keeps anything from `prune` (leases do).
+before is deleted. It is deleted when a manifest names its segments. After a run that was stopped, the next runs of the
+same streams use its segments like those of the last backup: if the object exists with its size, and the messages have
+its digest. So a lost or outdated receipt only costs storing again; an unreadable one is skipped. (A forged one can do
+harm if nothing is signed; but then segments can be replaced as well.) Receipts do not protect objects from `prune`
+(leases do).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _log = logging.getLogger(__name__)
 
 _FORMAT_VERSION = 1
 
-# A receipt is due after so many raw bytes, and after such a part of what is listed: what a crash costs is bounded by
-# both. That is 10 for 20 segments, and 120 for the 16,000 of a terabyte, which have 60 MB in all, the last one 7 MB.
-# A run that stores less than that, as most do, puts none.
+# A receipt is due after this many raw bytes, and after this fraction of the listed bytes: this limits what a crash
+# costs. That is 10 receipts for 20 segments, and 120 for the 16,000 of a terabyte, which have 60 MB in all, the last
+# one 7 MB. A run that stores less, as most do, puts none.
 _EVERY_BYTES = 128 << 20
 _EVERY_PART = 16
 
-# Runs that were stopped one after the other, and jobs with other streams; what is older is left to `prune`.
+# Runs that were stopped one after another, and jobs with other streams; older receipts are left to `prune`.
 _MOST_READ = 16
-# Its newest receipt may be damaged.
+# The newest receipt may be damaged.
 _GENERATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Receipt:
-    """What a run has left: all its generations, and its segments by their folders."""
+    """The receipt of a run: the keys of all generations, and its segments by folder."""
 
     keys: tuple[str, ...]
     created_ns: int
@@ -78,11 +78,11 @@ class Receipts:
         self._noted: dict[str, list[SegmentRef]] = {}
         self._listed_bytes = self._unlisted_bytes = 0
         self._generation = 0
-        self._keys: list[str] = []  # of this run, as far as they may be there
+        self._keys: list[str] = []  # those of this run that may exist
         self._taken_over: list[str] = []
 
     def read_earlier(self) -> None:
-        """Look for receipts of runs that did not come to their manifests. One listing, and one request for each."""
+        """Read the receipts of runs that did not finish. One listing, and one request for each."""
         try:
             self._earlier = list(self._read_all())
         except JsBackupError as error:
@@ -103,11 +103,11 @@ class Receipts:
                 yield receipt
 
     def _read(self, keys: Sequence[str]) -> _Receipt | None:
-        """The newest generation that can be read; None if there is none."""
+        """Return the newest generation that can be read; None if there is none."""
         for key in list(reversed(keys))[:_GENERATIONS]:
             try:
                 created_ns, segments = _decode(self._documents.get(key, MAX_DOCUMENT_BYTES), key)
-            except ObjectNotFound:  # that run goes on, or has just been committed
+            except ObjectNotFound:  # that run continues, or has just committed
                 continue
             except JsBackupError as error:
                 _log.warning("%s is ignored: %s", key, error.message)
@@ -117,7 +117,9 @@ class Receipts:
         return None
 
     def candidates(self, folder: str, previous: StreamBackup | None) -> list[Sequence[SegmentRef]]:
-        """What may be stored of a stream already, newest first: by this run, by earlier ones, by its last backup."""
+        """Return lists of segments of a stream that may be stored, newest first: of this run, of earlier ones, of its
+        last backup.
+        """
         found = [(one.created_ns, one.segments[folder]) for one in self._earlier if folder in one.segments]
         if previous is not None:
             found.append((parse_time(previous.captured.begun, f"stream {previous.name}"), previous.segments))
@@ -127,12 +129,12 @@ class Receipts:
         return [refs for refs in (noted, *(refs for _, refs in found)) if refs]
 
     def note(self, ref: SegmentRef) -> None:
-        """A segment is in the store. Puts a receipt when one is due; that it cannot be put is no error."""
+        """Note that a segment is in the store. Puts a receipt when one is due; a failed put is not an error."""
         with self._lock:
             refs = self._noted.setdefault(layout.parse_segment_key(ref.key).folder, [])
             start = bisect_left(refs, ref.first_seq, key=lambda one: one.last_seq)
             stop = bisect_right(refs, ref.last_seq, key=lambda one: one.first_seq)
-            refs[start:stop] = [ref]  # in place of what an earlier attempt had there
+            refs[start:stop] = [ref]  # replaces those of an earlier attempt
             self._unlisted_bytes += ref.bytes
             if self._unlisted_bytes >= max(_EVERY_BYTES, self._listed_bytes // _EVERY_PART):
                 self._listed_bytes += self._unlisted_bytes
@@ -145,7 +147,7 @@ class Receipts:
         segments = [segment_to_json(ref) for refs in self._noted.values() for ref in refs]
         try:
             data = _encode(segments, self._created, self._tool, key)
-            self._keys.append(key)  # first: it may be there although it fails
+            self._keys.append(key)  # first: the put may be done although it fails
             self._documents.put(key, data)
             while len(self._keys) > 1:
                 self._documents.delete(self._keys[0])
@@ -160,11 +162,11 @@ class Receipts:
             return tuple(self._keys)
 
     def take_over(self, keys: Iterable[str]) -> None:
-        """Receipts of processes that did a part of this run: what they list will be named by its manifest."""
+        """Add receipts of processes that did a part of this run; its manifest will name their segments."""
         self._taken_over += keys
 
     def settle(self, folders: Collection[str]) -> None:
-        """A manifest names the streams in `folders`: take away the receipts that list nothing else."""
+        """Delete the receipts that only list streams in `folders`, which a manifest names now."""
         spent = list(self._keys) if self._noted.keys() <= set(folders) else []
         spent += self._taken_over
         spent += [key for one in self._earlier if one.segments.keys() <= set(folders) for key in one.keys]
@@ -187,11 +189,11 @@ def _encode(segments: list[JsonObject], created: str, tool: str, key: str) -> by
 
 
 def _decode(data: bytes, key: str) -> tuple[int, dict[str, list[SegmentRef]]]:
-    """When the run began, in Unix time, and its segments by their folders.
+    """Return when the run began, in Unix time, and its segments by folder.
 
     Raises:
         FormatError: damaged, or hostile.
-        UnsupportedError: of a later format.
+        UnsupportedError: it has a later format.
     """
     fields = decode_document(data, key)
     fields.version(_FORMAT_VERSION, frozenset())

@@ -1,12 +1,12 @@
-"""Repair: put back the right bytes of objects that are missing or damaged, so that the backups are whole again.
+"""Repair: put back the right bytes of missing or damaged objects, so that the backups are complete again.
 
-A manifest names the SHA-256 of each object, so only the very same bytes will do: those of the same object in another
-repository, or those that come of the same messages once more. They are proved before anything is changed. Then what is
-damaged is deleted, which nothing else does with an object that a backup names, and the right bytes are put under the
-key. Killed in between, the object is missing, and the same command puts it there.
+A manifest names the SHA-256 of each object, so only exactly the same bytes will do: from the same object in another
+repository, or from encoding the same messages again. They are checked before anything is changed. Then the damaged
+object is deleted (no other command deletes an object that a backup names), and the right bytes are put under its key.
+If the command is killed in between, the object is missing, and running it again puts it there.
 
-Where the store keeps the damaged object locked, the right bytes are put beside (`layout.replacement_keys`): later
-backups use them, and the backup stays damaged.
+If the store keeps the damaged object locked, the right bytes are put beside it (`layout.replacement_keys`): later
+backups use them, but this backup stays damaged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Broken", "Found", "RepairOutcome", "fetch_from", "find_broken", "put
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """An object that is missing or damaged. `stream` is that of the newest of the `backups` that name it, by id."""
+    """A missing or damaged object. `stream` is from the newest of the `backups` (ids) that name it."""
 
     ref: AnyRef
     stream: StreamBackup
@@ -45,7 +45,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is wrong with backups: objects, and what no object mends (key and problem)."""
+    """What is wrong with backups: objects, and problems that no object can repair (key and problem)."""
 
     objects: tuple[Broken, ...]
     beyond: tuple[tuple[str, str], ...]
@@ -53,11 +53,11 @@ class Found:
 
 class RepairOutcome(StrEnum):
     MENDED = "mended"
-    BESIDE = "beside"  # the store keeps what is damaged
+    BESIDE = "beside"  # the store keeps the damaged object locked
 
 
 def find_broken(repository: Repository, backups: Iterable[str], progress: Progress, *, check: bool) -> Found:
-    """What is missing, of a wrong size, or was found damaged by the last `verify` and is so still.
+    """Find objects that are missing, have a wrong size, or were found damaged by the last `verify` and still are.
 
     With `check` all objects are read.
 
@@ -92,22 +92,21 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
 
 
 def fetch_from(store: Store, ref: AnyRef) -> bytes | None:
-    """The bytes of the object in another repository; None if it has no object of the same bytes. Raises StoreError."""
+    """Return the bytes of the object from another repository; None if it does not have them. Raises StoreError."""
     first = layout.replaced_key(ref.key)
     for key in dict.fromkeys((ref.key, first, *layout.replacement_keys(first, ref.sha256))):
         try:
             return Objects(store).fetch_stored(key, ref.size, ref.sha256)
-        except IntegrityError:  # missing, or another one
+        except IntegrityError:  # missing, or different
             continue
     return None
 
 
 def put_back(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
-    """Put the right bytes of an object where they belong, or beside, if the store keeps what is there.
+    """Put the right bytes of an object under its key, or beside it, if the store keeps the existing one locked.
 
     Raises:
-        IntegrityError: these are not the right ones, or the store does not give them back; nothing was deleted for the
-            former.
+        IntegrityError: these are not the right bytes (nothing was deleted), or the store does not return them.
         StoreError: the store does not answer, or does not allow it.
     """
     if len(data) != ref.size or sha256_of(data) != ref.sha256:
@@ -117,7 +116,7 @@ def put_back(store: Store, ref: AnyRef, data: bytes) -> RepairOutcome:
     except ObjectLocked:
         _put_beside(store, layout.replacement_keys(layout.replaced_key(ref.key), ref.sha256), data)
         return RepairOutcome.BESIDE
-    with suppress(ObjectExists):  # somebody else mends it, too
+    with suppress(ObjectExists):  # somebody else repairs it, too
         store.put(ref.key, data)
     Objects(store).fetch_stored(ref.key, ref.size, ref.sha256)
     return RepairOutcome.MENDED

@@ -1,14 +1,15 @@
-"""Where a stream is cut into segments when some of it is stored already, so that little is stored again.
+"""Where a stream is cut into segments if some of it is already stored, so that little is stored again.
 
-A stream is cut where the segments of its last backup were cut. A segment whose messages are all still there is kept:
-the manifest names it again. What is new, and what is left of a segment that has lost messages, is stored. Cutting
-decides how much the *next* backup stores again:
+A stream is cut where the segments of its last backup were cut. A segment that still has all its messages is kept: the
+manifest names it again. New messages, and the rest of a segment that has lost messages, are stored. Cutting decides how
+much the *next* backup stores again:
 
-- **New messages** make segments of their own. Short neighbours are joined once that pays: when the largest of them is
-  at most a `GROWTH`-th of what comes of it. So a message is stored again only into a segment `GROWTH` times as large,
-  and the number of short segments is a logarithm, however often a backup is made.
-- **A stream that loses its front** (work queue, age, size): what is left of the first segment is cut into pieces that
-  double from the size of what went. The next backup finds the cut near the front and stores little again.
+- **New messages** make segments of their own. Short neighbours are joined when the largest of them is at most a
+  `GROWTH`-th of the result. So a message is only stored again in a segment `GROWTH` times as large, and the number of
+  short segments is logarithmic, however often a backup is made.
+- **A stream that loses its front** (work queue, age, size): the rest of the first segment is cut into pieces of
+  doubling size, beginning with the size of the loss. The next backup finds a cut near the front and stores little
+  again.
 - **A segment that lost few messages** (a key's next revision, a deletion) is cut into pieces, so that the next loss
   costs one of them. One that lost many is not: every piece would be hit again.
 - Where messages go, joining stops at a *grain*. A larger segment costs more when it is hit, a smaller one its entry in
@@ -28,12 +29,13 @@ else to scale), counted after some turnover:
     1 % changes, 99 % of it in a tenth of the keys        12             34                261       42
     any key, 1 % or 0.1 % or 0.01 % of them a backup      20, 36, 260    96, 870, 2300    1034, 699, 210
 
-So cutting at the front gains while the large segments of a first backup go, and nothing once all are small. Changes
-anywhere are helped most and cost most: 20, 3.6 and 2.6 % of the stream with each backup, instead of 96, 87 and 23 %.
-Other histories of the same kind differ by a quarter.
+So cutting at the front helps while the large segments of a first backup expire, and not once all are small. Changes
+anywhere benefit most and cost most: 20, 3.6 and 2.6 % of the stream with each backup, instead of 96, 87 and 23 %. Other
+histories of the same kind differ by a quarter.
 
-To prove that a segment is still the same takes 0.6 to 0.9 GB a second of one core, packing included; to store it 0.2 to
-0.5. Memory, four streams at once (`memory_budget.py`): no more than for a first backup, if nothing can be compressed.
+Verifying that a segment is still the same runs at 0.6 to 0.9 GB a second on one core, including compression; storing it
+at 0.2 to 0.5. Memory, four streams at once (`memory_budget.py`): no more than for a first backup, if nothing can be
+compressed.
 """
 
 from __future__ import annotations
@@ -54,16 +56,16 @@ __all__ = ["GROWTH", "Cuts", "SegmentExtent", "extent_of", "stored_segments", "u
 # times, at 8 1.9 and 2.7 times, with a third more segments.
 GROWTH = 4
 
-# What a segment takes in a manifest.
+# The size of a segment's entry in a manifest.
 _ENTRY_BYTES = 512
-# The smallest grain, and the smallest piece at a front, as parts of a segment: 256 KiB and 16 KiB.
+# The smallest grain, and the smallest piece at a front, as fractions of a segment: 256 KiB and 16 KiB.
 _MIN_GRAIN = 128
 _MIN_FRONT = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentExtent:
-    """A run of messages by its numbers. `bytes` are raw, `new` if it was in no segment before."""
+    """The extent of a run of messages. `bytes` are raw; `new`: it was in no segment before."""
 
     first_seq: int
     last_seq: int
@@ -76,7 +78,7 @@ class SegmentExtent:
 
     @property
     def dense(self) -> bool:
-        """Nothing has been deleted within."""
+        """Whether nothing has been deleted within."""
         return self.messages == self.last_seq - self.first_seq + 1
 
 
@@ -85,7 +87,7 @@ def extent_of(ref: SegmentRef) -> SegmentExtent:
 
 
 class Cuts:
-    """The rules above for one stream. `stored_bytes` are those of its last backup."""
+    """The rules above for one stream. `stored_bytes` is the size of its last backup."""
 
     def __init__(self, stored_bytes: int, segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -93,21 +95,21 @@ class Cuts:
         self.losing_front = False
 
     def limit(self, extent: SegmentExtent) -> int:
-        """How large a segment of these messages may get by joining."""
+        """Return how large a segment of these messages may become by joining."""
         if extent.dense and not self.losing_front:
             return self.segment_bytes
         return min(2 * self.grain_bytes, self.segment_bytes)
 
     def joinable(self, extent: SegmentExtent) -> bool:
-        """Whether a segment of these messages can ever be worth joining with others."""
+        """Return whether joining a segment of these messages with others can ever be worthwhile."""
         return extent.bytes * GROWTH <= self.limit(extent)
 
     def joined(self, extents: Sequence[SegmentExtent]) -> int:
-        """How many of the last `extents` are to become one segment; 1 if none is to be joined."""
+        """Return how many of the last `extents` become one segment; 1 if none is joined."""
         count, largest, whole = 1, 0, None
         for number, extent in enumerate(reversed(extents), 1):
             whole = extent if whole is None else extent + whole
-            if whole.bytes > self.limit(whole):  # and the limit can only become less
+            if whole.bytes > self.limit(whole):  # and the limit can only decrease
                 break
             largest = max(largest, 0 if extent.new else extent.bytes)
             if largest * GROWTH <= whole.bytes:
@@ -115,7 +117,9 @@ class Cuts:
         return count
 
     def front(self, size: int, gone_bytes: int) -> list[int]:
-        """Sizes of the pieces of the first `size` bytes, of a stream that has lost `gone_bytes` ahead of them."""
+        """Return the sizes of the pieces of the first `size` bytes, of a stream that has lost `gone_bytes` before
+        them.
+        """
         piece = max(gone_bytes, self.segment_bytes // _MIN_FRONT, 1)
         sizes = [piece]
         while (rest := size - sum(sizes)) > sizes[-1]:
@@ -123,7 +127,7 @@ class Cuts:
         return [*sizes[:-1], self.segment_bytes]
 
     def thinned(self, size: int, lost: int) -> list[int]:
-        """Sizes of the pieces of a segment that has lost so many messages and is now of `size` bytes."""
+        """Return the sizes of the pieces of a segment that has lost `lost` messages and now has `size` bytes."""
         if lost * self.grain_bytes >= size:
             return [self.segment_bytes]
         piece = max(self.grain_bytes, size // (GROWTH * lost), 1)
@@ -131,11 +135,11 @@ class Cuts:
 
 
 def stored_segments(objects: Objects, folder: str, *lists: Iterable[SegmentRef]) -> list[SegmentRef]:
-    """Those of a stream's segments that are in the store with the size they should have, and not known to be damaged.
-    One listing, if any.
+    """Return the segments of a stream that are in the store with their size, and not known to be damaged. Lists at most
+    once.
 
-    Each of `lists` has those of one earlier backup, or of a run that did not finish; where segments of two overlap,
-    the list that comes first counts. The result is in order, does not overlap, and each fits into memory, whatever
+    Each of `lists` has the segments of one earlier backup, or of a run that did not finish; if segments of two overlap,
+    the earlier list wins. The result is in order and does not overlap, and each segment fits into memory, whatever
     manifests and receipts say. Raises `StoreError`.
     """
     named = [list(refs) for refs in lists]
@@ -152,7 +156,7 @@ def stored_segments(objects: Objects, folder: str, *lists: Iterable[SegmentRef])
 
 
 def _beside(found: Sequence[SegmentRef], more: Iterable[SegmentRef]) -> Iterator[SegmentRef]:
-    """Those of `more` that overlap none that was found; of which none overlap, in order."""
+    """Yield those of `more` that overlap no segment of `found`. Neither list overlaps itself; both are in order."""
     for ref in more:
         at = bisect_left(found, ref.first_seq, key=lambda one: one.last_seq)
         if ref.first_seq <= ref.last_seq and (at == len(found) or ref.last_seq < found[at].first_seq):
@@ -160,5 +164,5 @@ def _beside(found: Sequence[SegmentRef], more: Iterable[SegmentRef]) -> Iterator
 
 
 def untouched(refs: Iterable[SegmentRef], sequences: SequenceSet) -> Iterator[SegmentRef]:
-    """The segments that hold none of `sequences`."""
+    """Yield the segments that hold none of `sequences`."""
     return (ref for ref in refs if not sequences.within(ref.first_seq, ref.last_seq))

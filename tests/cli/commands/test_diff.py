@@ -18,7 +18,7 @@ from tests.cli.test_json import check
 from tests.cli.typed import Shop, Typed, in_terminal
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup, store_opaque, store_stream
 from tests.harness.batches import some_messages
-from tests.harness.history import IDENTITY, founding_of
+from tests.harness.history import IDENTITY, new_keys_of
 
 Type = Callable[..., Typed]
 
@@ -126,14 +126,14 @@ def test_damage_is_14_and_the_rest_is_compared(typed: Type, repo: Path) -> None:
 
 def test_an_encrypted_and_signed_repository_takes_a_key(typed: Type, tmp_path: Path) -> None:
     place = tmp_path / "repo"
-    founding = founding_of("encrypted", "00ff")
-    assert founding is not None
+    new_keys = new_keys_of("encrypted", "00ff")
+    assert new_keys is not None
     store = LocalStore(place)
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     writer, identity = tmp_path / "writer.key", tmp_path / "identity"
-    writer.write_text(encode_writer_key(founding.writer_key))
+    writer.write_text(encode_writer_key(new_keys.writer_key))
     identity.write_text(IDENTITY.text)
-    repository = Repository.open(store, GivenKeys(founding.writer_key))
+    repository = Repository.open(store, GivenKeys(new_keys.writer_key))
     messages = some_messages(40, 100)
     first = store_backup(repository, FIRST)
     changed = store_stream(repository.objects, "orders", [m for m in messages if m is not messages[7]])

@@ -15,7 +15,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verified import remember
 from jsbackup.repository.checks.verify import Level, Problem, Verifier
 from jsbackup.repository.crypto import age
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.crypto.writer_key import encode_writer_key
 from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.keep.holds import Hold, put_hold
@@ -58,9 +58,9 @@ def _make(kind: str) -> Made:
         repository = make_repository(store)
     else:
         assert ME.recipient is not None
-        founding = found("00ff", [ME.recipient] if kind == "encrypted" else [], None, _random())
-        repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
-        writer = encode_writer_key(founding.writer_key)
+        new_keys = make_new_keys("00ff", [ME.recipient] if kind == "encrypted" else [], None, _random())
+        repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
+        writer = encode_writer_key(new_keys.writer_key)
     first = store_backup(repository, FIRST)
     store_backup(repository, SECOND, count=80)
     write_catalog(repository.documents)

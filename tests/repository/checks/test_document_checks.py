@@ -9,7 +9,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.document_checks import check_own_documents
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys, put_identity
-from jsbackup.repository.crypto.new_keys import Founding, found, replace_writer
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.keep.holds import Hold, put_hold, release_hold
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.repository import Repository
@@ -34,10 +34,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def make(store: MemoryStore) -> tuple[Repository, Founding]:
+def make(store: MemoryStore) -> tuple[Repository, NewKeys]:
     numbers = iter(range(1, 100))
-    founding = found("00ff", [recipient(ME), recipient(OTHER)], None, lambda count: bytes([next(numbers)]) * count)
-    return Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding), founding
+    new_keys = make_new_keys(
+        "00ff", [recipient(ME), recipient(OTHER)], None, lambda count: bytes([next(numbers)]) * count
+    )
+    return Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys), new_keys
 
 
 def keys_of(store: MemoryStore, kind: ObjectKind) -> list[str]:
@@ -45,18 +47,18 @@ def keys_of(store: MemoryStore, kind: ObjectKind) -> list[str]:
 
 
 def test_what_is_whole_is_not_accused(store: MemoryStore) -> None:
-    repository, founding = make(store)
-    assert founding.secret is not None
+    repository, new_keys = make(store)
+    assert new_keys.secret is not None
     store_backup(repository)
     put_hold(repository, Hold(FIRST, CREATED, "t", "why"))
-    put_identity(store, "00ff", founding.secret, age.parse_recipient(SSH))
+    put_identity(store, "00ff", new_keys.secret, age.parse_recipient(SSH))
     passphrase = layout.identity_key("passphrase-00ff00", "00ff")
-    store.put(passphrase, cheap_passphrase_file(founding.secret.identity.text.encode(), "open"))  # type: ignore[union-attr]
+    store.put(passphrase, cheap_passphrase_file(new_keys.secret.identity.text.encode(), "open"))  # type: ignore[union-attr]
     key, enthrone = replace_writer(
         store,
         repository.descriptor,
         repository.documents,
-        founding.secret,
+        new_keys.secret,
         writer_key=None,
         created=CREATED,
         random=lambda count: b"n" * count,
@@ -67,19 +69,19 @@ def test_what_is_whole_is_not_accused(store: MemoryStore) -> None:
 
 def test_every_age_file_that_the_library_makes_is_taken_for_one(store: MemoryStore) -> None:
     """It adds stanzas of random names and sizes, so that readers do not rely on there being none."""
-    repository, founding = make(store)
-    assert founding.secret is not None
+    repository, new_keys = make(store)
+    assert new_keys.secret is not None
     for _ in range(200):
         for key in keys_of(store, ObjectKind.IDENTITY):
             store.delete(key)
-        put_identity(store, "00ff", founding.secret, recipient(ME))
+        put_identity(store, "00ff", new_keys.secret, recipient(ME))
         assert check_own_documents(repository) == []
 
 
 def test_identities_for_others_are_told_apart_by_their_kind(store: MemoryStore) -> None:
-    repository, founding = make(store)
-    assert founding.secret is not None
-    ssh = put_identity(store, "00ff", founding.secret, age.parse_recipient(SSH))
+    repository, new_keys = make(store)
+    assert new_keys.secret is not None
+    ssh = put_identity(store, "00ff", new_keys.secret, age.parse_recipient(SSH))
     first = keys_of(store, ObjectKind.IDENTITY)[0]
     swap(store, first, ssh)
     assert [flaw.key for flaw in check_own_documents(repository)] == [first, ssh]
@@ -92,15 +94,15 @@ def test_an_identity_that_an_interrupted_init_left_is_nobodys(store: MemoryStore
 
 
 def test_a_writer_that_nobody_made_one_is_told(store: MemoryStore) -> None:
-    repository, founding = make(store)
-    stranger = found("00ff", [], None, lambda count: b"x" * count)
+    repository, new_keys = make(store)
+    stranger = make_new_keys("00ff", [], None, lambda count: b"x" * count)
     other = MemoryStore()
-    Repository.create(other, repository_id="00ff", created=CREATED, tool="t", founding=stranger)
+    Repository.create(other, repository_id="00ff", created=CREATED, tool="t", new_keys=stranger)
     (key,) = keys_of(other, ObjectKind.WRITER)
     store.put(key, other.get(key))
     (flaw,) = check_own_documents(repository)
     assert flaw.key == key and "somebody who may not" in flaw.problem
-    assert founding.authority.public != stranger.authority.public
+    assert new_keys.authority.public != stranger.authority.public
 
 
 def test_a_hold_that_cannot_be_read_still_holds(store: MemoryStore) -> None:
@@ -115,14 +117,14 @@ def test_a_hold_that_cannot_be_read_still_holds(store: MemoryStore) -> None:
 
 
 def test_what_goes_while_it_is_looked_at_is_not_missed(store: MemoryStore) -> None:
-    _, founding = make(store)
+    _, new_keys = make(store)
     keys = {*keys_of(store, ObjectKind.WRITER), *keys_of(store, ObjectKind.IDENTITY)}
 
     def go(operation: str, key: str) -> None:
         if operation == "get_range" and key in keys:
             store.delete(key)
 
-    watched = Repository.open(store, GivenKeys(writer=founding.writer_key))
+    watched = Repository.open(store, GivenKeys(writer=new_keys.writer_key))
     watched.store = FaultStore(store, before=go)
     assert check_own_documents(watched) == []
 

@@ -11,7 +11,7 @@ from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.manifest_chain import Evidence, check_chain
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, found
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Document
 from jsbackup.repository.inventory import newest_catalog, write_catalog
@@ -103,16 +103,16 @@ ME = age.identity_of(bytes(32))
 
 
 @pytest.fixture(params=["encrypted", "signed"])
-def keys(request: pytest.FixtureRequest) -> Founding:
+def keys(request: pytest.FixtureRequest) -> NewKeys:
     numbers = iter(range(99))
     readers = [ME.recipient] if request.param == "encrypted" and ME.recipient else []
-    return found("00ff", readers, None, lambda count: bytes([next(numbers)]) * count)
+    return make_new_keys("00ff", readers, None, lambda count: bytes([next(numbers)]) * count)
 
 
 @pytest.fixture
-def repository(keys: Founding) -> Repository:
+def repository(keys: NewKeys) -> Repository:
     """With the backups A, B and C."""
-    made = Repository.create(MemoryStore(), repository_id="00ff", created=CREATED, tool="t", founding=keys)
+    made = Repository.create(MemoryStore(), repository_id="00ff", created=CREATED, tool="t", new_keys=keys)
     for backup in (A, B, C):
         made.commit(replace(LEAF, id=backup))
     return made
@@ -173,13 +173,13 @@ def test_no_more_than_the_backups_that_need_one_have_a_witness(repository: Repos
     assert witnessed() == [D], "no catalog names what it cannot read"
 
 
-def test_a_store_that_takes_no_witness_takes_backups(keys: Founding) -> None:
+def test_a_store_that_takes_no_witness_takes_backups(keys: NewKeys) -> None:
     def refuse(_operation: str, key: str) -> None:
         if layout.witnessed_backup_of(key) is not None:
             raise StoreError("not allowed")
 
     store = FaultStore(MemoryStore(), before=refuse)
-    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=keys)
+    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=keys)
     for backup in (A, B):
         made.commit(replace(LEAF, id=backup))
     write_catalog(made.documents)
@@ -222,7 +222,7 @@ def test_a_catalog_that_nobody_signed_is_not_believed(repository: Repository) ->
     assert problems(repository).keys() == {""}
 
 
-def test_what_is_committed_or_forgotten_meanwhile_is_no_problem(repository: Repository, keys: Founding) -> None:
+def test_what_is_committed_or_forgotten_meanwhile_is_no_problem(repository: Repository, keys: NewKeys) -> None:
     """At each operation of the check, in turn, somebody else commits a backup and forgets another."""
     write_catalog(repository.documents)
     given = GivenKeys(writer=keys.writer_key)

@@ -92,7 +92,7 @@ def test_outcomes_come_back_newest_first(kind: str) -> None:
 
 def _made(scene: Scene) -> Repository:
     Repository.create(
-        scene.store, repository_id=scene.id, created="2026-11-21T00:00:00Z", tool="tests", founding=scene.founding
+        scene.store, repository_id=scene.id, created="2026-11-21T00:00:00Z", tool="tests", new_keys=scene.new_keys
     )
     return scene.open()
 
@@ -180,13 +180,13 @@ def test_what_was_signed_stays_readable_when_the_writer_key_is_replaced() -> Non
     repository = _made(scene)
     put_verify(repository.documents, VERIFY, "jsbackup tests", scene.random)
     put_drill(repository.documents, DRILL, "jsbackup tests", scene.random)
-    assert scene.founding is not None
+    assert scene.new_keys is not None
     key, make_valid = replace_writer(
         scene.store,
         repository.descriptor,
         repository.documents,
         None,
-        writer_key=scene.founding.writer_key,
+        writer_key=scene.new_keys.writer_key,
         created="2026-11-21T02:00:00Z",
         random=lambda count: bytes([7]) * count,
     )

@@ -28,7 +28,7 @@ from jsbackup.repository.checks.verified import (
 )
 from jsbackup.repository.checks.verify import Level, Stocked, Verifier
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
@@ -337,8 +337,8 @@ def test_no_record_can_be_put_is_an_error_that_keeps_what_there_is(store: Memory
 
 
 def test_in_a_signed_repository_records_are_signed_and_nobody_elses_count(store: MemoryStore) -> None:
-    founding = found("00ff", [], None, lambda count: b"s" * count)
-    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    new_keys = make_new_keys("00ff", [], None, lambda count: b"s" * count)
+    repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     manifest = store_backup(repository)
     run(repository, [manifest], NOW)
     assert read_findings(repository.documents, NOW) != Findings()

@@ -20,7 +20,7 @@ from jsbackup.repository.crypto.keys import (
     read_identities,
     remove_identity,
 )
-from jsbackup.repository.crypto.new_keys import Founding, found, replace_writer
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys, replace_writer
 from jsbackup.repository.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from jsbackup.repository.manifest import Manifest, Result, Source
 from jsbackup.repository.repository import Repository
@@ -47,14 +47,14 @@ def counting(start: int = 0) -> Callable[[int], bytes]:
     return lambda count: bytes([next(numbers)]) * count
 
 
-def make(store: MemoryStore, *readers: age.Identity, repository_id: str = "00ff", start: int = 10) -> Founding:
-    founding = found(repository_id, [recipient(one) for one in readers], None, counting(start))
-    Repository.create(store, repository_id=repository_id, created=CREATED, tool="t", founding=founding)
-    return founding
+def make(store: MemoryStore, *readers: age.Identity, repository_id: str = "00ff", start: int = 10) -> NewKeys:
+    new_keys = make_new_keys(repository_id, [recipient(one) for one in readers], None, counting(start))
+    Repository.create(store, repository_id=repository_id, created=CREATED, tool="t", new_keys=new_keys)
+    return new_keys
 
 
-def of_writer(founding: Founding) -> GivenKeys:
-    return GivenKeys(writer=founding.writer_key)
+def of_writer(new_keys: NewKeys) -> GivenKeys:
+    return GivenKeys(writer=new_keys.writer_key)
 
 
 def of(identity: age.Identity) -> GivenKeys:
@@ -70,12 +70,12 @@ def store() -> MemoryStore:
 
 
 def test_a_writer_writes_and_reads_documents_and_what_it_has_just_stored(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    repository = Repository.open(store, of_writer(founding))
+    new_keys = make(store, ME)
+    repository = Repository.open(store, of_writer(new_keys))
     manifest = store_backup(repository)
     assert repository.manifest(FIRST).streams == manifest.streams
     assert not list(verify_backup(repository.objects, manifest, Level.DATA))
-    later = Repository.open(store, of_writer(founding))
+    later = Repository.open(store, of_writer(new_keys))
     assert not list(verify_backup(later.objects, later.manifest(FIRST), Level.OBJECTS))
     with pytest.raises(KeyUnavailable, match="no key that reads messages was given"):
         list(verify_backup(later.objects, manifest, Level.DATA))
@@ -116,8 +116,8 @@ def test_another_key_is_refused_at_once(store: MemoryStore) -> None:
 
 
 def test_names_tell_nothing_and_are_the_same_for_all_writers(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    store_backup(Repository.open(store, of_writer(founding)))
+    new_keys = make(store, ME)
+    store_backup(Repository.open(store, of_writer(new_keys)))
     keys = [info.key for info in store.list(layout.SEGMENTS)]
     assert keys and not any("orders" in key or "verbatim" in key for key in keys)
     assert {layout.kind_of(key) for key in keys} == {
@@ -125,7 +125,7 @@ def test_names_tell_nothing_and_are_the_same_for_all_writers(store: MemoryStore)
         layout.ObjectKind.PENDING,
         layout.ObjectKind.OPAQUE,
     }
-    sealing = Repository.open(store, of_writer(founding)).objects.sealing
+    sealing = Repository.open(store, of_writer(new_keys)).objects.sealing
     assert sealing.folder("orders", "1a2b3c4d") == Repository.open(store, of(ME)).objects.sealing.folder(
         "orders", "1a2b3c4d"
     )
@@ -157,8 +157,8 @@ def test_a_plain_repository_has_none_of_it(store: MemoryStore) -> None:
 
 
 def test_a_reader_can_let_another_one_in(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    store_backup(Repository.open(store, of_writer(founding)))
+    new_keys = make(store, ME)
+    store_backup(Repository.open(store, of_writer(new_keys)))
     descriptor = Repository.open(store).descriptor
     put_identity(store, descriptor.id, open_secret(store, descriptor, of(ME)), recipient(OTHER))
     repository = Repository.open(store, of(OTHER))
@@ -183,11 +183,11 @@ def test_a_removed_reader_finds_nothing_and_the_last_one_stays(store: MemoryStor
 
 
 def test_a_passphrase_reads_too(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    assert founding.secret is not None and founding.secret.identity.text is not None
-    wrapped = cheap_passphrase_file(f"# x\n{founding.secret.identity.text}\n".encode(), "correct horse")
+    new_keys = make(store, ME)
+    assert new_keys.secret is not None and new_keys.secret.identity.text is not None
+    wrapped = cheap_passphrase_file(f"# x\n{new_keys.secret.identity.text}\n".encode(), "correct horse")
     store.put(layout.identity_key("passphrase-00aaff", "00ff"), wrapped)
-    Repository.open(store, of_writer(founding)).commit(LEAF)
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
     assert Repository.open(store, GivenKeys(passphrase="correct horse")).manifest(FIRST).id == FIRST
     with pytest.raises(KeyUnavailable):
         Repository.open(store, GivenKeys(passphrase="battery staple"))
@@ -196,10 +196,10 @@ def test_a_passphrase_reads_too(store: MemoryStore) -> None:
 
 
 def test_the_repositorys_own_identity_opens_it(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    assert founding.secret is not None
-    Repository.open(store, of_writer(founding)).commit(LEAF)
-    assert Repository.open(store, of(founding.secret.identity)).manifest(FIRST).id == FIRST
+    new_keys = make(store, ME)
+    assert new_keys.secret is not None
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
+    assert Repository.open(store, of(new_keys.secret.identity)).manifest(FIRST).id == FIRST
 
 
 def test_an_identity_file_may_take_a_passphrase_itself() -> None:
@@ -213,8 +213,8 @@ def test_an_identity_file_may_take_a_passphrase_itself() -> None:
 
 
 def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    old = Repository.open(store, of_writer(founding))
+    new_keys = make(store, ME)
+    old = Repository.open(store, of_writer(new_keys))
     store_backup(old)
     secret = Repository.open(store, of(ME)).secret
     key, enthrone = replace_writer(
@@ -227,7 +227,7 @@ def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None
     assert new.manifest(FIRST).streams and new.manifest(THIRD).previous == FIRST
     with pytest.raises(IntegrityError, match="had been replaced before"):
         new.manifest(SECOND)
-    again = Repository.open(store, of_writer(founding))
+    again = Repository.open(store, of_writer(new_keys))
     assert again.manifest(THIRD).id == THIRD
     with pytest.raises(KeyUnavailable, match="has been replaced by another one"):
         again.commit(LEAF)
@@ -236,11 +236,11 @@ def test_a_new_writer_takes_the_place_of_the_old_one(store: MemoryStore) -> None
 
 
 def test_replacing_a_writer_takes_what_it_takes(store: MemoryStore) -> None:
-    repository = Repository.open(store, of_writer(founding := make(store, ME)))
+    repository = Repository.open(store, of_writer(new_keys := make(store, ME)))
     replace_in = partial(replace_writer, created=CREATED, random=counting())
     with pytest.raises(KeyUnavailable, match="a key that reads the repository"):
         replace_in(
-            store, repository.descriptor, repository.documents, repository.secret, writer_key=founding.writer_key
+            store, repository.descriptor, repository.documents, repository.secret, writer_key=new_keys.writer_key
         )
     plain = make_repository(MemoryStore())
     with pytest.raises(UsageError, match="neither encrypted nor signed"):
@@ -251,20 +251,20 @@ def test_replacing_a_writer_takes_what_it_takes(store: MemoryStore) -> None:
 
 
 def test_a_signed_repository_is_read_by_all_and_written_by_few(store: MemoryStore) -> None:
-    founding = make(store)
-    store_backup(Repository.open(store, of_writer(founding)))
+    new_keys = make(store)
+    store_backup(Repository.open(store, of_writer(new_keys)))
     anybody = Repository.open(store)
     assert not list(verify_backup(anybody.objects, anybody.manifest(FIRST), Level.DATA))
     assert any(info.key.startswith("segments/orders-") for info in store.list())
     with pytest.raises(KeyUnavailable, match="no writer key was given"):
         anybody.commit(replace(LEAF, id=SECOND))
-    first = Repository.open(store, of_writer(founding))
+    first = Repository.open(store, of_writer(new_keys))
     key, enthrone = replace_writer(
         store,
         first.descriptor,
         first.documents,
         None,
-        writer_key=founding.writer_key,
+        writer_key=new_keys.writer_key,
         created=CREATED,
         random=counting(80),
     )
@@ -287,8 +287,8 @@ def put_anew(store: MemoryStore, key: str, data: bytes) -> None:
 
 
 def test_a_manifest_that_nobody_signed_is_refused(store: MemoryStore) -> None:
-    founding = make(store)
-    Repository.open(store, of_writer(founding)).commit(LEAF)
+    new_keys = make(store)
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
     key = layout.manifest_key(FIRST)
     document = store.get(key).splitlines(keepends=True)[0]
     put_anew(store, key, document)
@@ -302,14 +302,14 @@ def test_a_manifest_that_nobody_signed_is_refused(store: MemoryStore) -> None:
         Repository.open(store).manifest(FIRST)
 
 
-def _with(store: MemoryStore, founding: Founding) -> MemoryStore:
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+def _with(store: MemoryStore, new_keys: NewKeys) -> MemoryStore:
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     return store
 
 
 def test_an_older_manifest_under_a_new_name_is_refused(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    repository = Repository.open(store, of_writer(founding))
+    new_keys = make(store, ME)
+    repository = Repository.open(store, of_writer(new_keys))
     repository.commit(LEAF)
     store.put(f"{layout.manifest_key(SECOND)}.age", store.get(f"{layout.manifest_key(FIRST)}.age"))
     with pytest.raises(IntegrityError, match="under this name"):
@@ -328,8 +328,8 @@ def test_a_plain_manifest_in_an_encrypted_repository_is_no_backup(store: MemoryS
 
 def test_an_object_encrypted_for_this_repository_by_somebody_else_is_found_out(store: MemoryStore) -> None:
     """The recipient is public, so anybody can encrypt to it."""
-    founding = make(store, ME)
-    writer = Repository.open(store, of_writer(founding))
+    new_keys = make(store, ME)
+    writer = Repository.open(store, of_writer(new_keys))
     segments = SegmentWriter(writer.objects, writer.objects.sealing.folder("orders", "1a2b3c4d"))
     segments.add(batch_of(some_messages(5, 10)))
     (ref,) = segments.finish()
@@ -341,7 +341,7 @@ def test_an_object_encrypted_for_this_repository_by_somebody_else_is_found_out(s
     with pytest.raises(IntegrityError):
         list(SegmentReader(reader.objects).read(ref))
     key = layout.manifest_key(FIRST)
-    documents = founding.secret
+    documents = new_keys.secret
     assert documents is not None
     store.put(f"{key}.age", age.encrypt(b"{}\n", [public, recipient(documents.documents.identity)]))
     with pytest.raises(IntegrityError, match="is not signed"):
@@ -353,7 +353,7 @@ def test_an_object_encrypted_for_this_repository_by_somebody_else_is_found_out(s
 
 def descriptors(true: Descriptor) -> dict[str, Descriptor]:
     """What a store may show in place of the true one."""
-    forged = found("00ff", [recipient(STRANGER)], None, counting(60))
+    forged = make_new_keys("00ff", [recipient(STRANGER)], None, counting(60))
     return {
         "plain": replace(true, authority=None, recipient=None),
         "signed only": replace(true, recipient=None),
@@ -365,11 +365,11 @@ def descriptors(true: Descriptor) -> dict[str, Descriptor]:
 
 @pytest.mark.parametrize("lie", descriptors(Descriptor("", "", "")))
 def test_an_exchanged_descriptor_is_not_believed(store: MemoryStore, lie: str) -> None:
-    founding = make(store, ME)
+    new_keys = make(store, ME)
     shown = descriptors(decode_descriptor(store.get(layout.DESCRIPTOR)))[lie]
     put_anew(store, layout.DESCRIPTOR, encode_descriptor(shown))
-    pinned = GivenKeys(expect_signer=founding.authority.public)
-    for keys in (of_writer(founding), of(ME), pinned):
+    pinned = GivenKeys(expect_signer=new_keys.authority.public)
+    for keys in (of_writer(new_keys), of(ME), pinned):
         if keys is pinned and lie == "signed only":
             continue  # nothing but the writers says so, and those it reads below
         with pytest.raises((IntegrityError, UsageError, KeyUnavailable)) as caught:
@@ -382,11 +382,11 @@ def test_an_exchanged_descriptor_is_not_believed(store: MemoryStore, lie: str) -
 
 def test_a_writer_whom_the_store_hides_writes_nothing(store: MemoryStore) -> None:
     """What the authority signed about the writer names the recipient: without it nobody knows for whom to encrypt."""
-    founding = make(store, ME)
-    store.delete(layout.writer_key(founding.writer_key.signatory.public))
+    new_keys = make(store, ME)
+    store.delete(layout.writer_key(new_keys.writer_key.signatory.public))
     shown = replace(decode_descriptor(store.get(layout.DESCRIPTOR)), recipient=recipient(STRANGER).label)
     put_anew(store, layout.DESCRIPTOR, encode_descriptor(shown))
-    repository = Repository.open(store, of_writer(founding))
+    repository = Repository.open(store, of_writer(new_keys))
     for write in (lambda: repository.objects.sealing.seal(b"x"), lambda: repository.commit(LEAF)):
         with pytest.raises(KeyUnavailable):
             write()
@@ -405,19 +405,19 @@ def test_a_damaged_key_is_told_from_a_wrong_one(store: MemoryStore) -> None:
 
 
 def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> None:
-    founding = found("00ff", [recipient(ME)], None, counting())
+    new_keys = make_new_keys("00ff", [recipient(ME)], None, counting())
     operations = 0
     while True:
         operations += 1
         faulty = FaultStore(inner := MemoryStore(), Fault.KILL_AFTER, at=operations)
         try:
-            Repository.create(faulty, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+            Repository.create(faulty, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
         except Killed:
             pass
         else:
             break
         try:
-            Repository.open(inner, of_writer(founding)).commit(LEAF)
+            Repository.open(inner, of_writer(new_keys)).commit(LEAF)
         except RepositoryNotFound:
             again = make(inner, ME, repository_id="beef", start=30)
             Repository.open(inner, of_writer(again)).commit(LEAF)
@@ -426,19 +426,19 @@ def test_what_an_interrupted_init_leaves_does_no_harm(store: MemoryStore) -> Non
 
 
 def test_foreign_and_hostile_objects_among_the_keys_are_passed_over(store: MemoryStore) -> None:
-    founding = make(store, ME)
+    new_keys = make(store, ME)
     for number, name in enumerate(("writer-" + "0" * 64 + ".json", "writer-x.json", "x.age", "y", "age1-00000000.age")):
         store.put(f"{layout.KEYS}{name}", b"{" * number)
     make(other := MemoryStore(), ME, repository_id="beef", start=40)
     for info in other.list(layout.KEYS):
         store.put(info.key, other.get(info.key))
-    Repository.open(store, of_writer(founding)).commit(LEAF)
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
     assert Repository.open(store, of(ME)).manifest(FIRST).id == FIRST
 
 
 def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemoryStore) -> None:
     """A thief with the old key may put objects, and may delete none."""
-    founding = make(store, ME)
+    new_keys = make(store, ME)
     opened = Repository.open(store, of(ME))
     new, enthrone = replace_writer(
         store, opened.descriptor, opened.documents, opened.secret, writer_key=None, created=CREATED, random=counting(60)
@@ -452,23 +452,22 @@ def test_a_replaced_writer_stays_replaced_whatever_is_put_beside(store: MemorySt
     store.put(layout.writer_key("b" * 64), large)
     Repository.open(store, GivenKeys(writer=new)).commit(LEAF)
     with pytest.raises(KeyUnavailable, match="has been replaced"):
-        Repository.open(store, of_writer(founding)).commit(replace(LEAF, id=SECOND))
+        Repository.open(store, of_writer(new_keys)).commit(replace(LEAF, id=SECOND))
     assert {info.key for info in store.list(layout.WRITERS)} > kept
     for number in range(5000):
         store.put(layout.writer_key(f"a{number:063x}"), b"x")
-    for keys in (of(ME), of_writer(founding), GivenKeys(writer=new)):
+    for keys in (of(ME), of_writer(new_keys), GivenKeys(writer=new)):
         with pytest.raises(IntegrityError, match=r"5,80. objects below keys/writer-"):
             Repository.open(store, keys)
 
 
-@pytest.mark.slow
 def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
     store = MemoryStore(lambda: now)
     now = 0.0
     numbers = counting()
-    founding = found("00ff", [recipient(ME)], "horse battery", numbers)
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
-    Repository.open(store, of_writer(founding)).commit(LEAF)
+    new_keys = make_new_keys("00ff", [recipient(ME)], "horse battery", numbers)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
+    Repository.open(store, of_writer(new_keys)).commit(LEAF)
     (mine,) = (one for one in store.list(layout.KEYS) if layout.identity_key(recipient(ME).label, "00ff") == one.key)
     now = 1.0
     ending = mine.key[-len("-00000000.age") :]
@@ -483,13 +482,13 @@ def test_readers_are_not_kept_out_by_what_is_put_beside_their_keys() -> None:
 
 
 def test_every_error_here_is_one_of_ours(store: MemoryStore) -> None:
-    founding = make(store, ME)
-    store_backup(Repository.open(store, of_writer(founding)))
+    new_keys = make(store, ME)
+    store_backup(Repository.open(store, of_writer(new_keys)))
     for key in [info.key for info in store.list()]:
         whole = store.get(key)
         for broken in (b"", whole[: len(whole) // 2], whole[:-1], b"\xff" * 500, b"{}\n", b"[" * 5000):
             put_anew(store, key, broken)
-            for keys in (of_writer(founding), of(ME), GivenKeys()):
+            for keys in (of_writer(new_keys), of(ME), GivenKeys()):
                 try:
                     repository = Repository.open(store, keys)
                     list(verify_backup(repository.objects, repository.manifest(FIRST), Level.DATA))
@@ -510,12 +509,12 @@ def test_what_is_for_others_is_told_by_its_first_bytes() -> None:
             return data
 
     store = Counting()
-    founding = make(store, ME)
+    new_keys = make(store, ME)
     key, data = "segments/x-00000000/pending.parquet.age", bytes(range(256)) * 1000
-    writer = Repository.open(store, of_writer(founding)).objects
+    writer = Repository.open(store, of_writer(new_keys)).objects
     assert writer.put_once(key, data).added
     assert not writer.put_once(key, data).added, "it reads what it has stored itself"
-    later = Repository.open(store, of_writer(founding)).objects
+    later = Repository.open(store, of_writer(new_keys)).objects
     store.read = 0
     stored = later.put_once(key, data)
     assert stored.added and stored.key != key

@@ -12,7 +12,7 @@ from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.keep.forget import LOCKED, ForgetPlan, carry_out, plan_by_ids, plan_by_policy
 from jsbackup.repository.keep.groups import Grouping
@@ -211,10 +211,10 @@ def _kept_apart(*, encrypted: bool) -> tuple[MemoryStore, GivenKeys]:
     """A repository with three backups, and the keys of a backup host."""
     recipient = age.identity_of(bytes(32)).recipient
     assert recipient is not None
-    founding = found("00ff", [recipient] if encrypted else [], None, os.urandom)
+    new_keys = make_new_keys("00ff", [recipient] if encrypted else [], None, os.urandom)
     store = MemoryStore()
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="jsbackup tests", founding=founding)
-    keys = GivenKeys(founding.writer_key)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="jsbackup tests", new_keys=new_keys)
+    keys = GivenKeys(new_keys.writer_key)
     for number in range(3):
         Repository.open(store, keys).commit(nth_manifest(number))
     return store, keys

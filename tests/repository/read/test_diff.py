@@ -36,7 +36,7 @@ from jsbackup.repository.write.pending_acks import store_consumer
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, INCARNATION, SECOND, large_state, store_opaque
 from tests.harness.batches import Message, batch_of, cut_anywhere, message_lists, some_messages
-from tests.harness.history import IDENTITY, founding_of
+from tests.harness.history import IDENTITY, new_keys_of
 from tests.harness.stores import FaultStore
 
 ALL = 10_000
@@ -210,17 +210,17 @@ def test_a_segment_that_one_side_has_alone_is_read_only_to_name_its_messages() -
 
 def test_without_a_key_whole_segments_are_told_apart_and_nothing_else() -> None:
     store = MemoryStore()
-    founding = founding_of("encrypted", "00ff")
-    assert founding is not None
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    new_keys = new_keys_of("encrypted", "00ff")
+    assert new_keys is not None
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     messages = some_messages(60, 50)
     changed = [m._replace(data=b"other") if m is messages[30] else m for m in messages]
     # Whoever wrote a segment can read it as long as it runs.
-    writer = Repository.open(store, GivenKeys(founding.writer_key)).objects
+    writer = Repository.open(store, GivenKeys(new_keys.writer_key)).objects
     whole, other = stored(writer, messages), stored(writer, changed)
     cut = whole.segments[:-2]
     short = replace(whole, segments=cut, digest=total_of(cut).digest)
-    host = Repository.open(store, GivenKeys(founding.writer_key)).objects
+    host = Repository.open(store, GivenKeys(new_keys.writer_key)).objects
     assert diff(host, whole, whole).equal
     found = diff(host, short, whole)
     assert found.messages.added == sum(ref.messages for ref in whole.segments[-2:])

@@ -16,7 +16,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import ProblemKind, check_manifest
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import GivenKeys
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import read_stream, state_to_restore
@@ -183,14 +183,14 @@ def test_what_a_newer_tool_can_read_is_not_lost(
 
 def test_without_a_key_nothing_is_taken_for_lost(store: MemoryStore) -> None:
     assert ME.recipient is not None
-    founding = found("00ff", [ME.recipient], None, lambda count: b"s" * count)
-    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    new_keys = make_new_keys("00ff", [ME.recipient], None, lambda count: b"s" * count)
+    made = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     manifest = store_backup(made)
     key = manifest.streams[0].segments[0].key
     assert layout.kind_of(key) is layout.ObjectKind.SEGMENT
     put_instead(store, key, DAMAGES["flipped"](store.get(key)))
     with pytest.raises(KeyUnavailable):
-        find_lost(Repository.open(store, GivenKeys(writer=founding.writer_key)).objects, manifest)
+        find_lost(Repository.open(store, GivenKeys(writer=new_keys.writer_key)).objects, manifest)
     reader = Repository.open(store, GivenKeys(identities=(ME,)))
     assert [problem.key for problem in find_lost(reader.objects, manifest)] == [key]
 

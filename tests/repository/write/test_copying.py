@@ -21,7 +21,7 @@ from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import Founding, found
+from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.repository import Repository
@@ -213,7 +213,7 @@ def test_in_a_replica_nothing_lies_in_another_place() -> None:
     replicate(store, source.writer())
     key = source.writer().manifest(FIRST).streams[0].segments[0].key
     store.put(key, b"short")
-    (failed,) = copy(source.writer(), Kept(store, source.founding).writer(), [FIRST]).failed
+    (failed,) = copy(source.writer(), Kept(store, source.new_keys).writer(), [FIRST]).failed
     assert isinstance(failed.error, DigestMismatch) and key in failed.error.message
 
 
@@ -305,15 +305,15 @@ class Kept:
     """A repository of some kind, and what opens it."""
 
     store: MemoryStore
-    founding: Founding | None
+    new_keys: NewKeys | None
 
     def writer(self) -> Repository:
         """As a backup host has it."""
-        return Repository.open(self.store, GivenKeys(self.founding.writer_key) if self.founding else NO_KEYS)
+        return Repository.open(self.store, GivenKeys(self.new_keys.writer_key) if self.new_keys else NO_KEYS)
 
     def reader(self) -> Repository:
         """With the key that reads messages."""
-        if self.founding is None or self.founding.secret is None:
+        if self.new_keys is None or self.new_keys.secret is None:
             return self.writer()
         return Repository.open(self.store, GivenKeys(identities=(IDENTITY,)))
 
@@ -321,10 +321,10 @@ class Kept:
 def made(kind: str, repository_id: str) -> Kept:
     assert IDENTITY.recipient is not None
     recipients = [IDENTITY.recipient] if kind == "encrypted" else []
-    founding = None if kind == "plain" else found(repository_id, recipients, None, os.urandom)
+    new_keys = None if kind == "plain" else make_new_keys(repository_id, recipients, None, os.urandom)
     store = MemoryStore()
-    Repository.create(store, repository_id=repository_id, created=CREATED, tool="jsbackup tests", founding=founding)
-    return Kept(store, founding)
+    Repository.create(store, repository_id=repository_id, created=CREATED, tool="jsbackup tests", new_keys=new_keys)
+    return Kept(store, new_keys)
 
 
 def replicate(store: Store, source: Repository) -> None:
@@ -394,7 +394,7 @@ def test_a_replica_takes_everything_as_it_is_without_a_key_that_reads_messages(k
         store_backup(source.writer(), backup)
     store = MemoryStore()
     replicate(store, source.writer())
-    replica = Kept(store, source.founding)
+    replica = Kept(store, source.new_keys)
     assert is_replica(source.writer(), replica.writer())
     assert copy(source.writer(), replica.writer(), [FIRST, THIRD]).copied == (FIRST, THIRD)
     ours, there = objects(source.store), objects(store)

@@ -17,7 +17,7 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
-from jsbackup.repository.crypto.new_keys import found
+from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.layout import ObjectKind, ReceiptKey
@@ -335,15 +335,15 @@ class Place:
 
 @pytest.fixture(params=["plain", "signed", "encrypted"])
 def place(request: pytest.FixtureRequest) -> Place:
-    store, founding = MemoryStore(), None
+    store, new_keys = MemoryStore(), None
     writing = reading = NO_KEYS
     if request.param != "plain":
         assert ME.recipient is not None
         recipients = [ME.recipient] if request.param == "encrypted" else []
-        founding = found("00ff", recipients, None, lambda count: b"s" * count)
-        writing = GivenKeys(writer=founding.writer_key)
+        new_keys = make_new_keys("00ff", recipients, None, lambda count: b"s" * count)
+        writing = GivenKeys(writer=new_keys.writer_key)
         reading = GivenKeys(identities=(ME,)) if recipients else NO_KEYS
-    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", founding=founding)
+    Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
     return Place({info.key: store.get(info.key) for info in store.list()}, writing, reading)
 
 

@@ -1,6 +1,6 @@
-"""`backup` and `restore` with `--spark-master`: executors do the work of the streams.
+"""`backup` and `restore` with `--spark-master`: distributed over executors.
 
-Whatever is wrong with the command is said before Spark starts. Loaded only when it is asked for: it takes Spark.
+Errors in the command are reported before Spark starts. Only imported if the option is given: it needs Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["spread_backup", "spread_restore"]
 
 
 def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_timeout: str, *, may_make: bool) -> int:
-    """Back streams up by executors; the exit code."""
+    """Run a backup on executors; return the exit code."""
     settings = settings_of(where)
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.fan_out import Executors, store_streams
@@ -52,7 +52,7 @@ def spread_backup(shared: Shared, options: BackupOptions, where: Where, lock_tim
     ):
         run = BackupRun(connection, repository, options, progress)
         begun = run_async(begin_backup(run, lease))
-        make_now(repository)  # executors open it by themselves
+        make_now(repository)  # executors open it themselves
         with open_session(settings) as session:
             executors = Executors(session, place, repository.descriptor.id, reference, _at_once())
             results, failures = store_streams(executors, run, begun)
@@ -70,7 +70,7 @@ def spread_restore(
     where: Where,
     lock_timeout: str,
 ) -> int:
-    """Restore by executors what a backup, or a saved plan, says; the exit code."""
+    """Run a restore of a backup, or of a saved plan, on executors; return the exit code."""
     spark_settings = settings_of(where)
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tasks.fan_out import Executors
@@ -101,6 +101,6 @@ def _typed() -> Mapping[str, Any]:
 
 
 def _at_once() -> int:
-    """What `--jobs` says, if it was given; else as many as Spark can."""
+    """Return the value of `--jobs`, if given; else as many as Spark can."""
     given = click.get_current_context().get_parameter_source("jobs") in GIVEN
     return int(_typed()["jobs"]) if given else 0

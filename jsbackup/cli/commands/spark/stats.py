@@ -1,4 +1,4 @@
-"""`jsbackup stats` and `jsbackup query`: looking into a backup without restoring it.
+"""`jsbackup stats` and `jsbackup query`: examine a backup without restoring it.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -171,7 +171,9 @@ def _tell_answer(shared: Shared, answer: Answer) -> None:
 
 
 def _json_value(value: Any) -> Any:
-    """Bytes as text where they are UTF-8, else as {"base64": …}; times in RFC 3339; what else JSON lacks as text."""
+    """Convert for JSON: bytes to text if they are UTF-8, else to {"base64": …}; times to RFC 3339; other types
+    to text.
+    """
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
 
-# As `pipeline/tables/export.py` has them. Delta tables are not read: files in their folders may be none of theirs now.
+# As in `pipeline/tables/export.py`. Delta tables are not read: files in their folders may be obsolete.
 READ_FORMATS = ("parquet", "jsonl")
 WRITTEN_FORMATS = (*READ_FORMATS, "delta")
 
@@ -43,7 +43,9 @@ def write_tables(
     where: Where,
     lock_timeout: str,
 ) -> Exported:
-    """Write streams of a backup at `output`, a folder or a URL. Errors as of `export_tables` and `new_target`."""
+    """Write streams of a backup to `output`, a folder or a URL. Raises the errors of `export_tables` and
+    `new_target`.
+    """
     require_spark()
     from jsbackup.pipeline.session.repository_ref import place_of
     from jsbackup.pipeline.tables.delta import require_deltalake
@@ -53,7 +55,7 @@ def write_tables(
     if kind == TableFormat.DELTA:
         require_deltalake()
     place = place_of(output, s3_settings(shared.s3, environment()), {})
-    # The target is looked at first: Spark takes a while to start.
+    # The target is checked first: Spark takes a while to start.
     with (
         new_target(place, os.urandom(4).hex()) as target,
         open_with_spark(
@@ -86,14 +88,16 @@ def read_tables(
     lock_timeout: str,
     may_make: bool,
 ) -> tuple[Manifest, list[StoredStream]]:
-    """Make a backup of the tables at `table`. Errors as of `find_tables`, `read_told_configs` and `write_streams`."""
+    """Make a backup of the tables at `table`. Raises the errors of `find_tables`, `read_printed_configs`,
+    `write_streams`.
+    """
     settings = settings_of(where)
     from jsbackup.pipeline.jobs.write import TableStream, write_streams
     from jsbackup.pipeline.session.session import open_session
     from jsbackup.pipeline.tables.export import TableFormat
     from jsbackup.pipeline.tables.table_files import find_tables, read_table
 
-    # Whatever is wrong with the command is said before Spark starts, and before a repository is made.
+    # Errors in the command are reported before Spark starts, and before a repository is created.
     found = find_tables(Path(table), TableFormat(kind), stream)
     told = _configs(configs, [one.stream for one in found])
     place = place_given(shared)
@@ -117,12 +121,12 @@ def read_tables(
 
 
 def _configs(files: Sequence[Path], streams: Sequence[str]) -> dict[str, JsonObject]:
-    """The configuration of each stream that has one: by its name, or the only one there is of the only stream."""
-    from jsbackup.exchange.told_configs import read_told_configs
+    """Return the configurations of streams by name; a single configuration also fits a single stream."""
+    from jsbackup.exchange.printed_configs import read_printed_configs
 
     told: dict[str, JsonObject] = {}
     for file in files:
-        found = read_told_configs(file)
+        found = read_printed_configs(file)
         if twice := found.keys() & told.keys():
             raise UsageError(f"there are two configurations of stream {min(twice)}")
         told |= found

@@ -1,4 +1,4 @@
-"""`jsbackup transform` and `jsbackup compact`: a new backup made of another one, in the same repository.
+"""`jsbackup transform` and `jsbackup compact`: make a new backup from another one, in the same repository.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jsbackup.errors import UsageError
-from jsbackup.exchange.told_configs import read_told_configs
+from jsbackup.exchange.printed_configs import read_printed_configs
 
 ORDERS = {"name": "ORDERS", "subjects": ["orders.>"], "max_age": 5}
 OTHER = {"name": "OTHER", "subjects": ["other"]}
@@ -26,7 +26,7 @@ OTHER = {"name": "OTHER", "subjects": ["other"]}
 def test_configs_are_found_by_name(tmp_path: Path, document: object, names: list[str]) -> None:
     path = tmp_path / "told.json"
     path.write_text(json.dumps(document))
-    found = read_told_configs(path)
+    found = read_printed_configs(path)
     assert list(found) == names and all(found[name]["name"] == name for name in names)
     assert found.get("ORDERS", ORDERS) == ORDERS
 
@@ -49,11 +49,11 @@ def test_what_tells_no_config_is_refused(tmp_path: Path, text: str, said: str) -
     path = tmp_path / "told.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=said):
-        read_told_configs(path)
+        read_printed_configs(path)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere.json cannot be read: no such file or directory"):
-        read_told_configs(tmp_path / "nowhere.json")
+        read_printed_configs(tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="cannot be read: is a directory"):
-        read_told_configs(tmp_path)
+        read_printed_configs(tmp_path)

@@ -1,6 +1,6 @@
-"""Stream configurations out of what commands print as JSON.
+"""Read stream configurations from the JSON output of commands.
 
-{"name": …, …}                       a config itself, as it is in the files of `config_files.py`
+{"name": …, …}                       a config itself, as in the files of `config_files.py`
 {"config": {…}, …}                   `nats stream info --json`, or the `backup.json` of `nats backup stream`
 {"streams": [{"config": {…}}, …]}    `jsbackup show --json`
 """
@@ -17,11 +17,11 @@ from jsbackup.formats.archive.archive_items import asset_name_is_sound
 from jsbackup.model import JsonObject
 from jsbackup.strict_json import read_object
 
-__all__ = ["read_told_configs"]
+__all__ = ["read_printed_configs"]
 
 
-def read_told_configs(path: Path) -> dict[str, JsonObject]:
-    """The configs in a file, by the names of their streams. Raises `UsageError` if there is none in it."""
+def read_printed_configs(path: Path) -> dict[str, JsonObject]:
+    """Return the configs in a file, by the names of their streams. Raises `UsageError` if there are none."""
     shown = printable(str(path))
     try:
         with path.open("rb") as file:
@@ -33,11 +33,11 @@ def read_told_configs(path: Path) -> dict[str, JsonObject]:
     document = read_object(data, shown, kind=UsageError)
     streams = document.get("streams")
     if isinstance(streams, list):
-        told = [one.get("config") if isinstance(one, dict) else None for one in streams]
+        configs = [one.get("config") if isinstance(one, dict) else None for one in streams]
     else:
-        told = [document.get("config", document)]
+        configs = [document.get("config", document)]
     found: dict[str, JsonObject] = {}
-    for config in told:
+    for config in configs:
         name = _name_of(config)
         if name is None or not isinstance(config, dict):
             raise UsageError(
