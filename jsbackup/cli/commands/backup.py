@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.completion import complete_stream
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository, run_async
 from jsbackup.cli.options.spark import Where, spread_by_spark
+from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_lock_end, parse_tags
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.progress import make_progress
@@ -37,7 +38,7 @@ def _lock_request(text: str, mode: str) -> LockRequest:
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
 )
-@click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help="Tag the backup.")
+@tagged_as("Tag the backup.")
 @click.option("--no-consumers", is_flag=True, help="Leave consumers out.")
 @click.option("--config-only", is_flag=True, help="Configurations of streams and consumers, without messages.")
 @click.option("--check", is_flag=True, help="Let the server check its store first; slow before 2.15.")

@@ -14,12 +14,13 @@ import click
 
 from jsbackup.cli.commands.spark.tables import READ_FORMATS, WRITTEN_FORMATS, read_tables, write_tables
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream, complete_tag
+from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import no_init_option, open_or_make_repository, open_repository
 from jsbackup.cli.options.spark import Where, on_spark
+from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.grouped import in_short
 from jsbackup.cli.output.log import start_log
@@ -59,7 +60,7 @@ _PRIVATE, _SHARED = 0o700, 0o777
     metavar="FILE",
     help="Configuration of a table's stream: the JSON of `nats stream info --json` or `jsbackup show --json`.",
 )
-@click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help="Tag the backup.")
+@tagged_as("Tag the backup.")
 @no_init_option
 @on_spark
 @lock_timeout_option

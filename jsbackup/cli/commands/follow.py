@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.completion import complete_stream
 from jsbackup.cli.options.context import Shared, jobs_option
 from jsbackup.cli.options.leases import holder, lock_timeout_option
 from jsbackup.cli.options.opening import connection_of, no_init_option, open_or_make_repository
+from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
@@ -38,14 +39,7 @@ _REDRAW_SECONDS = 1.0
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", shell_complete=complete_stream, help="Leave these streams out."
 )
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="K=V",
-    shell_complete=complete_tag,
-    help="Tag the backups, in addition to 'follow'.",
-)
+@tagged_as("Tag the backups, in addition to 'follow'.")
 @click.option("--no-consumers", is_flag=True, help="Leave consumers out.")
 @click.option(
     "--every",

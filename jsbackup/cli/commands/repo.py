@@ -13,11 +13,12 @@ import click
 
 from jsbackup.cli.commands.keys import encryption_options, new_keys_of, writer_key_file
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_tag
+from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.key_file import new_key_file
 from jsbackup.cli.options.latest import choosing_options, find_backup, parse_choosing
 from jsbackup.cli.options.opening import make_repository, new_repository_id, open_repository
+from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.grouped import Said, tell_each
@@ -143,21 +144,8 @@ def _selection_column(summary: BackupSummary) -> str:
 
 
 @click.command("list", cls=Command)
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="K[=V]",
-    shell_complete=complete_tag,
-    help="Only backups with this tag; if repeated, with all of them.",
-)
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Only backups of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
-)
+@only_tagged("Only backups with this tag; if repeated, with all of them.")
+@only_origin("Only backups of")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N of them.")
 def list_backups(shared: Shared, tags: tuple[str, ...], origins: tuple[str, ...], last: int | None) -> int:
     """List the backups of a repository, oldest first: age, duration, what was added, server and account, and which

@@ -16,9 +16,10 @@ from click.core import ParameterSource
 
 from jsbackup.cli.notify.push import PushTarget, parse_push_url, push_metrics
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_stream, complete_tag
+from jsbackup.cli.options.completion import complete_stream
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.opening import connection_of, open_repository, run_async
+from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
@@ -71,21 +72,8 @@ LEVELS = ("manifest", "objects", "data")  # as `repository/checks/verify.py` has
     shell_complete=complete_stream,
     help="With --live: streams that need no backup.",
 )
-@click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="K[=V]",
-    shell_complete=complete_tag,
-    help="Count only backups with this tag.",
-)
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Count only backups of this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
-)
+@only_tagged("Count only backups with this tag.")
+@only_origin("Count only backups of")
 @click.option(
     "--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write metrics for Prometheus to this file."
 )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_tag
 from jsbackup.cli.options.context import CommandContext, Shared
+from jsbackup.cli.options.tag_options import only_origin, only_tagged
 from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.config import Glob, read_config
 from jsbackup.errors import UsageError
@@ -43,21 +43,8 @@ LATEST = "latest"  # as in `repository/layout.py`
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_ORIGIN = click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Take `latest` from this cluster, account or domain (a name, a pattern, or CLUSTER/ACCOUNT).",
-)
-_TAG = click.option(
-    "--tag",
-    "tags",
-    multiple=True,
-    metavar="K[=V]",
-    shell_complete=complete_tag,
-    help="Take `latest` from backups with this tag.",
-)
+_ORIGIN = only_origin("Take `latest` from")
+_TAG = only_tagged("Take `latest` from backups with this tag.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsbackup.cli.options.command import Command
-from jsbackup.cli.options.completion import complete_backup, complete_stream, complete_tag
+from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import choosing_options, find_backup, origin_option, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option, writing
 from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
+from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
 from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
@@ -49,7 +50,7 @@ __all__ = ["COMMANDS"]
     show_default=True,
     help="all: with their state, as far as their messages are there; none: without.",
 )
-@click.option("--tag", "tags", multiple=True, metavar="K=V", shell_complete=complete_tag, help="Tag the new backup.")
+@tagged_as("Tag the new backup.")
 @origin_option
 @mask_key_names
 @on_spark
