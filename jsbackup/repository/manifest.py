@@ -292,6 +292,11 @@ class Manifest:
     stored_bytes: int | None = None
     extra: Extra = field(default_factory=dict)
 
+    @property
+    def refs(self) -> Iterator[AnyRef]:
+        """All stored objects that its streams need; one that several streams name comes several times."""
+        return (ref for stream in self.streams for ref in stream.refs)
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -325,4 +330,4 @@ def total_of(segments: Iterable[SegmentRef]) -> Totals:
 
 def objects_named(manifest: Manifest) -> Iterator[str]:
     """Yield the keys of all objects that a backup needs besides its manifest."""
-    return (ref.key for stream in manifest.streams for ref in stream.refs)
+    return (ref.key for ref in manifest.refs)

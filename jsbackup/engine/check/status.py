@@ -14,7 +14,7 @@ consumers only by one with consumers. Streams that a backup leaves out are not c
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -31,7 +31,7 @@ from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
 from jsbackup.repository.keep.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
-from jsbackup.repository.manifest import AnyRef, ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of
 from jsbackup.repository.read.sources import counts
 from jsbackup.repository.repository import Repository
@@ -187,7 +187,7 @@ def take_status(
     ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
-    needed = {ref.key for manifest in manifests.values() if manifest is not None for ref in _refs_of(manifest)}
+    needed = {ref.key for manifest in manifests.values() if manifest is not None for ref in manifest.refs}
     stored, sizes = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}, needed)
     return RepositoryStatus(
         now_ns=now_ns,
@@ -317,14 +317,10 @@ def _covers(other: BackupSeries, line: BackupSeries) -> bool:
 # --- the rest ---
 
 
-def _refs_of(manifest: Manifest) -> Iterator[AnyRef]:
-    return (ref for stream in manifest.streams for ref in stream.refs)
-
-
 def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[str, int]) -> dict[str, int]:
     """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile."""
     lost = {
-        backup: sum(sizes.get(ref.key) != ref.size for ref in _refs_of(manifest))
+        backup: sum(sizes.get(ref.key) != ref.size for ref in manifest.refs)
         for backup, manifest in manifests.items()
         if manifest is not None
     }

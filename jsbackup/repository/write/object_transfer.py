@@ -99,11 +99,11 @@ class Verbatim:
         self._progress = progress
         self._jobs = jobs
         self._replica = replica
-        self._vouched = {ref.key: ref.sha256 for stream in (before.streams if before else ()) for ref in stream.refs}
+        self._vouched = {ref.key: ref.sha256 for ref in (before.refs if before else ())}
         self._known: Mapping[str, StoredObject] = {}
 
     def carry(self, manifest: Manifest) -> Manifest:
-        refs = {ref.key: ref for stream in manifest.streams for ref in stream.refs}
+        refs = {ref.key: ref for ref in manifest.refs}
         stored = {key: self._known[key] for key in refs if key in self._known}
         folders: dict[str, list[AnyRef]] = {}
         for key, ref in refs.items():
@@ -186,7 +186,7 @@ class Resealing:
         self._progress = progress
         self._jobs = jobs
         # By the first key of an object, even if it is a replacement.
-        refs = [ref for stream in (before.streams if before else ()) for ref in stream.refs]
+        refs = list(before.refs) if before else []
         refs = [ref for ref in refs if not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
