@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -179,14 +180,7 @@ def _restore(
 
     def work(worker: Worker) -> RestoreOutcome:
         opened = repository._opened()
-        with hold_to_read(
-            opened,
-            "restore",
-            wait_seconds=lock_timeout_seconds,
-            waiting=note_waiting,
-            note=_log.warning,
-            sleep=worker.sleep,
-        ):
+        with _reading(opened, "restore", worker, lock_timeout_seconds):
             search = _Search(opened, source, Wanted(options.streams, options.exclude))
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
         report = replace(report, plan=with_elsewhere(report.plan, search.choice))
@@ -226,14 +220,7 @@ def _plan(
 
     def work(worker: Worker) -> PlannedRestore:
         opened = repository._opened()
-        with hold_to_read(
-            opened,
-            "plan",
-            wait_seconds=lock_timeout_seconds,
-            waiting=note_waiting,
-            note=_log.warning,
-            sleep=worker.sleep,
-        ):
+        with _reading(opened, "plan", worker, lock_timeout_seconds):
             search = _Search(opened, source, Wanted(options.streams, options.exclude))
             preview = worker.complete(preview_restore(connection, opened, search, options, now_ns=time.time_ns))
         made = with_elsewhere(preview.plan, search.choice)
@@ -252,6 +239,20 @@ def _plan(
 
 
 plan, plan_async = twins(_plan)
+
+
+def _reading(
+    repository: Repository, purpose: str, worker: Worker, lock_timeout_seconds: float
+) -> AbstractContextManager[object]:
+    """Hold a lease for reading, as `hold_to_read` does; what it waits for goes to the log."""
+    return hold_to_read(
+        repository,
+        purpose,
+        wait_seconds=lock_timeout_seconds,
+        waiting=note_waiting,
+        note=_log.warning,
+        sleep=worker.sleep,
+    )
 
 
 class _Search:
