@@ -49,7 +49,10 @@ def install() -> None:
     subprocess.Popen = _Popen  # type: ignore[misc]
 
 
-class _Popen(subprocess.Popen):  # type: ignore[type-arg]
+_ColdPopen = subprocess.Popen
+
+
+class _Popen(_ColdPopen):  # type: ignore[type-arg]
     def _execute_child(self, *args: Any, **options: Any) -> None:
         asked = _signature.bind(self, *args, **options).arguments
         if not _can_be_warm(asked):
@@ -101,7 +104,7 @@ class _Preloaded:
         for end in (self._socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_REQUEST_BYTES)
         line = [sys.executable, "-c", f"from tests.harness.warm import main; main({theirs.fileno()})"]
-        self._process = _cold_popen(line, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._process = _ColdPopen(line, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
     def start(self, request: dict[str, Any], ends: list[int]) -> int:
@@ -122,10 +125,6 @@ class _Preloaded:
 def _reap_orphans(yes: bool) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-
-
-def _cold_popen(line: list[str], **options: Any) -> Any:
-    return _Popen.__mro__[1](line, **options)
 
 
 _found: _Preloaded | None = None
