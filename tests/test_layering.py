@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "jsbackup"
 
-BASE = {"errors", "exit_codes", "failure", "model", "strict_json", "times", "names", "config", "progress"}
+BASE = {"errors", "exit_codes", "failure", "model", "strict_json", "times", "names", "config", "progress", "tool"}
 
 # package or top module -> (packages of jsbackup it may import, third-party packages it may import)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
@@ -23,6 +23,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "strict_json": ({"errors", "model"}, set()),
     "times": ({"errors"}, set()),
     "names": ({"errors"}, set()),
+    "tool": (set(), set()),
     "memory": (set(), set()),
     "compute": (set(), {"pyarrow"}),
     "progress": ({"errors", "model"}, set()),
@@ -39,7 +40,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "transforms": ({"errors", "model", "times", "names", "compute", "config"}, {"pyarrow"}),
     "exchange": (
-        {"errors", "failure", "model", "strict_json", "times", "progress", "formats", "stores", "repository"},
+        {"errors", "failure", "model", "strict_json", "times", "progress", "tool", "formats", "stores", "repository"},
         {"pyarrow"},
     ),
     "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from jsbackup import __version__
 from jsbackup.api.arguments import as_texts, to_datetime
 from jsbackup.api.connecting import AnyServer, connection_to
 from jsbackup.api.streams import Stream
@@ -29,6 +28,7 @@ from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.repository.write.late_repository import open_or_make, open_unless_vacant
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +142,7 @@ class BackupRepository:
             self._keys,
             repository_id=os.urandom(16).hex(),
             created=format_time(time.time_ns()),
-            tool=f"jsbackup {__version__}",
+            tool=TOOL,
             making=_log.info,
         )
 

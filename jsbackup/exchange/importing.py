@@ -24,10 +24,11 @@ from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, Manifest, Source, StreamBackup
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import TOOL, StoredStream, new_manifest
+from jsbackup.repository.write.new_backup import StoredStream, new_manifest
 from jsbackup.repository.write.previous import imported_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["ImportReport", "run_import"]
 

@@ -21,9 +21,9 @@ from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import ArchiveFormat, Result
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
-from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer
 from jsbackup.stores.memory import MemoryStore
+from jsbackup.tool import TOOL
 from tests.exchange.folders import (
     V1,
     V2,

@@ -20,7 +20,6 @@ from jsbackup.cli.options.context import GIVEN, Shared, write_options
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, reading, writing
 from jsbackup.cli.options.opening import (
-    TOOL,
     keys_of,
     make_repository,
     new_repository_id,
@@ -36,6 +35,7 @@ from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.errors import IncompleteError, IntegrityError, RepositoryNotFound, UsageError
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.keys import GivenKeys

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup import __version__, times
+from jsbackup import times
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared, jobs_option
@@ -39,6 +39,7 @@ from jsbackup.errors import (
 )
 from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.engine.check.drill_server import ServerProgram
@@ -250,7 +251,7 @@ class _Drill:
         from jsbackup.repository.checks.outcomes import put_drill
 
         try:
-            put_drill(self.repository.documents, outcome, f"jsbackup {__version__}", os.urandom)
+            put_drill(self.repository.documents, outcome, TOOL, os.urandom)
         except (KeyUnavailable, StoreError) as error:
             self.shared.output.note(f"status will not know of this drill: {error.message}")
 

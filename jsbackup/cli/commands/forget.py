@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsbackup import __version__
 from jsbackup.cli.commands.prune import grace_option, print_prune, prune_json, run_prune
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.completion import complete_backup, complete_tag
@@ -28,6 +27,7 @@ from jsbackup.errors import IncompleteError, IntegrityError, JsBackupError, Usag
 from jsbackup.exit_codes import first_of
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.keep.forget import ForgetPlan
@@ -231,7 +231,7 @@ def hold(shared: Shared, backups: tuple[str, ...], reason: str | None, release: 
 def _hold(repository: Repository, backup: str, reason: str) -> JsonObject:
     from jsbackup.repository.keep.holds import Hold, find_hold, put_hold
 
-    wanted = Hold(backup, format_time(time.time_ns()), f"jsbackup {__version__}", reason)
+    wanted = Hold(backup, format_time(time.time_ns()), TOOL, reason)
     changed = put_hold(repository, wanted)
     found = (wanted if changed else find_hold(repository, backup)) or wanted
     return {"backup": backup, "held": True, "changed": changed, "since": found.created, "reason": found.reason}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from jsbackup import __version__
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import lock_timeout_option, reading
@@ -18,6 +17,7 @@ from jsbackup.cli.options.restore_options import Asked, planning_options, refuse
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.plan_report import plan_code, plan_json, tell_plan
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["COMMANDS", "tell_what_would_be"]
 
@@ -81,9 +81,7 @@ def tell_what_would_be(
         from jsbackup.planning.saved_plan import encode_plan, write_plan
 
         created = format_time(time.time_ns())
-        data = encode_plan(
-            preview.plan, preview.target, manifest, options, tool=f"jsbackup {__version__}", created=created
-        )
+        data = encode_plan(preview.plan, preview.target, manifest, options, tool=TOOL, created=created)
         write_plan(output_file, data)
         saved = str(output_file)
     document = plan_json(finder, preview, saved)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsbackup import __version__
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.leases import holder, lock_timeout_option
@@ -25,6 +24,7 @@ from jsbackup.config import parse_duration
 from jsbackup.errors import IntegrityError, JsBackupError, ObjectLocked, ObjectNotFound, UsageError
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.keep.leases import Lease, Mode, SeenLease
@@ -76,7 +76,7 @@ def run_prune(
 
     if dry_run:
         return prune.preview_prune(repository, take, grace_seconds=grace_seconds, without=without)
-    return prune.prune(repository, take, grace_seconds=grace_seconds, tool=f"jsbackup {__version__}", random=os.urandom)
+    return prune.prune(repository, take, grace_seconds=grace_seconds, tool=TOOL, random=os.urandom)
 
 
 def prune_json(report: PruneReport) -> JsonObject:

@@ -19,7 +19,7 @@ from jsbackup.cli.options.completion import complete_backup
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import find_ids
 from jsbackup.cli.options.leases import lock_timeout_option, writing
-from jsbackup.cli.options.opening import TOOL, connection_of, open_repository, run_async, store_at
+from jsbackup.cli.options.opening import connection_of, open_repository, run_async, store_at
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_count
@@ -35,6 +35,7 @@ from jsbackup.errors import (
 )
 from jsbackup.model import JsonObject
 from jsbackup.progress import Progress
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository

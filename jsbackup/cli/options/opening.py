@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jsbackup import __version__
 from jsbackup.cli.options.context import Shared
 from jsbackup.config import (
     Connection,
@@ -33,6 +32,7 @@ from jsbackup.stores.base import Store
 from jsbackup.stores.retry import RetryingStore
 from jsbackup.stores.url import open_store
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
     from jsbackup.repository.crypto.keys import GivenKeys
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from jsbackup.repository.repository import Repository
 
 __all__ = [
-    "TOOL",
     "connection_of",
     "connection_reference_of",
     "keys_of",
@@ -57,8 +56,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-TOOL = f"jsbackup {__version__}"
 
 
 F = TypeVar("F", bound=Callable[..., Any])

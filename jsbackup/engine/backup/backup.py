@@ -35,10 +35,11 @@ from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import CopiedFrom, Manifest, Selection, Source, StreamBackup
 from jsbackup.repository.read.lives import about_another_server
 from jsbackup.repository.write.locking import BackupLock, open_lock
-from jsbackup.repository.write.new_backup import TOOL, StoredStream, new_manifest, with_streams
+from jsbackup.repository.write.new_backup import StoredStream, new_manifest, with_streams
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = [
     "BackupReport",

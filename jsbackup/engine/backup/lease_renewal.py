@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from jsbackup import __version__
 from jsbackup.errors import KeyUnavailable, RepositoryLocked, StoreError
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["hold_lease", "hold_to_read", "lease_terms"]
 
@@ -34,7 +34,7 @@ _HURRIED_SECONDS = 5.0
 def lease_terms(purpose: str, mode: Mode = Mode.SHARED) -> Terms:
     """Return the terms of a lease of this program for `purpose`, such as `backup`."""
     host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
-    return Terms(mode, purpose, f"jsbackup {__version__}", host, format_time(time.time_ns()))
+    return Terms(mode, purpose, TOOL, host, format_time(time.time_ns()))
 
 
 @contextmanager

@@ -31,9 +31,10 @@ from jsbackup.planning.interrupted.marker import is_marked
 from jsbackup.planning.interrupted.staged import staging_prefix
 from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import TOOL, StoredStream
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["RestorePart", "RestoredPart", "StoredPart", "back_up_part", "complete", "restore_part"]
 

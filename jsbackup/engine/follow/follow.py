@@ -49,10 +49,11 @@ from jsbackup.repository import layout
 from jsbackup.repository.keep.groups import FOLLOW_TAG
 from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Source
-from jsbackup.repository.write.new_backup import TOOL, StoredStream
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.previous import previous_streams
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["FollowOptions", "FollowReport", "follow_streams"]
 

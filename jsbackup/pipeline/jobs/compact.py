@@ -37,8 +37,8 @@ from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
 from jsbackup.repository.write.locking import LOCKED
-from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import parse_time
+from jsbackup.tool import TOOL
 
 __all__ = ["Group", "compact", "compact_backup", "count_after", "grouped", "join_segments", "merge_groups"]
 

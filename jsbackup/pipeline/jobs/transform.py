@@ -40,8 +40,8 @@ from jsbackup.repository.manifest import (
     StreamBackup,
 )
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["Transformed", "transform", "transform_backup"]
 

@@ -36,8 +36,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.manifest import Manifest, Result, StreamBackup
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import TOOL, StoredStream
+from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["Executors", "back_up", "packed", "store_streams"]
 

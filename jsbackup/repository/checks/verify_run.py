@@ -31,8 +31,8 @@ from jsbackup.repository.checks.verified import (
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, Verifier, check_manifest
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.write.new_backup import TOOL
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
 __all__ = ["VerifiedBackup", "VerifyReport", "VerifyRun"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jsbackup import __version__
 from jsbackup.failure import Failure
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
@@ -19,10 +18,9 @@ from jsbackup.repository.manifest import (
 )
 from jsbackup.repository.repository import Repository
 from jsbackup.times import format_time
+from jsbackup.tool import TOOL
 
-__all__ = ["TOOL", "StoredStream", "new_manifest", "with_streams"]
-
-TOOL = f"jsbackup {__version__}"
+__all__ = ["StoredStream", "new_manifest", "with_streams"]
 
 
 @dataclass(frozen=True, slots=True)
