@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jsbackup import errors
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from jsbackup.api.backing_up import backup, backup_async

@@ -4,7 +4,7 @@ What ends in several parts (streams, backups, profiles, checks) has one code all
 
     code                      when
     0                         no part failed
-    one that comes first      a part has it; each command says which ones these are, such as 14 of `verify` and `drill`
+    a code that comes first   a part ended with it; each command says which, such as 14 of `verify` and `drill`
     3                         a part failed, and another one did not, or not wholly
     that of all               all that failed, failed with it
     1                         they failed with different ones

@@ -1,13 +1,14 @@
-"""A stream that failed to be backed up or restored."""
+"""Which part of a command failed: a stream, or one of several restores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jsbackup.errors import JsBackupError
 
-__all__ = ["Failure", "all_failed"]
+__all__ = ["Failure", "all_failed", "naming"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,12 @@ def all_failed(errors: Sequence[JsBackupError], done: str = "committed") -> JsBa
     if len({error.exit_code for error in errors}) == 1:
         kind = next(one for one in type(first).__mro__ if "exit_code" in vars(one))
     return kind(f"all {len(errors)} streams failed, nothing was {done}; first: {first.message}", hint=first.hint)
+
+
+@contextmanager
+def naming(part: str) -> Iterator[None]:
+    """Begin the messages of errors raised inside with the part that they are about."""
+    try:
+        yield
+    except JsBackupError as error:
+        raise error.with_message(f"{part}: {error.message}") from error.__cause__

@@ -51,7 +51,7 @@ SHORT = Sizes(48 << 20, 6 << 20, 10, 20_000, 1, (0, 50), 16 << 20)
 
 
 # The operating system counts into a process's peak what its parent held when it began, and this one holds a lot.
-_LAUNCHER = """
+LAUNCHER = """
 import os, subprocess, sys, time
 began = time.perf_counter()
 process = subprocess.Popen(sys.argv[2:])
@@ -68,7 +68,7 @@ def run(command: Sequence[str | Path], server: NatsServer | None = None) -> Run:
     before = busy_seconds(server)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as told:
         subprocess.run(
-            [sys.executable, "-S", "-c", _LAUNCHER, told.name, *words],
+            [sys.executable, "-S", "-c", LAUNCHER, told.name, *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

@@ -14,11 +14,11 @@ import secrets
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["Text", "fill", "request"]
+__all__ = ["Text", "fill", "request", "request_each"]
 
 CHUNK_BYTES = 512 * 1024
 SEND_WINDOW_BYTES = 4 << 20
@@ -119,6 +119,20 @@ def request(url: str, verb: str, body: object) -> dict[str, object]:
         return wire.ask(f"$JS.API.{verb}", body)
     finally:
         wire.socket.close()
+
+
+def request_each(url: str, requests: Iterable[tuple[str, object]]) -> None:
+    """Requests of the JetStream API, one after the other, on one connection."""
+    wire = Wire(url)
+    # One subscription for all answers: where each request had its own of the same number, an answer once never came.
+    wire.send(b"SUB %b.ask 1\r\n" % wire.inbox)
+    for verb, body in requests:
+        payload = json.dumps(body).encode()
+        wire.send(b"PUB $JS.API.%b %b.ask %d\r\n%b\r\n" % (verb.encode(), wire.inbox, len(payload), payload))
+        answer = json.loads(wire.message()[1])
+        if "error" in answer:
+            raise RuntimeError(f"{verb}: {answer['error']}")
+    wire.socket.close()
 
 
 def fill(url: str, subject: Callable[[int], str], payload: Callable[[int], bytes], numbers: range) -> None:

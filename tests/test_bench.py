@@ -64,3 +64,42 @@ def test_jobs_on_spark_are_held_against_spark_alone_and_one_core() -> None:
         f"{job} on local[2]; on local[1]" for job in jobs
     }
     assert [row["goal"] for row in rows.values()] == [2.0, None, None, 0.625, None, 0.625, None, 0.625]
+
+
+def _costs(store: str) -> dict[str, dict[str, Any]]:
+    """What each command costs on a small fabricated repository. The bench itself verifies its messages."""
+    command = [sys.executable, "-m", "scripts.bench_scale", "--short", "--store", store, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["failed"] for row in rows] == [""] * len(rows), done.stderr
+    for row in rows:
+        assert (row["segments"], row["streams"], row["backups"], row["store"]) == (60, 3, 5, store)
+        assert row["seconds"] > 0 and row["processor_seconds"] > 0 and row["peak_bytes"] > 10 << 20
+    return {row["command"]: row for row in rows}
+
+
+@pytest.mark.nats
+@pytest.mark.parametrize("store", ["local", pytest.param("seaweed", marks=pytest.mark.s3)])
+def test_costs_of_commands_on_a_fabricated_repository_are_counted(store: str) -> None:
+    rows = _costs(store)
+    assert list(rows) == [
+        "list",
+        "show",
+        "status",
+        "verify --level manifest",
+        "backup after 10 new messages",
+        "restore of one hour",
+        "restore of one stream",
+        "a commit of follow",
+        "forget --prune --dry-run",
+        "forget --prune",
+    ]
+    asked = {name: row["requests"] for name, row in rows.items()}
+    assert asked["list"]["put"] == rows["list"]["written_bytes"] == 0
+    stored = 10 * 2600  # the new messages, before compression; the rest is the manifest
+    for name in ("backup after 10 new messages", "a commit of follow"):
+        assert asked[name]["put"] >= 2 and 5_000 < rows[name]["written_bytes"] < stored + 200_000
+    # Of the twenty segments of a stream each is read, and not those of the others.
+    assert 20 <= asked["restore of one stream"]["get"] < 60
+    assert asked["forget --prune"]["delete"] >= 3 + 3  # manifests, and the last segment of each

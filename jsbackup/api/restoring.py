@@ -28,14 +28,13 @@ from jsbackup.errors import IncompleteError, JsBackupError
 from jsbackup.failure import all_failed
 from jsbackup.model import JsonObject
 from jsbackup.planning.elsewhere import with_elsewhere
-from jsbackup.planning.model import Action, RestorePlan
+from jsbackup.planning.model import Action, RestoreOptions, RestorePlan
 from jsbackup.planning.preflight import refuse_if_refused
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.typed_options import restore_options
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import Manifest, Source
-from jsbackup.repository.origin import origin_of
-from jsbackup.repository.read.latest import Choice, Wanted, about_named
+from jsbackup.repository.read.latest import Choice, Wanted
+from jsbackup.repository.read.search import BackupSearch
 from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -181,10 +180,10 @@ def _restore(
     def work(worker: Worker) -> RestoreOutcome:
         opened = repository._opened()
         with _reading(opened, "restore", worker, lock_timeout_seconds):
-            search = _Search(opened, source, Wanted(options.streams, options.exclude))
+            search = _search(opened, source, options)
             report = worker.complete(run_restore(RestoreRun(connection, options, settings, watcher), opened, search))
         report = replace(report, plan=with_elsewhere(report.plan, search.choice))
-        outcome = _outcome(repository, search, report)
+        outcome = _outcome(repository, search.choice, report)
         if report.failures and not report.streams:
             raise all_failed([failure.error for failure in report.failures], "restored")
         if report.code:
@@ -221,17 +220,18 @@ def _plan(
     def work(worker: Worker) -> PlannedRestore:
         opened = repository._opened()
         with _reading(opened, "plan", worker, lock_timeout_seconds):
-            search = _Search(opened, source, Wanted(options.streams, options.exclude))
+            search = _search(opened, source, options)
             preview = worker.complete(preview_restore(connection, opened, search, options, now_ns=time.time_ns))
-        made = with_elsewhere(preview.plan, search.choice)
+        choice = search.choice
+        made = with_elsewhere(preview.plan, choice)
         return PlannedRestore(
-            backup=Backup(repository, search.found.id, manifest=search.found),
+            backup=Backup(repository, choice.manifest.id, manifest=choice.manifest),
             streams={action.entry.name: _planned(action) for action in made.actions},
             refusals=made.refusals,
             warnings=_warnings(made),
             skipped=made.skipped,
             missing=tuple(made.missing),
-            notes=search.notes,
+            notes=choice.notes,
             _plan=made,
         )
 
@@ -255,31 +255,10 @@ def _reading(
     )
 
 
-class _Search:
-    """Finds the backup for the connected source. Called from a thread of the engine."""
-
-    def __init__(self, repository: Repository, source: Backup | BackupRepository, wanted: Wanted) -> None:
-        self._repository = repository
-        self._named = source._manifest if isinstance(source, Backup) else None
-        self._wanted = wanted
-        self.choice: Choice | None = None
-
-    def __call__(self, source: Source) -> Manifest:
-        if self._named is not None:
-            self.choice = Choice(self._named, tuple(about_named(self._named, source)))
-        else:
-            wanted = replace(self._wanted, origin=origin_of(source))
-            self.choice = self._repository.choose(layout.LATEST, wanted, source)
-        return self.choice.manifest
-
-    @property
-    def found(self) -> Manifest:
-        assert self.choice is not None
-        return self.choice.manifest
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return () if self.choice is None else self.choice.notes
+def _search(repository: Repository, source: Backup | BackupRepository, options: RestoreOptions) -> BackupSearch:
+    if isinstance(source, Backup):
+        return BackupSearch(repository, source.id, known=Choice(source._manifest))
+    return BackupSearch(repository, layout.LATEST, Wanted(options.streams, options.exclude))
 
 
 def _repository_of(source: Backup | BackupRepository) -> BackupRepository:
@@ -288,15 +267,15 @@ def _repository_of(source: Backup | BackupRepository) -> BackupRepository:
     return source.repository if isinstance(source, Backup) else source
 
 
-def _outcome(repository: BackupRepository, search: _Search, report: RestoreReport) -> RestoreOutcome:
+def _outcome(repository: BackupRepository, choice: Choice, report: RestoreReport) -> RestoreOutcome:
     return RestoreOutcome(
-        backup=Backup(repository, search.found.id, manifest=search.found),
+        backup=Backup(repository, choice.manifest.id, manifest=choice.manifest),
         streams={one.name: _restored(one) for one in report.streams},
         failed={failure.name: failure.error for failure in report.failures},
         skipped=report.plan.skipped,
         missing=tuple(report.plan.missing),
         warnings=_warnings(report.plan),
-        notes=search.notes,
+        notes=choice.notes,
     )
 
 

@@ -34,12 +34,13 @@ from jsbackup.config.profiles import (
 )
 from jsbackup.config.reference import ConnectionReference, connection_reference, target_reference
 from jsbackup.config.s3 import s3_settings
-from jsbackup.config.secrets import Secret, expand_path, resolve_secret
+from jsbackup.config.secrets import Secret, expand_path, hide_logins, resolve_secret
 from jsbackup.config.toml_file import read_toml
 from jsbackup.config.values import (
     MAY_MISS,
     Glob,
     excludes_nothing,
+    format_bytes,
     is_chosen,
     parse_bool,
     parse_duration,
@@ -73,7 +74,9 @@ __all__ = [
     "excludes_nothing",
     "expand_path",
     "expand_variables",
+    "format_bytes",
     "has_login",
+    "hide_logins",
     "is_chosen",
     "key_secrets",
     "mask_secret",

@@ -24,6 +24,7 @@ __all__ = [
     "check_jwt",
     "check_seed",
     "expand_path",
+    "hide_logins",
     "home",
     "parse_creds",
     "parse_seed",
@@ -39,6 +40,7 @@ __all__ = [
 FILE_LIMIT_BYTES: Final = 4 << 20
 
 _SCHEME = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+)://|(data):)", re.ASCII | re.IGNORECASE)
+_LOGIN = re.compile(r"://\S*@")
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
 _LOOKS_SECRET = re.compile(
     r"S[A-Z2-7]{50,}|eyJ[\w-]+\.|data:|AGE-SECRET-KEY-|jsbackup-writer-", re.ASCII | re.IGNORECASE
@@ -121,6 +123,11 @@ def home(environ: Mapping[str, str]) -> Path:
 def shown(text: str) -> str:
     """Return a file name for a message, or a phrase instead if it looks like a secret given by mistake."""
     return "(hidden: it looks like a secret, not like a file name)" if _LOOKS_SECRET.match(text.strip()) else text
+
+
+def hide_logins(text: str) -> str:
+    """Return `text` without user, password or token in its URLs, which people paste into the wrong place."""
+    return _LOGIN.sub("://…@", text)
 
 
 def read_file(path: Path, what: str) -> str:

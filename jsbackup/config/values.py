@@ -1,4 +1,5 @@
-"""Parse sizes, durations, times, booleans and globs. Pure functions; invalid text is a UsageError that contains it.
+"""Parse sizes, durations, times, booleans and globs; format sizes. Pure functions; invalid text is a UsageError
+that contains it.
 
 Sizes are IEC: `64MiB`, `64M` and `64MB` all mean 64 · 2²⁰ bytes, as in the nats CLI. Durations are written as in Go,
 with days and weeks added (`90s`, `1h30m`, `7d`). Times are RFC 3339 with a zone, so that a restore "until 14:00" does
@@ -21,6 +22,7 @@ __all__ = [
     "MAY_MISS",
     "Glob",
     "excludes_nothing",
+    "format_bytes",
     "is_chosen",
     "parse_bool",
     "parse_duration",
@@ -77,6 +79,18 @@ def parse_size(text: str) -> int:
     if size > _INT64_MAX:
         raise UsageError(f"size is too large: {text!r}")
     return int(size)
+
+
+def format_bytes(count: int) -> str:
+    """Format bytes in IEC units with three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(value) < 1024 or unit == "PiB":
+            if unit == "B":
+                return f"{count} B"
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+        value /= 1024
+    raise AssertionError
 
 
 def parse_duration(text: str) -> float:

@@ -35,6 +35,7 @@ from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     ConsumerBackup,
     Manifest,
     Result,
@@ -106,7 +107,7 @@ def import_stream(
         config=intake.config,
         created=intake.created,
         state=state,
-        captured=totals.captured(format_time(begun_ns), format_time(ended_ns)),
+        captured=Captured.of(totals, format_time(begun_ns), format_time(ended_ns)),
         archive_format=ArchiveFormat(end.format),
         digest=totals.digest,
         segments=tuple(segments),

@@ -12,9 +12,9 @@ from jsbackup.repository.read.latest import Choice
 __all__ = ["with_elsewhere"]
 
 
-def with_elsewhere(plan: RestorePlan, choice: Choice | None) -> RestorePlan:
+def with_elsewhere(plan: RestorePlan, choice: Choice) -> RestorePlan:
     """Return the plan with warnings about requested streams that only another backup has."""
-    if choice is None or not choice.elsewhere:
+    if not choice.elsewhere:
         return plan
     known = {one.stream for one in choice.elsewhere}
     left = (one for one in plan.warnings if one.rule is not Rule.INCOMPLETE_BACKUP or one.stream not in known)

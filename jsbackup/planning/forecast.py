@@ -13,6 +13,7 @@ from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import window_for
 from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.pages.segment_list import either, parts_of, parts_where
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]
 
@@ -56,7 +57,7 @@ def about_messages(entry: StreamBackup, config: JsonObject, target: Target) -> I
     if config.get("allow_msg_ttl") and entry.captured.messages:
         reason = "messages whose own TTL has passed meanwhile are removed by the target"
         yield Finding(entry.name, Rule.MESSAGE_TTL, reason)
-    largest = max((ref.bytes // ref.messages for ref in entry.segments if ref.messages), default=0)
+    largest = max((part.bytes // part.messages for part in parts_of(entry.segments) if part.messages), default=0)
     most = target.max_payload_bytes
     if 0 < most < largest:
         yield Finding(
@@ -73,8 +74,10 @@ def _expiring(entry: StreamBackup, max_age_ns: int, now_ns: int) -> tuple[Rule, 
     if not now_ns or entry.opaque:
         return general
     oldest = now_ns - max_age_ns
-    least = sum(ref.messages for ref in entry.segments if ref.max_ns < oldest)
-    most = sum(ref.messages for ref in entry.segments if ref.min_ns < oldest)
+    # A page that has both is read.
+    older = list(parts_where(entry.segments, lambda part: either(part.max_ns < oldest, part.min_ns < oldest, part)))
+    least = sum(part.messages for part in older if part.max_ns < oldest)
+    most = sum(part.messages for part in older)
     if not most:
         return general
     count = f"{most:,}" if least == most else f"{least:,} to {most:,}"
@@ -121,7 +124,8 @@ def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
         return None if planned.pending is not None or state is None else len(state.pending)
     if planned.fidelity is Fidelity.FLOOR and state is not None:
         floor = state.ack_floor.stream
-        stored = sum(min(ref.messages, max(0, ref.last_seq - floor)) for ref in entry.segments)
+        above = parts_where(entry.segments, lambda part: either(part.first_seq > floor, part.last_seq > floor, part))
+        stored = sum(min(part.messages, part.last_seq - floor) for part in above)
         return stored if planned.above_floor is None else min(stored, planned.above_floor)
     if planned.consumer.config.get("deliver_policy", "all") == "all":
         return entry.captured.messages

@@ -25,9 +25,10 @@ from jsbackup.planning.configs.stream_config import (
     config_changes,
     overrides_for,
 )
-from jsbackup.planning.copies.copies import cut_of_copy, ends_of_mirrors, fit_copies
+from jsbackup.planning.copies.copies import fit_copies
 from jsbackup.planning.copies.copy_facts import NOTHING_KNOWN, CopyFacts
 from jsbackup.planning.copies.creation_order import origins_first
+from jsbackup.planning.copies.mirror_ends import cut_of_copy, ends_of_mirrors
 from jsbackup.planning.copies.mirrors import about_origins, against_origins, configs_after
 from jsbackup.planning.forecast import about_destroyed, about_messages, estimate_seconds, may_come_again
 from jsbackup.planning.interrupted.leftovers import grown_leftovers

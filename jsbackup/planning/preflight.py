@@ -126,7 +126,7 @@ def _chosen(manifest: Manifest, plan: RestorePlan) -> Manifest:
 def _within(stream: StreamBackup, cut: Cut) -> StreamBackup:
     """Return the stream with only the segments that a cut may keep something of."""
     segments = segments_within(stream, cut)
-    if segments == stream.segments:
+    if len(segments) == len(stream.segments):
         return stream
     total = total_of(segments)
     captured = replace(

@@ -4,8 +4,12 @@
 
     signatures    documents are signed; `"signatures": {"scheme": "ed25519", "authority": <64 hex digits>}` says by
                   whose leave (`writers.py`)
+    pages         long lists of segments are stored in pages (`pages/`)
     encryption    all but this, `keys/` and leases is encrypted; `"encryption": {"scheme": "age", "recipient": "age1…"}`
                   says for whom. Goes with signatures.
+
+`segment_bytes` is the raw size of new segments, if another than the usual one was chosen. No feature: a tool that does
+not know it keeps it, and cuts segments of the usual size, which all can read.
 
 The descriptor is in the same store as everything else, so with a key it is checked first: see `access.py`.
 """
@@ -19,7 +23,9 @@ from typing import Any
 
 from jsbackup.errors import UnsupportedError
 from jsbackup.model import JsonObject
+from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
+from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, SEGMENT_BYTES
 from jsbackup.stores.base import Data
 
 __all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor", "encode_descriptor"]
@@ -27,7 +33,10 @@ __all__ = ["FORMAT_VERSION", "KNOWN_FEATURES", "Descriptor", "decode_descriptor"
 FORMAT_VERSION = 1
 SIGNATURES = "signatures"
 ENCRYPTION = "encryption"
-KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION})
+PAGES = "pages"
+KNOWN_FEATURES = frozenset({SIGNATURES, ENCRYPTION, PAGES})
+
+_SEGMENT_BYTES = "segment_bytes"
 
 # Another document, put in place of the descriptor by mistake, has an id of another form, or none.
 _ID = re.compile(r"(?:[0-9a-f]{2}){1,32}")
@@ -40,7 +49,8 @@ class Descriptor:
     maker.
 
     `authority` is the public key behind all signatures, None if nothing is signed. `recipient` is the public key that
-    content is encrypted for, None if nothing is.
+    content is encrypted for, None if nothing is. `pages` says whether long lists of segments are stored in pages,
+    `segment_bytes` is the size of new segments, raw.
     """
 
     id: str
@@ -48,6 +58,8 @@ class Descriptor:
     tool: str
     authority: str | None = None
     recipient: str | None = None
+    pages: bool = True
+    segment_bytes: int = SEGMENT_BYTES
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -63,11 +75,13 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
         features[ENCRYPTION] = {"scheme": "age", "recipient": descriptor.recipient}
     if descriptor.authority is not None:
         features[SIGNATURES] = {"scheme": "ed25519", "authority": descriptor.authority}
+    chosen = {} if descriptor.segment_bytes == SEGMENT_BYTES else {_SEGMENT_BYTES: descriptor.segment_bytes}
     document: JsonObject = {
         **descriptor.extra,
         **features,
+        **chosen,
         "format": FORMAT_VERSION,
-        "required_features": sorted(features),
+        "required_features": sorted([*features, *([PAGES] if descriptor.pages else [])]),
         "id": descriptor.id,
         "created": descriptor.created,
         "tool": descriptor.tool,
@@ -75,9 +89,12 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
     return encode_document(document, "repository descriptor")
 
 
-def decode_descriptor(data: Data) -> Descriptor:
-    """Decode a descriptor. Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed."""
-    fields = decode_document(data, "repository descriptor jsbackup.json")
+def decode_descriptor(data: Data, key: str = layout.DESCRIPTOR) -> Descriptor:
+    """Decode the descriptor stored under `key`.
+
+    Raises `FormatError` if it is damaged, `UnsupportedError` if a later tool is needed.
+    """
+    fields = decode_document(data, f"repository descriptor {key}")
     fields.version(FORMAT_VERSION, KNOWN_FEATURES)
     features = set(fields.texts("required_features"))
     signatures = _feature(fields, SIGNATURES, "ed25519", features)
@@ -89,12 +106,17 @@ def decode_descriptor(data: Data) -> Descriptor:
     if not _ID.fullmatch(repository_id):
         fields.wrong("id", "that of a repository")
     fields.time_ns("created")
+    segment_bytes = SEGMENT_BYTES
+    if fields.get(_SEGMENT_BYTES) is not None:
+        segment_bytes = fields.number(_SEGMENT_BYTES, MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
     return Descriptor(
         id=repository_id,
         created=fields.text("created"),
         tool=fields.text("tool"),
         authority=None if signatures is None else signatures.hex256("authority"),
         recipient=recipient,
+        pages=PAGES in features,
+        segment_bytes=segment_bytes,
         extra=fields.rest(),
     )
 

@@ -13,7 +13,7 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,6 @@ from jsbackup.repository.catalog import (
     MAX_CATALOG_BYTES,
     Catalog,
     CatalogEntry,
-    decode_catalog,
     encode_catalog,
     entry_of,
 )
@@ -41,6 +40,13 @@ from jsbackup.repository.checks.manifest_chain import Evidence, Gap, check_chain
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest_json import decode_manifest
+from jsbackup.repository.stored_catalogs import (
+    StoredCatalogs,
+    delete_catalogs,
+    delete_witnesses,
+    list_catalogs,
+    newest_of,
+)
 from jsbackup.repository.summary import BackupSummary
 from jsbackup.stores.base import ObjectInfo
 
@@ -146,9 +152,9 @@ def newest_catalog(documents: Documents) -> tuple[Catalog | None, tuple[str, ...
 
 def read_catalogs(documents: Documents) -> tuple[Catalog | None, tuple[str, ...], frozenset[str]]:
     """Return the same as `newest_catalog`, and the backups that have a witness."""
-    found = _catalogs(documents)
+    found = list_catalogs(documents)
     passed_over = (IntegrityError, KeyUnavailable, UnsupportedError)
-    return (*_newest(documents, found.generations, passed_over), found.witnessed)
+    return (*newest_of(documents, found.generations, passed_over), found.witnessed)
 
 
 def note_backup(documents: Documents, backup: str, previous: str | None) -> None:
@@ -162,7 +168,7 @@ def note_backup(documents: Documents, backup: str, previous: str | None) -> None
         _log.warning("the removal of backup %s would not be noticed until the next one: %s", backup, error.message)
         return
     if previous is not None:
-        _delete_witnesses(documents, [previous])
+        delete_witnesses(documents, [previous])
 
 
 def tend_catalog(documents: Documents) -> bool:
@@ -177,7 +183,7 @@ def tend_catalog(documents: Documents) -> bool:
 
 
 def _tend(documents: Documents) -> bool:
-    listed, catalogs = _listed(documents), _catalogs(documents)
+    listed, catalogs = _listed(documents), list_catalogs(documents)
     since = max((info.modified_seconds for info in catalogs.generations.values()), default=float("-inf"))
     if not _is_due([info for info in listed.values() if info.modified_seconds >= since]):
         return False
@@ -206,7 +212,7 @@ def write_catalog(documents: Documents, *, without: Collection[str] = (), loose:
     """
     seen: set[str] = set()
     for _ in range(_MOST_RIVALS):
-        catalogs = _catalogs(documents)
+        catalogs = list_catalogs(documents)
         try:
             base = _base(documents, catalogs.generations)
             return _write_next(documents, catalogs, base, _listed(documents), without=without, loose=loose)
@@ -225,7 +231,7 @@ def settle_catalog(documents: Documents, generation: int, gone: Collection[str])
 
     `generation` is that of the catalog without them. Raises as `write_catalog`.
     """
-    catalogs = _catalogs(documents).generations
+    catalogs = list_catalogs(documents).generations
     if max(catalogs, default=0) > generation and not _by_id(_base(documents, catalogs)).keys().isdisjoint(gone):
         write_catalog(documents, without=gone)
 
@@ -248,7 +254,7 @@ class _GapsFoundError(Exception):
 
 def _write_next(
     documents: Documents,
-    catalogs: _Catalogs,
+    catalogs: StoredCatalogs,
     base: Catalog,
     listed: Mapping[str, ObjectInfo],
     *,
@@ -279,9 +285,9 @@ def _write_next(
         _log.warning("a catalog of %d backups would be too large; their manifests are read instead", len(entries))
         return generation
     documents.put(layout.catalog_key(generation), data)
-    _delete(documents, [old for old in catalogs.generations if old < generation - 1])
+    delete_catalogs(documents, [old for old in catalogs.generations if old < generation - 1])
     # Backups that this catalog names or leaves out need no witness. Unreadable ones are neither.
-    _delete_witnesses(documents, catalogs.witnessed - {one.id for one in unreadable})
+    delete_witnesses(documents, catalogs.witnessed - {one.id for one in unreadable})
     added = {entry.id for entry in found} - set(without)
     if added and (vanished := added - _listed(documents).keys()):  # forgotten while we wrote, see `settle_catalog`
         return write_catalog(documents, without=vanished)
@@ -309,67 +315,13 @@ def _base(documents: Documents, catalogs: Mapping[int, ObjectInfo]) -> Catalog:
     Nothing is taken over from a damaged one, not even its omissions: a backup named once too often is better than one
     lost unseen.
     """
-    base, _ = _newest(documents, catalogs, (IntegrityError,))
+    base, _ = newest_of(documents, catalogs, (IntegrityError,))
     return base or Catalog(0, None)
-
-
-def _delete(documents: Documents, generations: Sequence[int]) -> None:
-    """Remove catalogs that are not needed. The newest two stay, because readers list them before they read one."""
-    for generation in generations:
-        try:
-            documents.delete(layout.catalog_key(generation))
-        except StoreError as error:  # not allowed, or locked for a while: the next writer tries again
-            _log.info("old catalog %d was not removed: %s", generation, error.message)
-            return
 
 
 def _listed(documents: Documents) -> dict[str, ObjectInfo]:
     found = ((layout.backup_id_of(info.key), info) for info in documents.list(layout.BACKUPS))
     return {backup: info for backup, info in found if backup is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Catalogs:
-    """The objects below `catalog/`: catalogs by their generation, and the backups that have a witness."""
-
-    generations: Mapping[int, ObjectInfo]
-    witnessed: frozenset[str]
-
-
-def _catalogs(documents: Documents) -> _Catalogs:
-    stored, beside = documents.list_beside(layout.CATALOGS)
-    found = ((layout.catalog_generation_of(info.key), info) for info in stored)
-    witnessed = (layout.witnessed_backup_of(info.key) for info in beside)
-    return _Catalogs(
-        {generation: info for generation, info in found if generation is not None},
-        frozenset(backup for backup in witnessed if backup is not None),
-    )
-
-
-def _delete_witnesses(documents: Documents, backups: Collection[str]) -> None:
-    """Remove witnesses that are not needed. They do no harm if that is not allowed."""
-    for backup in sorted(backups):
-        try:
-            documents.delete_beside(layout.witness_key(backup))
-        except StoreError as error:
-            _log.info("the witness of backup %s was not removed: %s", backup, error.message)
-            return
-
-
-def _newest(
-    documents: Documents, generations: Iterable[int], passed_over: tuple[type[JsBackupError], ...]
-) -> tuple[Catalog | None, tuple[str, ...]]:
-    """Return the newest catalog that does not raise one of these errors, and their messages."""
-    warnings: list[str] = []
-    for generation in sorted(generations, reverse=True):
-        key = layout.catalog_key(generation)
-        try:
-            return decode_catalog(documents.get(key, MAX_CATALOG_BYTES), key), tuple(warnings)
-        except ObjectNotFound:  # two newer ones were written since the listing
-            continue
-        except passed_over as error:
-            warnings.append(error.message)
-    return None, tuple(warnings)
 
 
 def _by_id(catalog: Catalog | None) -> dict[str, CatalogEntry]:

@@ -1,6 +1,7 @@
 """The keys of a repository's objects. Only this module builds and parses them.
 
     jsbackup.json               the descriptor
+    jsbackup-2.json             the descriptor of an upgraded repository, which is used in place of the first
     segments/<name>-<incarnation>/
         <first>-<last>-<digest>.parquet      a segment
         <first>-<last>-<digest>.<8 digits of sha256>.parquet     the same messages stored once more, because the object
@@ -8,6 +9,7 @@
                                 stored in a place that would overwrite (the two below can have such a name too)
         pending-<sha256>.parquet             a consumer's pending set, where it is large
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
+        page-<sha256>.json      a part of a long list of segments (`pages/`)
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
     catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it
@@ -23,9 +25,9 @@
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
 In an encrypted repository both, and a stream's name and incarnation, are replaced by HMACs (`secret.py`), and the keys
-of these three kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
-one more line (`signing.py`). `<backup id>`: the time it began and six random hex digits, `20261121T014500Z-1a2b3c`; ids
-sort by time.
+of these four kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
+one more line (`signing.py`); pages are not signed. `<backup id>`: the time it began and six random hex digits,
+`20261121T014500Z-1a2b3c`; ids sort by time.
 
 `<incarnation>` tells a recreated stream from its namesake: the first eight hex digits of SHA-256 over cluster, account,
 name and creation time (decimal nanoseconds since the epoch), joined by NUL.
@@ -60,7 +62,9 @@ __all__ = [
     "MARKS",
     "PROBES",
     "RECEIPTS",
+    "SEALED_SUFFIX",
     "SEGMENTS",
+    "UPGRADED",
     "VERIFIED",
     "WRITERS",
     "LeaseKey",
@@ -87,6 +91,7 @@ __all__ = [
     "manifest_key",
     "mark_key",
     "opaque_key",
+    "page_key",
     "parse_lease_key",
     "parse_receipt_key",
     "parse_segment_key",
@@ -96,6 +101,7 @@ __all__ = [
     "receipt_key",
     "replaced_key",
     "replacement_keys",
+    "replacement_of",
     "resolve_backup",
     "segment_key",
     "stream_folder",
@@ -105,8 +111,10 @@ __all__ = [
     "writer_key",
 ]
 
+SEALED_SUFFIX = ".age"  # ends the keys of what is encrypted
 LATEST = "latest"  # accepted in place of a backup's id
 DESCRIPTOR = "jsbackup.json"
+UPGRADED = "jsbackup-2.json"
 SEGMENTS = "segments/"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
@@ -130,7 +138,8 @@ _SEGMENT = re.compile(
 )
 _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
-_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst)(?:\.age)?$)")
+_PAGE = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
+_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json)(?:\.age)?$)")
 _CHECK = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
@@ -149,6 +158,7 @@ class ObjectKind(Enum):
     SEGMENT = "segment"
     PENDING = "pending set"
     OPAQUE = "opaque piece"
+    PAGE = "page"
     MANIFEST = "manifest"
     CATALOG = "catalog"
     WITNESS = "witness of a backup"
@@ -162,6 +172,14 @@ class ObjectKind(Enum):
     IDENTITY = "wrapped identity"
     WRITER = "writer"
     FOREIGN = "foreign object"
+
+
+_CONTENT = (
+    (_SEGMENT, ObjectKind.SEGMENT),
+    (_PENDING, ObjectKind.PENDING),
+    (_OPAQUE, ObjectKind.OPAQUE),
+    (_PAGE, ObjectKind.PAGE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +276,12 @@ def replaced_key(key: str) -> str:
     return _REPLACEMENT.sub("", key)
 
 
+def replacement_of(key: str) -> str:
+    """Return the 8 digits that distinguish a replacement; "" for any other key."""
+    match = _REPLACEMENT.search(key)
+    return match[0][1:] if match else ""
+
+
 def parse_segment_key(key: str) -> SegmentKey:
     """Parse a segment's key. Raises `FormatError` for anything else."""
     match = _SEGMENT.fullmatch(key)
@@ -276,6 +300,11 @@ def pending_key(folder: str, name: str, suffix: str = "") -> str:
 
 def opaque_key(folder: str, name: str, suffix: str = "") -> str:
     return f"{folder}/opaque-{name}.zst{suffix}"
+
+
+def page_key(folder: str, name: str) -> str:
+    """Return the key of a page, without the suffix of encryption, as of all documents."""
+    return f"{folder}/page-{name}.json"
 
 
 # --- backups and other objects ---
@@ -429,7 +458,7 @@ def probe_key(probe_id: str) -> str:
 
 def kind_of(key: str) -> ObjectKind:
     """Return the kind of an object. Foreign ones are never read, counted or deleted."""
-    if key == DESCRIPTOR:
+    if key in (DESCRIPTOR, UPGRADED):
         return ObjectKind.DESCRIPTOR
     if backup_id_of(key.removesuffix(".age")) is not None:
         return ObjectKind.MANIFEST
@@ -441,7 +470,7 @@ def kind_of(key: str) -> ObjectKind:
         return ObjectKind.HOLD
     if _WRITER.fullmatch(key) or _IDENTITY.fullmatch(key):
         return ObjectKind.WRITER if _WRITER.fullmatch(key) else ObjectKind.IDENTITY
-    for pattern, kind in ((_SEGMENT, ObjectKind.SEGMENT), (_PENDING, ObjectKind.PENDING), (_OPAQUE, ObjectKind.OPAQUE)):
+    for pattern, kind in _CONTENT:
         if pattern.fullmatch(key):
             try:
                 parse_segment_key(key) if kind is ObjectKind.SEGMENT else parse_stream_folder(key.rpartition("/")[0])

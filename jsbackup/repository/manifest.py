@@ -5,20 +5,21 @@ In JSON, times are RFC 3339 in UTC; sizes are bytes; sequences are integers of u
 numbers hold). `extra` (and `state_extra`, for the state inside) holds fields of a later version, which survive a
 rewrite by this one.
 
-Words: *raw bytes* (`bytes`) are bytes of the canonical encoding (`formats/digest.py`), `size` is that of a stored
-object, `sha256` is over the stored object, `digest` over messages.
+A stream's segments are a sequence: a tuple, or, if they are many, a list whose pages are read when they are needed
+(`pages/`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from jsbackup.config import Glob, is_chosen
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
+from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
+from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef
 
 __all__ = [
     "EMPTIED",
@@ -30,6 +31,7 @@ __all__ = [
     "Manifest",
     "ObjectRef",
     "OpaqueRef",
+    "PageRef",
     "ReadAs",
     "Reading",
     "Result",
@@ -42,8 +44,6 @@ __all__ = [
     "objects_named",
     "total_of",
 ]
-
-Extra = Mapping[str, Any]
 
 EMPTIED = "it has no messages any more, and had "  # beginning of the warning about a stream that was purged
 
@@ -81,58 +81,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectRef:
-    """A stored object: its key, size and SHA-256 in hex."""
-
-    key: str
-    size: int
-    sha256: str
-    extra: Extra = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class OpaqueRef:
-    """A piece of a verbatim snapshot, zstd-compressed; `bytes` is its size before compression."""
-
-    key: str
-    size: int
-    sha256: str
-    bytes: int
-    extra: Extra = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRef:
-    """A stored segment. `min_ns` and `max_ns` bound its messages' timestamps, which need not rise, since clocks step.
-
-    `digest` is SHA-256 over the messages, `fingerprint` their part of the stream digest, `gaps` a digest of the missing
-    sequences in between (`formats/gaps.py`); "" if there are none, or an older jsbackup did not record them.
-    """
-
-    key: str
-    first_seq: int
-    last_seq: int
-    messages: int
-    bytes: int
-    min_ns: int
-    max_ns: int
-    size: int
-    sha256: str
-    digest: str
-    fingerprint: StreamDigest
-    gaps: str = ""
-    extra: Extra = field(default_factory=dict)
-
-    @property
-    def dense(self) -> bool:
-        """Whether no sequence is missing in between."""
-        return self.messages == self.last_seq - self.first_seq + 1
-
-
-AnyRef = SegmentRef | ObjectRef | OpaqueRef
-
-
-@dataclass(frozen=True, slots=True)
 class ConsumerBackup:
     """A consumer. `state` is None if only the config is known; `reason` says what is not exact ("" if nothing).
 
@@ -165,6 +113,11 @@ class Captured:
     begun: str
     ended: str
     extra: Extra = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, totals: Totals, begun: str, ended: str) -> Captured:
+        """Return what was captured between two times (RFC 3339)."""
+        return cls(totals.messages, totals.bytes, totals.first_seq, totals.last_seq, begun, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +154,7 @@ class StreamBackup:
     captured: Captured
     archive_format: ArchiveFormat
     digest: StreamDigest = field(default_factory=StreamDigest)
-    segments: tuple[SegmentRef, ...] = ()
+    segments: Sequence[SegmentRef] = ()
     consumers: tuple[ConsumerBackup, ...] = ()
     opaque: tuple[OpaqueRef, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -211,10 +164,23 @@ class StreamBackup:
     extra: Extra = field(default_factory=dict)
 
     @property
-    def refs(self) -> tuple[AnyRef, ...]:
-        """All stored objects that it needs."""
-        pending = (consumer.pending for consumer in self.consumers if consumer.pending is not None)
-        return (*self.segments, *self.opaque, *pending)
+    def refs(self) -> Iterator[AnyRef]:
+        """All stored objects that it needs. Raises as iteration over `segments`."""
+        yield from self.pages
+        yield from self.segments
+        yield from self.opaque
+        yield from (consumer.pending for consumer in self.consumers if consumer.pending is not None)
+
+    def walk(self) -> Iterator[AnyRef | BrokenPage]:
+        """Yield its stored objects, and after a page that cannot be read what is wrong with it."""
+        yield from self.segments.walk() if isinstance(self.segments, SegmentList) else self.segments
+        yield from self.opaque
+        yield from (consumer.pending for consumer in self.consumers if consumer.pending is not None)
+
+    @property
+    def pages(self) -> Iterator[PageRef]:
+        """The pages that list its segments, each before those that it lists. Raises as iteration over `segments`."""
+        return self.segments.pages() if isinstance(self.segments, SegmentList) else iter(())
 
     @property
     def emptied(self) -> str:
@@ -296,36 +262,6 @@ class Manifest:
     def refs(self) -> Iterator[AnyRef]:
         """All stored objects that its streams need; one that several streams name comes several times."""
         return (ref for stream in self.streams for ref in stream.refs)
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The sums over some segments. Sequences are 0 if there is no message."""
-
-    messages: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    last_seq: int = 0
-    digest: StreamDigest = field(default_factory=StreamDigest)
-
-    def captured(self, begun: str, ended: str) -> Captured:
-        """Return them as `Captured`, between two times (RFC 3339)."""
-        return Captured(self.messages, self.bytes, self.first_seq, self.last_seq, begun, ended)
-
-
-def total_of(segments: Iterable[SegmentRef]) -> Totals:
-    """Add segments up: the numbers that `Captured` and `StreamBackup.digest` hold."""
-    refs = list(segments)
-    digest = StreamDigest()
-    for ref in refs:
-        digest += ref.fingerprint
-    return Totals(
-        messages=sum(ref.messages for ref in refs),
-        bytes=sum(ref.bytes for ref in refs),
-        first_seq=min((ref.first_seq for ref in refs), default=0),
-        last_seq=max((ref.last_seq for ref in refs), default=0),
-        digest=digest,
-    )
 
 
 def objects_named(manifest: Manifest) -> Iterator[str]:

@@ -8,9 +8,9 @@ only writers can compute: it must have that form, and be the same for all object
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.archive.archive_items import (
@@ -30,6 +30,7 @@ from jsbackup.repository.manifest import (
     Manifest,
     ObjectRef,
     OpaqueRef,
+    PageRef,
     ReadAs,
     Reading,
     Result,
@@ -39,6 +40,9 @@ from jsbackup.repository.manifest import (
     Source,
     StreamBackup,
 )
+from jsbackup.repository.pages.page_json import parts_from_rows, rows_of
+from jsbackup.repository.pages.page_store import PageStore
+from jsbackup.repository.pages.segment_list import SegmentList, parts_of
 from jsbackup.stores.base import Data
 from jsbackup.times import format_time, parse_time
 
@@ -54,7 +58,8 @@ __all__ = [
     "selection_to_json",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_UNPAGED_VERSION = 1  # of a manifest that names no page
 FEATURES: frozenset[str] = frozenset()
 
 _HEX128 = re.compile(r"[0-9a-f]{32}")
@@ -65,7 +70,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Encode as canonical JSON. Raises `FormatError` if a config or name in it cannot be JSON."""
     document: JsonObject = {
         **manifest.extra,
-        "format": FORMAT_VERSION,
+        "format": FORMAT_VERSION if any(map(_is_paged, manifest.streams)) else _UNPAGED_VERSION,
         "required_features": [],
         "id": manifest.id,
         "created": manifest.created,
@@ -85,8 +90,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return encode_document(document, f"manifest {manifest.id}")
 
 
-def decode_manifest(data: Data, key: str) -> Manifest:
-    """The manifest stored under `key`.
+def decode_manifest(data: Data, key: str, pages: PageStore | None = None) -> Manifest:
+    """The manifest stored under `key`. Its lists of segments read their pages from `pages`; without it they cannot.
 
     Raises:
         FormatError: damaged, hostile, or that of another backup.
@@ -103,7 +108,7 @@ def decode_manifest(data: Data, key: str) -> Manifest:
         previous=fields.optional_text("previous"),
         previous_sha256=None if fields.get("previous_sha256") is None else fields.hex256("previous_sha256"),
         result=fields.choice("result", Result),
-        streams=tuple(_stream(stream) for stream in fields.each("streams")),
+        streams=tuple(_stream(stream, pages) for stream in fields.each("streams")),
         skipped=tuple(SkippedStream(s.text("name"), s.text("reason"), s.rest()) for s in fields.each("skipped")),
         selection=None if fields.get("selection") is None else selection_from_json(fields.fields("selection")),
         ended=None if fields.get("ended") is None else _time(fields, "ended"),
@@ -238,12 +243,41 @@ def _stream_to_json(stream: StreamBackup) -> JsonObject:
         },
         "archive_format": stream.archive_format,
         "digest": stream.digest.hex,
-        "segments": [segment_to_json(ref) for ref in stream.segments],
+        **_segments_to_json(stream),
         "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
         "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
         "warnings": list(stream.warnings),
         "read": None if stream.read is None else {**stream.read.extra, "how": stream.read.how, "why": stream.read.why},
     } | ({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {})
+
+
+def _is_paged(stream: StreamBackup) -> bool:
+    return isinstance(stream.segments, SegmentList)
+
+
+def _segments_to_json(stream: StreamBackup) -> JsonObject:
+    if not isinstance(stream.segments, SegmentList):
+        return {"segments": [segment_to_json(ref) for ref in stream.segments]}
+    parts = stream.segments.parts
+    folder, _, name = parts[0].key.rpartition("/")
+    suffix = layout.SEALED_SUFFIX if name.endswith(layout.SEALED_SUFFIX) else ""
+    return {"segments": [], "paged": {"folder": folder, "suffix": suffix, "parts": rows_of(parts)}}
+
+
+def _segments(fields: DocumentFields, folder: str, pages: PageStore | None) -> Sequence[SegmentRef]:
+    segments = tuple(segment_from_json(ref, folder) for ref in fields.each("segments"))
+    paged = fields.optional_fields("paged")
+    if paged is None:
+        return segments
+    home, suffix = paged.text("folder"), paged.text("suffix")
+    if segments or suffix not in ("", layout.SEALED_SUFFIX) or not _is_home(home, folder):
+        fields.wrong("paged", "the list of segments of this stream")
+    parts = parts_from_rows(paged, "parts", home, suffix)
+    return SegmentList(parts, _no_pages) if pages is None else pages.list_of(parts)
+
+
+def _no_pages(page: PageRef) -> NoReturn:
+    raise AssertionError(f"page {page.key} is not read here")
 
 
 def _copied_to_json(copied: CopiedFrom) -> JsonObject:
@@ -261,7 +295,7 @@ def _copied(fields: DocumentFields) -> CopiedFrom:
     )
 
 
-def _stream(fields: DocumentFields) -> StreamBackup:
+def _stream(fields: DocumentFields, pages: PageStore | None) -> StreamBackup:
     name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
     try:
         folder = layout.stream_folder(name, incarnation)
@@ -276,7 +310,7 @@ def _stream(fields: DocumentFields) -> StreamBackup:
         captured=_captured(fields.fields("captured")),
         archive_format=fields.choice("archive_format", ArchiveFormat),
         digest=StreamDigest.from_hex(fields.hex256("digest")),
-        segments=tuple(segment_from_json(ref, folder) for ref in fields.each("segments")),
+        segments=_segments(fields, folder, pages),
         consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
         opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
         warnings=fields.texts("warnings"),
@@ -285,7 +319,9 @@ def _stream(fields: DocumentFields) -> StreamBackup:
         state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
         extra=fields.rest(),
     )
-    if len({ref.key.rpartition("/")[0] for ref in stream.refs}) > 1:
+    pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
+    refs = (*parts_of(stream.segments), *stream.opaque, *pending)
+    if len({ref.key.rpartition("/")[0] for ref in refs}) > 1:
         fields.wrong("segments", "with all other objects of the stream in one folder")
     return stream
 

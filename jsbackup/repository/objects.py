@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import PLAIN, Sealing
-from jsbackup.repository.manifest import AnyRef
 from jsbackup.repository.memory_budget import Room
-from jsbackup.repository.object_id import id_of
+from jsbackup.repository.refs import AnyRef, id_of
+from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, SEGMENT_BYTES, fitting_bytes
 from jsbackup.stores.base import Data, LateStore, Store
 
 __all__ = ["MAX_OBJECT_BYTES", "Objects", "StoredObject", "sha256_of"]
 
-# More than any object that we store: 32 MiB of raw messages, or one message of at most 96 MiB, uncompressible.
-MAX_OBJECT_BYTES = 256 << 20
+# At least as large as any object that we store: the largest segment, or one message of at most 96 MiB, uncompressible.
+MAX_OBJECT_BYTES = MAX_SEGMENT_BYTES
 
 
 def sha256_of(data: Data) -> str:
@@ -49,6 +49,8 @@ class Objects:
 
     `damaged` returns the ids of objects known to be damaged (`damaged.py`); it is called once, when needed, and by
     `look_for_damage`. `found_damaged` has the ids of objects that were found damaged here.
+
+    `segment_bytes` is the size of new segments, raw (`segment_size.py`).
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class Objects:
         *,
         replaces: bool = False,
         damaged: Callable[[], Collection[bytes]] = frozenset,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self.store = store
         self.sealing = sealing
         self.room = Room()
+        self.segment_bytes = fitting_bytes(segment_bytes)
         self.found_damaged: set[bytes] = set()
         self._replaces = replaces
         self._read_damaged = damaged
@@ -82,9 +86,14 @@ class Objects:
 
     def is_damaged(self, ref: AnyRef) -> bool:
         """Return whether the object was found damaged. Then it is neither kept nor named again."""
+        return self.knows_damage and id_of(ref) in (self._damaged or ())
+
+    @property
+    def knows_damage(self) -> bool:
+        """Whether any object was found damaged."""
         if self._damaged is None:
             self._damaged = self._read_damaged()
-        return bool(self._damaged) and id_of(ref) in self._damaged
+        return bool(self._damaged)
 
     def look_for_damage(self) -> None:
         """Read again which objects were found damaged. For commands that store for days."""

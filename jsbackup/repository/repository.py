@@ -2,7 +2,8 @@
 
 The order of writing, and what it guarantees:
 
-1. Segments and the other objects of streams, each whole, under names that their content decides.
+1. Segments and the other objects of streams, each whole, under names that their content decides; then the pages that
+    list segments, each after those that it lists.
 2. The manifest, last, create-only: putting it commits the backup. A reader sees a backup whole or not at all. Objects
     written after it (`catalog.py`) save reading or record that it existed; nothing depends on them.
 3. Deletion is in reverse: the manifest first, then objects that no manifest names.
@@ -16,7 +17,7 @@ an empty location.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -44,6 +45,9 @@ from jsbackup.repository.location import no_repository
 from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.page_store import PageStore
+from jsbackup.repository.refs import SegmentRef
+from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.stores.base import Store
 from jsbackup.stores.probe import probe_store
 
@@ -78,17 +82,32 @@ class Repository:
             access.sealing,
             replaces=descriptor.replaces_objects,
             damaged=partial(read_damaged, self.documents, {}),
+            segment_bytes=descriptor.segment_bytes,
+        )
+        self.pages = PageStore(
+            Documents(store, access.page_envelope),
+            access.sealing,
+            self.objects.is_damaged,
+            replaces=descriptor.replaces_objects,
         )
         self.secret = access.secret
 
     @classmethod
     def create(
-        cls, store: Store, *, repository_id: str, created: str, tool: str, new_keys: NewKeys | None = None
+        cls,
+        store: Store,
+        *,
+        repository_id: str,
+        created: str,
+        tool: str,
+        new_keys: NewKeys | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> Repository:
         """Make a repository in an empty location and probe the store.
 
         `repository_id` is up to 64 random letters and digits, `created` RFC 3339, `tool` name and version. `new_keys`
-        has the keys that encrypt and sign; without it the repository is plain.
+        has the keys that encrypt and sign; without it the repository is plain. `segment_bytes` is the size of its
+        segments, raw, within the limits of `segment_size.py`.
 
         Raises:
             UsageError: there is already a repository, or something else.
@@ -96,7 +115,9 @@ class Repository:
         """
         _refuse_occupied(store)
         probe = probe_store(store, layout.probe_key(repository_id))
-        descriptor = Descriptor(repository_id, created, tool, extra={"store": asdict(probe)})
+        descriptor = Descriptor(
+            repository_id, created, tool, segment_bytes=segment_bytes, extra={"store": asdict(probe)}
+        )
         keys = NO_KEYS
         if new_keys is not None:
             descriptor = replace(descriptor, authority=new_keys.authority.public, recipient=new_keys.recipient)
@@ -112,7 +133,8 @@ class Repository:
     def create_replica(
         cls, store: Store, source: Repository, *, probe_id: str, created: str, tool: str, keys: GivenKeys = NO_KEYS
     ) -> Repository:
-        """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers.
+        """Make a repository in an empty location with the identity of `source`: its id, its keys, its writers, its
+        size of segments.
 
         Objects sealed and signed in one are valid in the other. `probe_id` is random, the rest as in `create`; `keys`
         as in `open`.
@@ -145,26 +167,46 @@ class Repository:
             UnsupportedError: it needs a newer tool.
             StoreError: the store does not answer.
         """
-        descriptor = decode_descriptor(_read_descriptor(store))
+        descriptor = _newest(store, decode_descriptor(_read_descriptor(store)))
         return cls(store, descriptor, open_access(store, descriptor, keys))
 
+    def upgrade(self, tool: str) -> bool:
+        """Let new backups store long lists of segments in pages. Returns False if they do already.
+
+        Existing backups stay as they are. The first descriptor stays too: a version without pages refuses a backup
+        that has them, and `prune` of such a version then deletes nothing. `tool` is name and version. This object has
+        the descriptor from before until it is opened again.
+
+        Raises:
+            KeyUnavailable: documents are signed, and the key that signs was not given.
+            StoreError: the store does not answer.
+        """
+        if self.descriptor.pages:
+            return False
+        self.documents.ensure_writable()
+        with suppress(ObjectExists):  # somebody else was faster
+            self.store.put(layout.UPGRADED, encode_descriptor(replace(self.descriptor, pages=True, tool=tool)))
+        return True
+
     def commit(self, manifest: Manifest) -> None:
-        """Make the backup visible. Everything it names must be stored before.
+        """Make the backup visible. Everything it names must be stored before, except the pages, which are stored here.
 
         A signed manifest names the newest existing backup as its previous one, with the SHA-256 of its manifest.
 
         Raises:
             FormatError: the manifest could not be read back; nothing was written.
+            IntegrityError: a page of an earlier backup, which this one shares in part, cannot be read.
             ObjectExists: there is a backup with this id.
         """
         key = layout.manifest_key(manifest.id)
         if self.descriptor.authority is not None:
             manifest = self._chained(manifest)
+        manifest = self.paged(manifest)
         data = encode_manifest(manifest)
         if len(data) > MAX_DOCUMENT_BYTES:
             raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
         # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
-        if encode_manifest(decode_manifest(data, key)) != data:
+        if encode_manifest(decode_manifest(data, key, self.pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         self.documents.put(key, data)
         note_backup(self.documents, manifest.id, manifest.previous)
@@ -172,6 +214,18 @@ class Repository:
             tend_catalog(self.documents)
         except JsBackupError as error:  # the backup is there; a catalog only makes reading faster
             _log.warning("the catalog of backups was not updated: %s", error.message)
+
+    def paged(self, manifest: Manifest) -> Manifest:
+        """Return the manifest as it is stored here: with the pages of long lists of segments, which are stored.
+
+        Raises as `PageStore.store`.
+        """
+        streams = (replace(stream, segments=self.listed(stream.segments)) for stream in manifest.streams)
+        return replace(manifest, streams=tuple(streams))
+
+    def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
+        """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
+        return self.pages.store(segments) if self.descriptor.pages else tuple(segments)
 
     def _chained(self, manifest: Manifest) -> Manifest:
         for previous in reversed([backup for backup in self.backups() if backup != manifest.id]):
@@ -233,7 +287,7 @@ class Repository:
             data = self.documents.get(key, MAX_DOCUMENT_BYTES)
         except ObjectNotFound:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
-        return decode_manifest(data, key)
+        return decode_manifest(data, key, self.pages)
 
 
 def _read_descriptor(store: Store) -> bytes:
@@ -246,6 +300,22 @@ def _read_descriptor(store: Store) -> bytes:
         return store.get_range(layout.DESCRIPTOR, 0, _MAX_DESCRIPTOR_BYTES)
     except ObjectNotFound:
         raise error from None
+
+
+def _newest(store: Store, first: Descriptor) -> Descriptor:
+    """Return the descriptor that is used. Raises IntegrityError if that of an upgrade is of another repository."""
+    if first.pages:
+        return first
+    try:
+        upgraded = decode_descriptor(store.get_range(layout.UPGRADED, 0, _MAX_DESCRIPTOR_BYTES), layout.UPGRADED)
+    except ObjectNotFound:
+        return first
+    if replace(upgraded, pages=first.pages, tool=first.tool) != first:
+        raise IntegrityError(
+            f"{layout.UPGRADED} does not belong to {layout.DESCRIPTOR}",
+            hint="One of the two was replaced. Restore it from a copy.",
+        )
+    return upgraded
 
 
 def _refuse_occupied(store: Store) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.batch import columns_from_batch
@@ -23,15 +24,11 @@ from jsbackup.formats.segment import decode_segment, drop_sequences, split_batch
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import ends_of, raw_bytes_of, split_at
 from jsbackup.repository.write.cutter import SegmentCutter, checked_batches
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
-__all__ = ["SEGMENT_BYTES", "SegmentReader", "SegmentWriter"]
-
-# Large enough that the latency of a request does not matter and a terabyte has thirty thousand objects; small enough
-# that one fits into memory, and that a rewrite or a damaged object costs little. Measured: 64 MiB are no faster,
-# neither to store nor to restore, and take 32 MiB more at the peak if nothing can be compressed.
-SEGMENT_BYTES = 32 << 20
+__all__ = ["SegmentReader", "SegmentWriter"]
 
 _MAX_SEQUENCE = (1 << 63) - 1
 
@@ -43,7 +40,8 @@ def _nobody(_ref: SegmentRef) -> None:
 class SegmentWriter:
     """Stores a stream's messages below `folder`, except those that are unchanged in a segment of `previous`.
 
-    `note` is called for each segment that was stored, in the storing thread.
+    `note` is called for each segment that was stored, in the storing thread. `segment_bytes` is the repository's own
+    size, unless it is given.
 
     `previous` are segments of the stream that are known to be in the store, in order. The messages of such a segment
     are kept compressed until their digest shows whether they are stored; short runs are kept until it is known whether
@@ -58,20 +56,27 @@ class SegmentWriter:
         previous: Sequence[SegmentRef] = (),
         *,
         note: Callable[[SegmentRef], None] = _nobody,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int | None = None,
     ) -> None:
+        if segment_bytes is None:
+            segment_bytes = objects.segment_bytes
         self.objects = objects
         self._folder = folder
         self._note = note
         self._cutter = SegmentCutter(objects, folder, segment_bytes, note)
-        self._cuts = Cuts(sum(ref.bytes for ref in previous), segment_bytes)
-        self._ahead = deque(previous)
+        self._cuts = Cuts(raw_bytes_of(previous), segment_bytes)
+        self._previous = previous
         self._run: _Run | None = None  # the messages of `_ahead[0]` so far
         self._new: _Run | None = None  # new messages, while they may be joined with those in the window
         self._window: list[_Run] = []
         self._gone_bytes = 0  # bytes of the segments that were lost completely, before the first message
         self._last_seq = 0
         self._share = objects.room.share()
+
+    @cached_property
+    def _ahead(self) -> deque[SegmentRef]:
+        """The segments of `previous` that have not been reached."""
+        return deque(self._previous)
 
     @property
     def cuts(self) -> Cuts:
@@ -116,6 +121,13 @@ class SegmentWriter:
         self._flush()
         self._cutter.keep(ref)
         self._last_seq = ref.last_seq
+
+    def pass_over(self, segments: Sequence[SegmentRef]) -> None:
+        """Begin after `segments`, the first ones of `previous`, which stay as they are. They are not in the result."""
+        if segments:
+            self._last_seq = ends_of(segments)[1]
+            self._previous = split_at(self._previous, self._last_seq + 1)[1]
+            self._cutter.begun = True
 
     def finish(self) -> list[SegmentRef]:
         """Store the rest, and return all segments, in order."""

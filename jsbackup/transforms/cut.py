@@ -6,7 +6,8 @@ Each message is judged separately: `until` keeps those with a sequence, or a sto
 stay. Dropped messages are as if deleted, so that after the cut (`Cut.state_after`):
 
 - `since` does not change the last sequence; the first is that of the first message kept.
-- `until` a sequence N: the last sequence is N, or the old one if that is less, also if N itself was deleted.
+- `until` a sequence N: the last sequence is N, or the old one if that is less, also if N itself was deleted. N is 0 for
+  a stream as it was before its first message.
 - `until` a time: the last sequence is that of the last message kept. If the stream's last message was deleted, and was
   stored before the edge according to the server, the end is not cut and the last sequence stays.
 - if no message is kept, the first sequence is one above the last. With `until` before all messages the stream is as it
@@ -48,7 +49,7 @@ class KeptShare(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AtSequence:
-    """The message with this sequence."""
+    """The message with this sequence. As the end of a cut also 0, which keeps nothing."""
 
     sequence: int
 
@@ -182,7 +183,8 @@ class Cut:
         if kept.messages:
             first_seq = kept.first_seq
         else:
-            first_seq = last_seq + 1 if last_seq else (before.first_seq if before.first_seq > 1 else 0)
+            begins_later = not before.last_seq and before.first_seq > 1  # a stream that was never used
+            first_seq = last_seq + 1 if last_seq else before.first_seq if begins_later else 0
         return replace(
             before,
             messages=kept.messages,
@@ -201,7 +203,7 @@ class Cut:
     @classmethod
     def from_json(cls, value: JsonObject) -> Cut:
         """Decode the result of `to_json`. Raises FormatError."""
-        return cls(*(_edge_from_json(name, value.get(name)) for name in ("since", "until")))
+        return cls(_edge_from_json("since", 1, value.get("since")), _edge_from_json("until", 0, value.get("until")))
 
 
 def _value(edge: Edge) -> int:
@@ -227,12 +229,12 @@ def _edge_to_json(edge: Edge) -> JsonObject:
     return {"time": format_time(edge.time_ns) if edge.time_ns else "1970-01-01T00:00:00Z"}
 
 
-def _edge_from_json(name: str, value: object) -> Edge | None:
+def _edge_from_json(name: str, least: int, value: object) -> Edge | None:
     if value is None:
         return None
     if isinstance(value, dict) and value.keys() == {"sequence"}:
         sequence = value["sequence"]
-        if type(sequence) is int and 0 < sequence <= _MAX:
+        if type(sequence) is int and least <= sequence <= _MAX:
             return AtSequence(sequence)
     if isinstance(value, dict) and value.keys() == {"time"} and isinstance(value["time"], str):
         return AtTime(decode_time(value["time"], name))

@@ -18,6 +18,7 @@ from jsbackup.config.secrets import (
     Secret,
     check_seed,
     expand_path,
+    hide_logins,
     parse_creds,
     parse_seed,
     read_file,
@@ -238,3 +239,9 @@ def _assert_hidden(error: BaseException, secret: str) -> None:
     while seen is not None:
         assert secret not in repr(seen) + str(seen) + str(getattr(seen, "hint", ""))
         seen = seen.__cause__
+
+
+def test_logins_in_urls_are_hidden() -> None:
+    assert hide_logins("see nats://u:p@h:4222 and nats://t@h") == "see nats://…@h:4222 and nats://…@h"
+    assert hide_logins("nats://u:p@ss/w@h,nats://u:p@i") == "nats://…@i"
+    assert hide_logins("nats://h:4222, mail me@here") == "nats://h:4222, mail me@here"

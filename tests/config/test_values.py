@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsbackup.config import Glob, parse_bool, parse_duration, parse_glob, parse_size, parse_time
+from jsbackup.config import Glob, format_bytes, parse_bool, parse_duration, parse_glob, parse_size, parse_time
 from jsbackup.errors import JsBackupError, UsageError
 
 
@@ -162,3 +162,8 @@ def test_any_text_is_a_value_or_a_usage_error(text: str) -> None:
             parse(text)
         except JsBackupError as error:
             assert isinstance(error, UsageError)
+
+
+def test_sizes_are_short_and_exact_where_they_can_be() -> None:
+    sizes = [0, 999, 1024, 123456, 5 << 20, 1 << 62]
+    assert [format_bytes(size) for size in sizes] == ["0 B", "999 B", "1.00 KiB", "121 KiB", "5.00 MiB", "4096 PiB"]

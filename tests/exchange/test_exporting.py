@@ -20,7 +20,7 @@ from jsbackup.formats.archive.archive import ArchiveDecoder
 from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, StreamState
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, StreamBackup, total_of
+from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
@@ -71,7 +71,7 @@ def stored(
             last_seq=total.last_seq if last_seq is None else last_seq,
             last_ns=10**18,
         ),
-        captured=total.captured(CREATED, CREATED),
+        captured=Captured.of(total, CREATED, CREATED),
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=tuple(segments),

@@ -15,6 +15,7 @@ import pyarrow.parquet
 from tests.fuzz.world import World
 from tests.harness.api import JSON
 from tests.harness.oracle import observe
+from tests.harness.stored_files import segment_files
 
 _SHOWN = 20
 
@@ -36,8 +37,8 @@ def manifest_of(repository: Path, backup: str) -> JSON:
 def stored_messages(repository: Path, stream: JSON) -> dict[int, Held]:
     """The messages of a stream of a manifest, by sequence."""
     found: dict[int, Held] = {}
-    for segment in stream["segments"]:
-        table = pyarrow.parquet.read_table(repository / segment["key"])
+    for file in segment_files(repository, stream):
+        table = pyarrow.parquet.read_table(file)
         names = ("sequence", "timestamp_ns", "subject", "headers", "data")
         for sequence, time_ns, subject, headers, data in zip(*(table[name].to_pylist() for name in names), strict=True):
             assert sequence not in found, f"sequence {sequence} of {stream['name']} is stored twice"

@@ -150,7 +150,8 @@ class World:
 
     async def has_changed(self, since: Contents) -> bool:
         """Whether streams hold something else than `settle` found: copies of 2.10 do not always say to be behind."""
-        return any(_contents((await self.info(name))["state"]) != contents for name, contents in since.items())
+        now = {name: _contents((await self.info(name))["state"]) for name in since}
+        return now != since
 
     def run(self, *arguments: str) -> Ran:
         """A command on this world's server and repository."""

@@ -59,7 +59,7 @@ def store_stream(objects: Objects, name: str, messages: Sequence[Message]) -> St
         config={"name": name},
         created=CREATED,
         state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-        captured=total.captured(CREATED, CREATED),
+        captured=Captured.of(total, CREATED, CREATED),
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=tuple(segments),

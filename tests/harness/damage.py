@@ -104,7 +104,7 @@ def store_messages(repository: Repository, name: str, messages: list[Message] = 
         config=_config(name, "workqueue" if name == "QUEUE" else "limits"),
         created=CREATED,
         state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-        captured=total.captured(CREATED, CREATED),
+        captured=Captured.of(total, CREATED, CREATED),
         archive_format=ArchiveFormat.V1,
         digest=total.digest,
         segments=segments,

@@ -29,7 +29,7 @@ from jsbackup.repository.keep.groups import Grouping
 from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
 from jsbackup.repository.keep.prune import PruneReport, prune
 from jsbackup.repository.keep.retention import Policy
-from jsbackup.repository.manifest import Manifest, Result, objects_named, total_of
+from jsbackup.repository.manifest import Captured, Manifest, Result, objects_named, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.copying import CopyReport, copy_backups
@@ -216,7 +216,7 @@ def back_up(scene: Scene, store: Store, span: Span) -> Manifest:
         orders = replace(
             model.streams[0],
             state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-            captured=total.captured(CREATED, CREATED),
+            captured=Captured.of(total, CREATED, CREATED),
             digest=total.digest,
             segments=tuple(segments),
         )

@@ -12,6 +12,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.catalog import Catalog, CatalogEntry, encode_catalog
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     Manifest,
     Result,
     SegmentRef,
@@ -66,7 +67,7 @@ def some_stream(name: str, segments: int) -> StreamBackup:
         config={"name": name, "subjects": [f"{name}.>"], "retention": "limits", "num_replicas": 3},
         created=CREATED,
         state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-        captured=total.captured(CREATED, CREATED),
+        captured=Captured.of(total, CREATED, CREATED),
         archive_format=ArchiveFormat.V2,
         digest=total.digest,
         segments=refs,

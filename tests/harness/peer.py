@@ -72,6 +72,7 @@ class ScriptedPeer:
         self._always: list[tuple[str, Callable[[Heard], JSON | None]]] = []
         self._open: list[_Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._subscribed = asyncio.Event()
         self._listening = asyncio.Event()
         self._listening.set()
 
@@ -80,8 +81,11 @@ class ScriptedPeer:
         return f"nats://127.0.0.1:{self._port}"
 
     def always(self, pattern: str, answer: Callable[[Heard], JSON | None]) -> None:
-        """Answer what comes on `pattern` (NATS wildcards) by the side; what `answer` has None for gets no answer."""
-        self._always.append((pattern, answer))
+        """Answer what comes on `pattern` (NATS wildcards) by the side; what `answer` has None for gets no answer.
+
+        Of several patterns that match, the last one given answers.
+        """
+        self._always.insert(0, (pattern, answer))
 
     async def expect(self, pattern: str) -> Heard:
         """The next message that a client publishes, which has to be on `pattern` (NATS wildcards)."""
@@ -99,8 +103,24 @@ class ScriptedPeer:
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
         await self.say(heard.reply, data, headers=headers)
 
-    async def say(self, subject: str, data: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send to every subscription that matches; AssertionError if there is none."""
+    def listens(self, subject: str) -> bool:
+        """Whether a client subscribes to `subject`, or to a pattern that matches it."""
+        return any(_matches(wanted, subject) for one in self._open for wanted in one.subscriptions.values())
+
+    async def interest(self, subject: str) -> None:
+        """Wait until a client listens to `subject`."""
+        async with asyncio.timeout(_STALL_SECONDS):
+            while not self.listens(subject):
+                self._subscribed.clear()
+                await self._subscribed.wait()
+
+    async def say(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: bytes = b"", shown: str = ""
+    ) -> None:
+        """Send to every subscription that matches; AssertionError if there is none.
+
+        The client sees the subject `shown`, if given: as what a consumer delivers.
+        """
         found = False
         for connection in list(self._open):
             for sid, wanted in list(connection.subscriptions.items()):
@@ -108,7 +128,7 @@ class ScriptedPeer:
                     continue
                 found = True
                 verb, sizes = ("HMSG", f"{len(headers)} {len(headers) + len(data)}") if headers else ("MSG", len(data))
-                line = " ".join(f"{verb} {subject} {sid} {reply} {sizes}".split())
+                line = " ".join(f"{verb} {shown or subject} {sid} {reply} {sizes}".split())
                 connection.writer.write(f"{line}\r\n".encode() + headers + data + b"\r\n")
                 with contextlib.suppress(ConnectionError):
                     await connection.writer.drain()
@@ -156,6 +176,7 @@ class ScriptedPeer:
                 connection.writer.write(b"PONG\r\n")
             case "SUB":
                 connection.subscriptions[words[-1]] = words[1]
+                self._subscribed.set()
             case "UNSUB":
                 connection.subscriptions.pop(words[1], None)
             case "PUB" | "HPUB":

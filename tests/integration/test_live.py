@@ -19,6 +19,7 @@ from tests.harness.api import JSON, PATIENCE_SECONDS, call, connected
 from tests.harness.commands import PATIENT, Ran, jsbackup
 from tests.harness.oracle_drain import drain
 from tests.harness.servers import NatsServer
+from tests.harness.stored_files import segment_files
 from tests.integration.traffic import Ledger, NotTaken, Traffic, insist
 from tests.integration.witness import back_up, filled, restore, seen
 
@@ -58,8 +59,8 @@ def _stored(repository: Path, backup: str) -> dict[str, Stored]:
     streams: dict[str, Stored] = {}
     for stream in manifest["streams"]:
         messages: Stored = {}
-        for segment in stream["segments"]:
-            columns = pq.read_table(repository / segment["key"]).to_pydict()
+        for file in segment_files(repository, stream):
+            columns = pq.read_table(file).to_pydict()
             rows = zip(columns["sequence"], columns["subject"], columns["data"], strict=True)
             messages |= {sequence: (subject, data) for sequence, subject, data in rows}
         streams[stream["name"]] = messages

@@ -37,6 +37,7 @@ from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.keep.retention import Policy
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     Manifest,
     Result,
     SegmentRef,
@@ -149,7 +150,7 @@ def back_up(month: Month, number: int) -> None:
                 config={"name": name},
                 created=CREATED,
                 state=StreamState(messages=total.messages, first_seq=total.first_seq, last_seq=total.last_seq),
-                captured=total.captured(CREATED, CREATED),
+                captured=Captured.of(total, CREATED, CREATED),
                 archive_format=ArchiveFormat.V2,
                 digest=total.digest,
                 segments=refs,

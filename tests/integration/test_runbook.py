@@ -152,7 +152,7 @@ def test_a_runbook_is_carried_out_whole_or_not_begun(
 
     # A failure midway: a stream of the second comes into being while the first is restored.
     _clear(server)
-    from jsbackup.cli.commands import runbook
+    from jsbackup.engine.restore import runbook
 
     carry_out = runbook.carry_out
 

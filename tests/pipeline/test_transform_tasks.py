@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ from jsbackup.repository.manifest import (
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.archiving import read_stream, state_to_restore
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import INLINE_ENTRIES, load_consumer, store_consumer
 from jsbackup.stores.memory import MemoryStore
@@ -134,9 +136,11 @@ def _stored(place: RepositoryRef, messages: Sequence[Message], chance: Any) -> S
     )
 
 
-def _place(folder: Path) -> RepositoryRef:
+def _place(folder: Path, segment_bytes: int = SEGMENT_BYTES) -> RepositoryRef:
     place = place_of(str(folder), S3Settings(), {})
-    Repository.create(place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests")
+    Repository.create(
+        place.store(), repository_id="00ff", created=CREATED, tool="jsbackup tests", segment_bytes=segment_bytes
+    )
     return place
 
 
@@ -168,7 +172,7 @@ def test_tasks_give_what_plain_python_gives(
     key = MaskKey((("mask_key_file", str(folder / "key")),))
     size = chance.choice([1, 100, 1000, 1 << 20])
     with monkeypatch.context() as patch:
-        patch.setattr("jsbackup.pipeline.jobs.transform_plan.grouped", lambda refs: grouped(refs, size))
+        patch.setattr("jsbackup.pipeline.jobs.transform_plan.grouped", lambda refs, _: grouped(refs, size))
         (done,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape, latest=latest), mask_key=key)
     made = done.entry
 
@@ -216,12 +220,25 @@ def test_joined_segments_hold_the_same(
     place = _place(tmp_path_factory.mktemp("joined") / "repo")
     entry = _stored(place, messages, chance)
     with monkeypatch.context() as patch:
-        patch.setattr(compact, "grouped", lambda refs: grouped(refs, size))
+        patch.setattr(compact, "grouped", lambda refs, _: grouped(refs, size))
         (refs,) = merge_groups(NO_SPARK, place, [entry.segments], None)
     assert total_of(refs) == total_of(entry.segments)
     assert messages_of(read_stream(opened(place).objects, replace(entry, segments=refs))) == messages
     assert all(len(group) == 1 for group in grouped(refs, size))  # nothing is left to gain
     assert all(ref.bytes <= max(size, max(one.bytes for one in entry.segments)) for ref in refs)
+
+
+def test_joined_and_transformed_segments_have_the_size_of_the_repository(here: None, tmp_path: Path) -> None:
+    place = _place(tmp_path / "repo", 4096)
+    objects = opened(place).objects
+    entry = _stored(place, some_messages(400, 30), random.Random(2))
+    (refs,) = merge_groups(NO_SPARK, place, [entry.segments], None)
+    assert len(refs) < len(entry.segments) / 3
+    assert all(2048 <= ref.bytes <= 4096 for ref in refs[:-1])
+    reshape = Reshape(subjects=SubjectFilter.parse([">"]))
+    (made,) = transform_streams(NO_SPARK, place, objects, _planned(entry, reshape), mask_key=MaskKey())
+    assert total_of(made.entry.segments) == total_of(entry.segments)
+    assert all(2048 <= ref.bytes <= 2 * 4096 for ref in made.entry.segments[:-1])
 
 
 def test_only_short_neighbours_are_joined() -> None:

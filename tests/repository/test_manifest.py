@@ -270,8 +270,8 @@ def test_a_known_field_wins_over_an_extra_one() -> None:
 
 def test_a_later_format_or_feature_is_not_supported() -> None:
     document = as_json(full_manifest())
-    with pytest.raises(UnsupportedError, match="format 2") as caught:
-        decode(document | {"format": 2})
+    with pytest.raises(UnsupportedError, match="format 3") as caught:
+        decode(document | {"format": 3})
     assert caught.value.exit_code == 13
     with pytest.raises(UnsupportedError, match="needs features not known here: age, zebra"):
         decode(document | {"required_features": ["zebra", "age"]})

@@ -12,7 +12,7 @@ from tests.transforms.messages import Message, batch_of, messages_of
 NOW = 1_795_248_000_000_000_123  # 2026-11-21T08:00:00.000000123Z
 small = st.integers(1, 12)
 edges = st.none() | small.map(AtSequence) | small.map(AtTime)
-cuts = st.builds(Cut, edges, edges)
+cuts = st.builds(Cut, edges, edges | st.just(AtSequence(0)))  # which keeps nothing
 streams = st.lists(st.tuples(small, small), max_size=8, unique_by=lambda m: m[0]).map(
     lambda rows: [Message(sequence, time, "a", None, b"") for sequence, time in sorted(rows)]
 )
@@ -154,7 +154,10 @@ def test_a_cut_of_nothing_is_refused() -> None:
 @given(
     st.builds(
         Cut,
-        *[st.none() | st.integers(1, 2**63 - 1).map(AtSequence) | st.integers(-(2**63) + 1, 2**63 - 1).map(AtTime)] * 2,
+        *(
+            st.none() | st.integers(least, 2**63 - 1).map(AtSequence) | st.integers(-(2**63) + 1, 2**63 - 1).map(AtTime)
+            for least in (1, 0)
+        ),
     )
 )
 def test_json_brings_back_every_cut(cut: Cut) -> None:
@@ -163,8 +166,13 @@ def test_json_brings_back_every_cut(cut: Cut) -> None:
 
 @pytest.mark.parametrize(
     "edge",
-    [5, [], {}, {"sequence": 0}, {"sequence": True}, {"sequence": 2**63}, {"time": 5}, {"time": "x"}, {"time": None}],
+    [5, [], {}, {"sequence": -1}, {"sequence": True}, {"sequence": 2**63}, {"time": 5}, {"time": "x"}, {"time": None}],
 )
 def test_a_damaged_edge_is_a_format_error(edge: object) -> None:
     with pytest.raises(FormatError):
         Cut.from_json({"until": edge})
+
+
+def test_no_cut_begins_before_the_first_sequence() -> None:
+    with pytest.raises(FormatError, match="since"):
+        Cut.from_json({"since": {"sequence": 0}})

@@ -16,6 +16,7 @@ from tests.harness.api import call, connected
 from tests.harness.commands import PATIENT, jsbackup
 from tests.harness.overwrites import Overwrites
 from tests.harness.servers import NEWEST, NatsServer
+from tests.harness.stored_files import segment_files
 from tests.integration.test_increment import Bench
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(240)]
@@ -33,7 +34,7 @@ def stored_streams(repo: Path) -> list[tuple[dict[str, Any], set[int]]]:
         manifest = json.loads(path.read_text())
         assert manifest["result"] == "complete", manifest
         (entry,) = manifest["streams"]
-        sequences = [s for ref in entry["segments"] for s in pq.read_table(repo / ref["key"])["sequence"].to_pylist()]
+        sequences = [s for file in segment_files(repo, entry) for s in pq.read_table(file)["sequence"].to_pylist()]
         assert len(sequences) == len(set(sequences))
         found.append((entry, set(sequences)))
     return found

@@ -134,12 +134,16 @@ def test_a_lost_cluster_is_restored_into_another_one_with_one_command(
 def test_a_backup_of_another_source_is_told_when_it_is_named(
     shared: NatsServer, bare: NatsServer, typed: Type, tmp_path: Path
 ) -> None:
-    made = _back_up_all(typed, shared, tmp_path)["PAY"]
-    told = f"backup {made} comes from cluster C1, account PAY; the connected server is cluster C2, account LOGS"
-    there, own = ("-s", url(bare, "LOGS"), "-r", tmp_path), ("-s", url(shared, "PAY"), "-r", tmp_path)
+    repo, alone = tmp_path / "all", tmp_path / "alone"
+    made = _back_up_all(typed, shared, repo)["PAY"]
+    comes = "comes from cluster C1, account PAY; the connected server is cluster C2, account LOGS"
+    told = f"backup {made} {comes}"
+    there, own = ("-s", url(bare, "LOGS"), "-r", repo), ("-s", url(shared, "PAY"), "-r", repo)
     planned = typed("plan", made, *there, "--json")
     assert (planned.code, planned.document["notes"]) == (0, [told])
-    assert f"note: {told}" in typed("plan", made[:-1], *there).err
+    # The start of an id names a backup only if no other one has it, and those of one second can share all but the end.
+    one = backup_of(typed("backup", "-s", url(shared, "PAY"), "-r", alone, "--json"))
+    assert f"note: backup {one} {comes}" in typed("plan", one[:-1], "-s", url(bare, "LOGS"), "-r", alone).err
     assert typed("plan", made, *own, "--if-exists", "replace", "--json").document["notes"] == []
     done = typed("restore", made, *there)
     assert done.code == 0 and f"note: {told}" in done.err

@@ -13,8 +13,7 @@ from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.context import HELP_ALL, CommandContext, HelpGroup, Shared, merge_shared
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_count
-from jsbackup.cli.output.terminal import hide_logins
-from jsbackup.config import default_config_path, environment, examine_config, expand_path
+from jsbackup.config import default_config_path, environment, examine_config, expand_path, hide_logins
 from jsbackup.errors import UsageError
 from jsbackup.model import JsonObject
 

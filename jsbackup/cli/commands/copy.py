@@ -206,13 +206,14 @@ def _late_target(
 
     created = format_time(time.time_ns())
     if source.descriptor.authority is None or (decrypt and source.descriptor.recipient is not None):
-        repository_id = new_repository_id()
+        repository_id, segment_bytes = new_repository_id(), source.descriptor.segment_bytes
 
         def make_plain() -> Repository:
             to.output.announce(f"{missing.message}: making one")
-            return make_repository(to, repository_id)
+            return make_repository(to, repository_id, segment_bytes=segment_bytes)
 
-        return make_late(store, Descriptor(repository_id, created, TOOL), make_plain, clock=time.time)
+        descriptor = Descriptor(repository_id, created, TOOL, segment_bytes=segment_bytes)
+        return make_late(store, descriptor, make_plain, clock=time.time)
 
     def make_replica() -> Repository:
         to.output.announce(f"{missing.message}: making one, a replica")

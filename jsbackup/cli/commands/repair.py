@@ -75,6 +75,7 @@ def repair(
     What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
     has.
     """
+    from jsbackup.repository.checks.evidence import find_missing
     from jsbackup.repository.write.repair import find_broken
 
     start_log(shared)
@@ -91,6 +92,9 @@ def repair(
     ):
         chosen = find_ids(shared, repository, backups) or repository.backups()
         found = find_broken(repository, chosen, progress, check=check)
+        if not backups:
+            removed = [(gap.key, f"{gap.backup}: {gap.problem}") for gap in find_missing(repository.documents)]
+            found = replace(found, beyond=(*found.beyond, *removed))
         outcomes: list[RepairOutcome | JsBackupError] = [IntegrityError("nothing has it") for _ in found.objects]
         if from_repo is not None:
             outcomes = _from_repository(shared, repository, from_repo, found.objects, dry_run=dry_run)
@@ -144,7 +148,7 @@ def _remember(
     """Read repaired objects again, and record the result: the next backup can build on them again."""
     from jsbackup.repository.checks.verified import remember
     from jsbackup.repository.checks.verify import Level, Verifier
-    from jsbackup.repository.object_id import id_of
+    from jsbackup.repository.refs import id_of
     from jsbackup.repository.write.repair import RepairOutcome
 
     mended = [one for one, outcome in zip(broken, outcomes, strict=True) if outcome is RepairOutcome.MENDED]

@@ -1,4 +1,4 @@
-"""Commands that create a repository or show its content: `init`, `list`, `show`.
+"""Commands that create a repository, upgrade it or show its content: `init`, `upgrade`, `list`, `show`.
 
 What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
 """
@@ -25,13 +25,15 @@ from jsbackup.cli.output.grouped import Said, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count, format_seconds
 from jsbackup.cli.output.reports import created_text, read_as, stream_json
+from jsbackup.config import parse_size
 from jsbackup.errors import IntegrityError, UsageError
 from jsbackup.exit_codes import first_of
 from jsbackup.model import JsonObject
 from jsbackup.times import parse_time
+from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.manifest import OpaqueRef, SegmentRef, Source, StreamBackup
+    from jsbackup.repository.manifest import Source, StreamBackup
     from jsbackup.repository.summary import BackupSummary
 
 __all__ = ["COMMANDS"]
@@ -40,13 +42,21 @@ __all__ = ["COMMANDS"]
 @click.command(cls=Command)
 @encryption_options
 @click.option("--sign", is_flag=True, help="Sign backups of a repository that is not encrypted, too.")
-def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool) -> None:
+@click.option(
+    "--segment-size",
+    metavar="SIZE",
+    help="Messages in a stored segment, before compression: 4KiB to 256MiB (default 32MiB). It stays for good.",
+)
+def init(
+    shared: Shared, *, encrypt_to: tuple[str, ...], passphrase: str | None, sign: bool, segment_size: str | None
+) -> None:
     """Create a repository in an empty location and test its store.
 
     An encrypted repository is always signed. Its writer key is written to the new file of --writer-key. Backups need
     this key; it reads no messages. Restores need the identity of a recipient.
     """
     start_log(shared)
+    segment_bytes = None if segment_size is None else _parse_segment_size(segment_size)
     repository_id = new_repository_id()
     new_keys = new_keys_of(repository_id, encrypt_to, passphrase, sign=sign)
     file = writer_key_file(shared)
@@ -55,14 +65,14 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
             "a writer key is for a repository that is encrypted or signed", hint="Add --encrypt-to or --sign."
         )
     if new_keys is None:
-        repository = make_repository(shared, repository_id)
+        repository = make_repository(shared, repository_id, segment_bytes=segment_bytes)
     elif file is None:
         raise UsageError("there is no place for the writer key", hint="Name a new file with --writer-key FILE.")
     else:
         from jsbackup.repository.crypto.writer_key import encode_writer_key
 
         with new_key_file(file, encode_writer_key(new_keys.writer_key)):
-            repository = make_repository(shared, repository_id, new_keys)
+            repository = make_repository(shared, repository_id, new_keys, segment_bytes=segment_bytes)
     output, store, descriptor = shared.output, repository.descriptor.extra["store"], repository.descriptor
 
     def text() -> None:
@@ -72,6 +82,8 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
             output.line(f"root signing key {descriptor.authority} (for --expect-signer)")
         found = [(yes if store[name] else no) for name, (yes, no) in _PROBED.items()]
         output.line(f"its store {', '.join(text for text in found if text)}")
+        if segment_bytes is not None:
+            output.line(f"its segments take up to {format_bytes(segment_bytes)} of messages")
 
     document = {
         "repository": descriptor.id,
@@ -79,9 +91,23 @@ def init(shared: Shared, encrypt_to: tuple[str, ...], passphrase: str | None, si
         "store": store,
         "encrypted": descriptor.recipient is not None,
         "authority": descriptor.authority,
+        "segment_bytes": descriptor.segment_bytes,
         "writer_key": None if new_keys is None else str(file),
     }
     output.result(document, text)
+
+
+def _parse_segment_size(text: str) -> int:
+    from jsbackup.repository.segment_size import MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, is_segment_size
+
+    size = parse_size(text)
+    if not is_segment_size(size):
+        why = "a segment is held in memory as a whole" if size > MAX_SEGMENT_BYTES else "each segment is an object"
+        raise UsageError(
+            f"--segment-size {text}: {why}, so sizes from {format_bytes(MIN_SEGMENT_BYTES)} to "
+            f"{format_bytes(MAX_SEGMENT_BYTES)} can be chosen"
+        )
+    return size
 
 
 # Result of the probe -> text if it is true, text if it is false.
@@ -91,6 +117,23 @@ _PROBED = {
     "object_lock": ("can lock objects", ""),
     "versioned": ("keeps versions (jsbackup deletes them all)", ""),
 }
+
+
+@click.command(cls=Command)
+def upgrade(shared: Shared) -> None:
+    """Let a repository of an older jsbackup store what new backups list in pages.
+
+    Then a backup writes as much as has changed, however much is stored. Existing backups stay as they are, and nothing
+    is read or stored again. A jsbackup before 0.3 refuses the backups that are made from then on, and its 'prune'
+    deletes nothing.
+    """
+    start_log(shared)
+    repository = open_repository(shared)
+    upgraded = repository.upgrade(TOOL)
+    output, location = shared.output, repository.store.location
+    said = f"upgraded repository {location}" if upgraded else f"repository {location} is up to date"
+    document = {"repository": repository.descriptor.id, "location": location, "upgraded": upgraded}
+    output.result(document, lambda: output.line(said))
 
 
 def _summary_json(summary: BackupSummary, now_ns: int) -> JsonObject:
@@ -226,12 +269,7 @@ def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str,
             "created": stream.created,
             "config": stream.config,
             "captured": {"begun": stream.captured.begun, "ended": stream.captured.ended},
-            "objects": [
-                {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
-                | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
-                for ref in stream.segments
-            ]
-            + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque],
+            "objects": _objects_json(stream) if output.as_json else [],
         }
         for stream in manifest.streams
     ]
@@ -305,6 +343,15 @@ def show(shared: Shared, backup: str, origins: tuple[str, ...], tags: tuple[str,
     output.result(document, text)
 
 
+def _objects_json(stream: StreamBackup) -> list[JsonObject]:
+    """Return all objects with messages of a stream. Reads all its pages."""
+    return [
+        {"key": ref.key, "first_seq": ref.first_seq, "last_seq": ref.last_seq, "messages": ref.messages}
+        | {"bytes": ref.bytes, "size": ref.size, "sha256": ref.sha256, "digest": ref.digest}
+        for ref in stream.segments
+    ] + [{"key": piece.key, "bytes": piece.bytes, "size": piece.size} for piece in stream.opaque]
+
+
 def _source_text(source: Source) -> str:
     transformed, imported = source.extra.get("transformed"), source.extra.get("imported")
     if isinstance(transformed, dict):
@@ -319,8 +366,9 @@ def _source_text(source: Source) -> str:
 
 
 def _stored_size(stream: StreamBackup) -> int:
-    refs: tuple[SegmentRef | OpaqueRef, ...] = (*stream.segments, *stream.opaque)
-    return sum(ref.size for ref in refs)
+    from jsbackup.repository.pages.segment_list import size_of
+
+    return size_of(stream.segments) + sum(ref.size for ref in stream.opaque)
 
 
-COMMANDS = {"init": init, "list": list_backups, "show": show}
+COMMANDS = {"init": init, "upgrade": upgrade, "list": list_backups, "show": show}

@@ -24,8 +24,7 @@ from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
-from jsbackup.cli.output.terminal import hide_logins
-from jsbackup.config import Glob, parse_duration, parse_glob, parse_size
+from jsbackup.config import Glob, hide_logins, parse_duration, parse_glob, parse_size
 from jsbackup.errors import JsBackupError, NatsError, PolicyBreach, UsageError
 from jsbackup.exit_codes import first_of
 

@@ -146,7 +146,8 @@ def _code_of_error(error: BaseException) -> int:
 
 
 def _message_of(error: BaseException) -> str:
-    from jsbackup.cli.output.terminal import hide_logins, printable
+    from jsbackup.cli.output.terminal import printable
+    from jsbackup.config import hide_logins
 
     return printable(hide_logins(error.message)) if isinstance(error, JsBackupError) else ""
 

@@ -212,6 +212,12 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "shown and removed", 14: "a damaged lease stays"},
         ("prune", "doctor"),
     ),
+    "upgrade": CommandHelp(
+        {"jsbackup upgrade -r ./repo": "let new backups list their segments in pages"},
+        _READS,
+        {0: "the repository uses the newest format"},
+        ("init", "list"),
+    ),
     "copy": CommandHelp(
         {
             "jsbackup copy --to-repo s3://elsewhere/shop -r ./repo": "all backups that are not there yet",
@@ -407,6 +413,7 @@ MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),
     **dict.fromkeys(("forget", "hold", "prune", "unlock", "copy"), "retention"),
+    "upgrade": "format",
     **dict.fromkeys(("import", "export"), "nats-cli"),
     **dict.fromkeys(("stats", "query", "transform", "compact"), "spark"),
     **dict.fromkeys(("key add", "key list", "key remove", "key replace-writer"), "security"),

@@ -7,7 +7,7 @@ What takes long to import is imported where it is used: `--help` and completion 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from jsbackup.repository.keep.retention import TagRule
     from jsbackup.repository.manifest import Manifest, Selection, Source
     from jsbackup.repository.read.latest import Choice
+    from jsbackup.repository.read.search import BackupSearch
     from jsbackup.repository.repository import Repository
 
 __all__ = [
@@ -76,50 +77,22 @@ def parse_choosing(backup: str | None, origins: Sequence[str], tags: Sequence[st
     return Choosing(tuple(map(parse_origin, origins)), tuple(map(parse_tag_rule, tags)), given=True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds the backup of a command, and reports which it is and what else there is. `choice` is the result.
+    """Finds the backup of a command (`repository/read/search.py`), and reports which it is and what else there is.
 
     It may be called from a worker thread, with the connected source, or without.
     """
 
     shared: Shared
-    repository: Repository
-    text: str
-    choosing: Choosing = field(default_factory=Choosing)
-    streams: tuple[Glob, ...] = ()
-    exclude: tuple[Glob, ...] = ()
+    search: BackupSearch
     silent: bool = False  # the result of the command says which backup it is
-    all_needed: bool = True  # otherwise named streams may be in other backups
-    usual: Selection | None = None
-    choice: Choice | None = None
 
     def __call__(self, source: Source | None = None) -> Manifest:
         """Find the backup. Raises the errors of `Repository.choose`."""
-        from jsbackup.repository.origin import origin_of
-        from jsbackup.repository.read.latest import about_named
-        from jsbackup.repository.read.sources import Wanted
-
-        if self.choice is not None and not self.is_latest:
-            notes = [] if source is None else about_named(self.found, source)
-            self.choice = replace(self.choice, notes=tuple(notes))
-            self._report(self.choice)
-            return self.found
-        wanted = Wanted(
-            streams=self.streams,
-            exclude=self.exclude,
-            all_needed=self.all_needed,
-            origin=None if source is None else origin_of(source),
-            origins=self.choosing.origins,
-            tags=self.choosing.tags,
-            choosable=self.choosing.given,
-            profile=self.shared.profile,
-            usual=self.usual,
-        )
-        self.choice = self.repository.choose(self.text, wanted, source)
-        if self.is_latest:
-            self._report(self.choice)
-        return self.choice.manifest
+        manifest = self.search(source)
+        self._report(self.choice)
+        return manifest
 
     def early(self) -> Finder:
         """Return itself, to be called with the source. A backup named by its id is looked up now, with the same
@@ -130,14 +103,22 @@ class Finder:
         return self
 
     @property
+    def choice(self) -> Choice:
+        """The backup that was found, and what was found out about others."""
+        return self.search.choice
+
+    @property
     def found(self) -> Manifest:
         """The manifest that was found."""
-        assert self.choice is not None
         return self.choice.manifest
 
     @property
+    def text(self) -> str:
+        return self.search.text
+
+    @property
     def is_latest(self) -> bool:
-        return self.text == LATEST
+        return self.search.is_latest
 
     def _report(self, choice: Choice) -> None:
         from jsbackup.repository.origin import origin_of
@@ -161,18 +142,24 @@ def make_finder(
     silent: bool = False,
     all_needed: bool = True,
 ) -> Finder:
-    """Return a `Finder`, which considers what the named profile backs up."""
-    return Finder(
-        shared,
-        repository,
-        text,
-        choosing or Choosing(),
-        tuple(streams),
-        tuple(exclude),
-        silent=silent,
+    """Return a `Finder`, which considers what the named profile backs up. Without `all_needed`, named streams may be in
+    other backups.
+    """
+    from jsbackup.repository.read.search import BackupSearch
+    from jsbackup.repository.read.sources import Wanted
+
+    choosing = choosing or Choosing()
+    wanted = Wanted(
+        streams=tuple(streams),
+        exclude=tuple(exclude),
         all_needed=all_needed,
+        origins=choosing.origins,
+        tags=choosing.tags,
+        choosable=choosing.given,
+        profile=shared.profile,
         usual=_usual(shared) if text == LATEST and shared.profile else None,
     )
+    return Finder(shared, BackupSearch(repository, text, wanted), silent)
 
 
 def find_backup(
@@ -193,10 +180,8 @@ def notes_json(finder: Finder) -> JsonObject:
     """Return the part of a document about the backup: how it was chosen, and what is in other backups."""
     choice = finder.choice
     return {
-        "notes": [] if choice is None else list(choice.notes),
-        "elsewhere": []
-        if choice is None
-        else [{"stream": one.stream, "backup": one.backup, "created": one.created} for one in choice.elsewhere],
+        "notes": list(choice.notes),
+        "elsewhere": [{"stream": one.stream, "backup": one.backup, "created": one.created} for one in choice.elsewhere],
     }
 
 

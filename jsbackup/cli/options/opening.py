@@ -144,9 +144,15 @@ def new_repository_id() -> str:
     return os.urandom(16).hex()
 
 
-def make_repository(shared: Shared, repository_id: str, new_keys: NewKeys | None = None) -> Repository:
-    """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain."""
+def make_repository(
+    shared: Shared, repository_id: str, new_keys: NewKeys | None = None, *, segment_bytes: int | None = None
+) -> Repository:
+    """Create a repository in an empty location. `new_keys` encrypts and signs it; without it, it is plain.
+
+    `segment_bytes` is the size of its segments, raw; the usual one if it is None.
+    """
     from jsbackup.repository.repository import Repository
+    from jsbackup.repository.segment_size import SEGMENT_BYTES
 
     return Repository.create(
         _store(shared),
@@ -154,6 +160,7 @@ def make_repository(shared: Shared, repository_id: str, new_keys: NewKeys | None
         created=format_time(time.time_ns()),
         tool=TOOL,
         new_keys=new_keys,
+        segment_bytes=segment_bytes or SEGMENT_BYTES,
     )
 
 

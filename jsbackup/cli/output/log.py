@@ -11,7 +11,8 @@ from jsbackup.cli.output.colour import State, paint, wants_colour
 from jsbackup.cli.output.grouped import NAMED, without
 from jsbackup.cli.output.output import log_line
 from jsbackup.cli.output.progress import write_beside_bars
-from jsbackup.cli.output.terminal import hide_logins, printable
+from jsbackup.cli.output.terminal import printable
+from jsbackup.config import hide_logins
 
 __all__ = ["silence_spark", "start_log"]
 

@@ -20,7 +20,8 @@ import click
 
 from jsbackup.cli.output.colour import State, bold, paint, wants_colour
 from jsbackup.cli.output.progress import write_above_bars
-from jsbackup.cli.output.terminal import display_width, hide_logins, pad, printable, to_json
+from jsbackup.cli.output.terminal import display_width, pad, printable, to_json
+from jsbackup.config import format_bytes, hide_logins
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
@@ -37,18 +38,6 @@ __all__ = [
 
 
 _MOST_HELD_BACK = 200  # for commands that never end
-
-
-def format_bytes(count: int) -> str:
-    """Format bytes in IEC units with three significant digits: `0 B`, `999 B`, `1.23 MiB`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(value) < 1024 or unit == "PiB":
-            if unit == "B":
-                return f"{count} B"
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-        value /= 1024
-    raise AssertionError
 
 
 def format_count(count: int, noun: str = "") -> str:

@@ -8,13 +8,10 @@ characters and most emoji take two and combining marks none.
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from typing import Any
 
-__all__ = ["clip", "display_width", "hide_logins", "pad", "printable", "to_json"]
-
-_LOGIN = re.compile(r"://\S*@")
+__all__ = ["clip", "display_width", "pad", "printable", "to_json"]
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -29,11 +26,6 @@ def printable(text: str, encoding: str = "utf-8") -> str:
 def _escaped(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def hide_logins(text: str) -> str:
-    """Return `text` without user, password or token in its URLs, which people paste into the wrong place."""
-    return _LOGIN.sub("://…@", text)
 
 
 def to_json(document: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:

@@ -23,7 +23,6 @@ from jsbackup.cli.notify.pings import check_url
 from jsbackup.cli.options.option_keys import check_kind, option_keys
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.tagging import parse_lock_end, parse_origin, parse_tag_rule, parse_tags
-from jsbackup.cli.output.terminal import hide_logins
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import (
     ConfigFile,
@@ -31,6 +30,7 @@ from jsbackup.config import (
     expand_path,
     expand_variables,
     has_login,
+    hide_logins,
     nearest,
     parse_duration,
     parse_glob,

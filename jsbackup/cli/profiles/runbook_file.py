@@ -38,13 +38,14 @@ from jsbackup.cli.options.restore_options import Asked, planning_options
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.usage import usage_error
 from jsbackup.config import LOGIN_NAMES, read_toml
-from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.errors import UsageError
+from jsbackup.failure import naming
 
 if TYPE_CHECKING:
     from jsbackup.config import Connection
     from jsbackup.planning.model import RestoreOptions
 
-__all__ = ["RunbookEntry", "naming", "read_runbook"]
+__all__ = ["RunbookEntry", "naming_restore", "read_runbook"]
 
 MAX_ENTRIES: Final = 1000
 
@@ -101,21 +102,19 @@ def read_runbook(path: Path, shared: Shared) -> list[RunbookEntry]:
         raise UsageError(f"runbook {path} has {len(tables)} restores, more than {MAX_ENTRIES}")
     entries = []
     for number, table in enumerate(tables, start=1):
-        with naming(number):
+        with naming_restore(number):
             entries.append(_read(number, table, shared))
     return entries
 
 
 @contextmanager
-def naming(number: int) -> Iterator[None]:
-    """Add to errors raised inside which restore of a runbook they are about."""
-    try:
-        yield
-    except click.ClickException as wrong:
-        error = usage_error(wrong)
-        raise UsageError(f"restore {number}: {error.message}", hint=None) from None
-    except JsBackupError as error:
-        raise error.with_message(f"restore {number}: {error.message}") from error.__cause__
+def naming_restore(number: int) -> Iterator[None]:
+    """Add to errors raised inside, also to click's, which restore of a runbook they are about."""
+    with naming(f"restore {number}"):
+        try:
+            yield
+        except click.ClickException as wrong:
+            raise UsageError(usage_error(wrong).message) from None
 
 
 def _read(number: int, table: Mapping[str, Any], shared: Shared) -> RunbookEntry:

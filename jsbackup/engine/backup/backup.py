@@ -179,6 +179,7 @@ def finish_backup(
             results = warn_emptied(repository, results, begun.chosen.earlier)
         notes += (lost.note,) if lost.note else ()
         manifest = with_streams(manifest, results, failures)
+    manifest = repository.paged(manifest)
     if begun.lock is not None:
         manifest = begun.lock.lock_content(manifest)
     leases.commit(repository, manifest, lease)

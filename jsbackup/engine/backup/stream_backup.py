@@ -15,6 +15,7 @@ from jsbackup.protocol.info import StreamInfo, stored_config
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     Source,
     StreamBackup,
     total_of,
@@ -72,7 +73,7 @@ async def back_up_stream(
         config=stored_config(info.config if stored.config is None else stored.config),
         created=info.created,
         state=stored.state,
-        captured=totals.captured(format_time(begun_ns), format_time(run.clock_ns())),
+        captured=Captured.of(totals, format_time(begun_ns), format_time(run.clock_ns())),
         archive_format=stored.archive_format,
         digest=totals.digest,
         segments=stored.segments,

@@ -1,14 +1,8 @@
-"""Store the messages of one stream: the new ones, or all, with the state that they belong to.
-
-Attempts adapt: after a broken transfer the next one uses a smaller window and smaller chunks (better for slow links and
-slow stores). While another snapshot of the stream is being made, it waits.
-"""
+"""Store the messages of one stream: the new ones, or all, with the state that they belong to."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,17 +15,9 @@ from jsbackup.engine.read.catch_up import CaughtUp, catch_up, cut_down, describe
 from jsbackup.engine.read.consume import open_reader, read_into
 from jsbackup.engine.read.increment import Incremental, Whole
 from jsbackup.engine.read.join import take_increment
+from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import CaptureLimits, capture_opaque, capture_snapshot
-from jsbackup.errors import (
-    FormatError,
-    IntegrityError,
-    KeyUnavailable,
-    NatsPermissionDenied,
-    NatsTimeout,
-    SnapshotBusy,
-    TransferError,
-    UnsupportedError,
-)
+from jsbackup.errors import IntegrityError, KeyUnavailable, NatsPermissionDenied, TransferError, UnsupportedError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, JsonObject, StreamState
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
@@ -45,6 +31,7 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
+from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.late_deletions import messages_to_remove
 from jsbackup.repository.write.raw_snapshot import OpaqueWriter
@@ -55,10 +42,6 @@ __all__ = ["Stored", "capture_stream"]
 
 _log = logging.getLogger(__name__)
 
-_ATTEMPTS = 4
-_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
-_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
-_BUSY_PAUSE_SECONDS = 1.0
 _V2_SINCE = (2, 15)
 # How often a snapshot is repeated if messages are missing that the user may not read one by one.
 _DENIALS = 2
@@ -77,7 +60,7 @@ class Stored:
     config: JsonObject | None = None
     inventory: Listing[ConsumerInfo] | None = None
     archived: tuple[ArchivedConsumer, ...] = ()
-    segments: tuple[SegmentRef, ...] = ()
+    segments: Sequence[SegmentRef] = ()
     opaque: tuple[OpaqueRef, ...] = ()
     reused: int = 0
     stored_bytes: int = 0
@@ -125,6 +108,7 @@ class _Capture:
     ) -> None:
         self.js = js
         self.objects = run.repository.objects
+        self._paged = run.repository.listed
         self.folder = folder
         self.options = run.options
         self.progress = run.progress
@@ -142,6 +126,15 @@ class _Capture:
     async def _stored(self, *lists: Sequence[SegmentRef]) -> list[SegmentRef]:
         found = await in_thread(stored_segments, self.objects, self.folder, *lists)
         return [ref for ref in found if ref.key not in self._shunned]
+
+    async def _kept(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
+        """Return the segments of the previous backup that can be kept.
+
+        A long list is not looked for: no prune removes what its manifest names while this run has its lease.
+        """
+        if not isinstance(segments, SegmentList) or self.objects.knows_damage or self._shunned:
+            return await self._stored(segments)
+        return segments
 
     async def reusable(self) -> list[SegmentRef]:
         """Return the stored segments: of the previous backup, and those that later runs and attempts have left."""
@@ -175,7 +168,7 @@ class _Capture:
             return Whole("there is no earlier backup of it")
         # Receipts prove nothing: segments that are kept unread must be from the previous backup. The others only save
         # storing.
-        kept = await self._stored(self.previous.segments)
+        kept = await self._kept(self.previous.segments)
         since = self.receipts.candidates(self.folder, None)
         reusable = await self._stored(kept, *since) if since else kept
         joined = await take_increment(
@@ -190,13 +183,17 @@ class _Capture:
         )
         if isinstance(joined, Whole):
             return joined
+        try:
+            segments = await in_thread(self._paged, joined.segments)
+        except (IntegrityError, UnsupportedError) as error:  # a page of the last backup; the server has the messages
+            return Whole(error.message)
         return Stored(
             ArchiveFormat.MESSAGES,
             joined.info.state,
             Reading(ReadAs.INCREMENT, joined.why),
             joined.info.config,
             joined.consumers,
-            segments=joined.segments,
+            segments=segments,
             reused=joined.reused,
             stored_bytes=self.stored_bytes,
         )
@@ -359,30 +356,18 @@ class _Capture:
 
 async def _store_with_attempts(capture: _Capture, why: str) -> Stored:
     """Capture the whole stream; `why` is the reason for that."""
-    limits = capture.options.limits
-    busy_until = time.monotonic() + _BUSY_SECONDS
-    attempt = 1
+    attempts = SnapshotAttempts(capture.name, capture.options.limits)
     unsupported = ""
     while True:
+        limits = attempts.limits
         try:
             return await (capture.otherwise(limits, why, unsupported) if unsupported else capture.snapshot(limits, why))
-        except SnapshotBusy as error:
-            if time.monotonic() > busy_until:
-                raise
-            _log.info("%s; waiting", error.message)
-            await asyncio.sleep(_BUSY_PAUSE_SECONDS)
         except UnsupportedError as error:
             if unsupported:
                 raise
             unsupported = error.message
-        except (TransferError, NatsTimeout, FormatError) as error:
-            if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
-                raise
-            pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
-            _log.warning("stream %s: %s; attempt %d in %.1f s", capture.name, error.message, attempt + 1, pause)
-            await asyncio.sleep(pause)
-            attempt += 1
-            limits = limits.reduced()
+        except REPEATABLE as error:
+            await attempts.next(error)
 
 
 def _about_missing(caught: CaughtUp) -> tuple[str, ...]:

@@ -9,27 +9,17 @@ Nothing is changed on the server, and writers and consumers of the stream are no
 
 from __future__ import annotations
 
-import asyncio
-import time
+from functools import partial
 
 from jsbackup.config import Connection
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.read.catch_up import describe_stream
-from jsbackup.engine.read.consume import read_into
 from jsbackup.engine.read.consumers import merge_consumers
-from jsbackup.engine.read.snapshot_transfer import Capture, CaptureLimits, capture_snapshot
-from jsbackup.errors import (
-    FormatError,
-    JsBackupError,
-    NatsError,
-    NatsTimeout,
-    SnapshotBusy,
-    TransferError,
-    UnsupportedError,
-)
-from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.engine.read.snapshot_transfer import Capture
+from jsbackup.engine.read.whole_stream import deleted_since, read_whole
+from jsbackup.errors import JsBackupError, NatsError, UnsupportedError
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.planning.interrupted.staged import useless_copies
 from jsbackup.protocol.info import StreamInfo, stored_config
@@ -54,10 +44,6 @@ from jsbackup.repository.read.message_diff import EQUAL
 from jsbackup.repository.segments import SegmentReader
 
 __all__ = ["diff_live"]
-
-_ATTEMPTS = 5
-_PAUSE_SECONDS = 0.5
-_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
 
 
 @with_own_threads
@@ -150,46 +136,19 @@ class _Stream:
         )
 
     async def _read(self, info: StreamInfo) -> tuple[AlongSegments, Capture | None]:
-        """Read the stream into a new sink, until a reading is complete."""
-        deleted, known = SequenceSet(info.deleted or ()), info.deleted is not None
-        limits = CaptureLimits()
-        busy_until = time.monotonic() + _BUSY_SECONDS
-        attempt = 1
-        while attempt <= _ATTEMPTS:
-            sink = self._sink(info)
-            try:
-                capture = await capture_snapshot(
-                    self._js,
-                    info.name,
-                    sink,
-                    deleted=deleted,
-                    consumers=self._run.consumers,
-                    limits=limits,
-                    advance=self._advance,
-                )
-            except UnsupportedError:
-                sink = self._sink(info)
-                await read_into(self._js, info, sink.add, self._advance)
-                return sink, None
-            except SnapshotBusy:
-                if time.monotonic() > busy_until:
-                    raise
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            except (TransferError, NatsTimeout, FormatError) as error:
-                if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
-                    raise
-                limits = limits.reduced()
-            else:
-                assert capture.end is not None
-                late = late_deletions(capture.end)
-                if known or not (late.certain or late.doubtful):
-                    return sink, capture
-                # There are more deleted messages than can be requested: from now on they are known from the archive.
-                deleted, known = deleted | late.certain | late.doubtful, True
-            await asyncio.sleep(_PAUSE_SECONDS * attempt)
-            attempt += 1
-        raise TransferError(f"stream {info.name} changes faster than it can be read")
+        read = partial(
+            read_whole,
+            self._js,
+            info,
+            lambda: self._sink(info),
+            consumers=self._run.consumers,
+            advance=self._advance,
+        )
+        sink, capture = await read(deleted=SequenceSet(info.deleted or ()))
+        # If there are more deleted messages than can be requested, the archive tells which ones they are.
+        if info.deleted is None and (deleted := deleted_since(capture)):
+            sink, capture = await read(deleted=deleted)
+        return sink, capture
 
     def _sink(self, info: StreamInfo) -> AlongSegments:
         self._run.progress.start(info.name, info.state.bytes, info.state.messages)

@@ -33,7 +33,9 @@ from jsbackup.repository.keep.retention import TagRule
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of
+from jsbackup.repository.pages.segment_list import parts_of, size_of
 from jsbackup.repository.read.sources import counts
+from jsbackup.repository.refs import AnyRef, PageRef
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, is_dated_ahead
 
@@ -187,8 +189,7 @@ def take_status(
     ids = {one.id for one in inventory.summaries} | {one.id for one in inventory.unreadable}
     leases = list_leases(repository.store)
     manifests = _newest_manifests(repository, lines)
-    needed = {ref.key for manifest in manifests.values() if manifest is not None for ref in manifest.refs}
-    stored, sizes = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)}, needed)
+    stored, sizes = _stored(repository, {lease.key.id for lease in leases if lease.is_live(now_ns / 1e9)})
     return RepositoryStatus(
         now_ns=now_ns,
         existing=frozenset(ids),
@@ -292,7 +293,7 @@ def _with_streams(line: BackupSeries, manifests: Mapping[str, Manifest | None]) 
 
 
 def _size_of(stream: StreamBackup) -> StreamSize:
-    stored = sum(ref.size for ref in stream.segments) + sum(ref.size for ref in stream.opaque)
+    stored = size_of(stream.segments) + sum(ref.size for ref in stream.opaque)
     held = stream.captured if stream.archive_format is not ArchiveFormat.OPAQUE else stream.state
     return StreamSize(stream.name, held.messages, held.bytes, stored)
 
@@ -317,27 +318,45 @@ def _covers(other: BackupSeries, line: BackupSeries) -> bool:
 # --- the rest ---
 
 
-def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile."""
-    lost = {
-        backup: sum(sizes.get(ref.key) != ref.size for ref in manifest.refs)
+def _lost(repository: Repository, manifests: Mapping[str, Manifest | None], sizes: Mapping[int, int]) -> dict[str, int]:
+    """Count the objects that are missing or have another size, for backups that were not forgotten meanwhile.
+
+    `sizes` are by the hash of the key. A page that several backups share is read once. What a page lists is not counted
+    if the page cannot be read.
+    """
+    known: dict[str, int] = {}
+    counts = {
+        backup: sum(_lost_in(repository, stream, sizes, known) for stream in manifest.streams)
         for backup, manifest in manifests.items()
         if manifest is not None
     }
-    return {backup: count for backup, count in lost.items() if count and _manifest(repository, backup) is not None}
+    return {backup: count for backup, count in counts.items() if count and _manifest(repository, backup) is not None}
 
 
-def _stored(
-    repository: Repository, live_runs: Collection[str], needed: Collection[str]
-) -> tuple[StoredTotals, dict[str, int]]:
-    """Return the totals, and the sizes of those of the `needed` keys that exist."""
+def _lost_in(repository: Repository, stream: StreamBackup, sizes: Mapping[int, int], known: dict[str, int]) -> int:
+    def lost(ref: AnyRef) -> int:
+        missing = int(sizes.get(hash(ref.key)) != ref.size)
+        if missing or not isinstance(ref, PageRef):
+            return missing
+        if ref.key not in known:
+            try:
+                known[ref.key] = sum(map(lost, repository.pages.read(ref)))
+            except (IntegrityError, UnsupportedError):
+                known[ref.key] = 1
+        return known[ref.key]
+
+    pending = [consumer.pending for consumer in stream.consumers if consumer.pending is not None]
+    return sum(map(lost, (*parts_of(stream.segments), *stream.opaque, *pending)))
+
+
+def _stored(repository: Repository, live_runs: Collection[str]) -> tuple[StoredTotals, dict[int, int]]:
+    """Return the totals, and the size of each object by the hash of its key."""
     marks = _marks(repository)
-    sizes: dict[str, int] = {}
+    sizes: dict[int, int] = {}
     objects = size = unused = unused_size = 0
     for info in repository.store.list(layout.SEGMENTS):
         objects, size = objects + 1, size + info.size
-        if info.key in needed:
-            sizes[info.key] = info.size
+        sizes[hash(info.key)] = info.size
         if info.key in marks.seen_ns:
             unused, unused_size = unused + 1, unused_size + info.size
     receipts = (layout.parse_receipt_key(info.key) for info in repository.documents.list(layout.RECEIPTS))

@@ -2,7 +2,8 @@
 
 A clone restores origins first, so that copies find them; but a copy read after its origin would be ahead of it. So the
 ends of copies are noted before any origin is read, downstream first, and copies are cloned up to there. Later messages
-they copy again from the cloned origin. Copies that are also published to are cloned completely (`growing_copies.py`).
+they copy again from the cloned origin. A copy that is still empty then is cloned empty. Copies that are also published
+to are cloned completely (`growing_copies.py`).
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ async def note_ends(js: JetStream, streams: Sequence[StreamInfo]) -> tuple[list[
         if found.config.get("subjects"):
             growing.add(name)
             facts = facts and {key: _at_least(one) for key, one in facts.items()}
-        elif found.state.last_seq:
-            ends[name] = found.state.last_seq
+        else:
+            # A stream that was never used may begin at a sequence of its own.
+            ends[name] = max(found.state.last_seq, found.state.first_seq - 1)
         if facts is not None:
             sources[name] = facts
-    return [now[info.name] for info in streams], CopyFacts(sources, ends, frozenset(growing))
+    latest = [now[info.name] for info in streams]
+    if any(origins_of(info.config) != origins_of(now[info.name].config) for info in streams):
+        return await note_ends(js, latest)  # one has become a copy since it was listed: the order is another
+    return latest, CopyFacts(sources, ends, frozenset(growing))
 
 
 def _at_least(facts: SourceFacts) -> SourceFacts:

@@ -6,9 +6,6 @@ the source, which may have other messages by then.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,33 +15,18 @@ from jsbackup.engine.clone.live_source import CloneSource, Replan
 from jsbackup.engine.clone.proof import prove_copy
 from jsbackup.engine.clone.stream_clone import LiveSent, Passage, Read, not_yet
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
+from jsbackup.engine.read.snapshot_attempts import REPEATABLE, SnapshotAttempts
 from jsbackup.engine.read.snapshot_transfer import Advance, CaptureLimits
 from jsbackup.engine.restore.attempts import PAUSE_SECONDS, did_not_begin
 from jsbackup.engine.restore.proof import Proof
 from jsbackup.engine.restore.stream_sources import Delivery, Sent, Supply
-from jsbackup.errors import (
-    FormatError,
-    NatsPermissionDenied,
-    NatsTimeout,
-    PlanRefused,
-    SnapshotBusy,
-    TargetConflict,
-    TransferError,
-    UnsupportedError,
-)
+from jsbackup.errors import NatsPermissionDenied, PlanRefused, TargetConflict, UnsupportedError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.model import Action, SendAs
 from jsbackup.repository.manifest import ArchiveFormat
 from jsbackup.repository.read.archiving import state_to_restore
 
 __all__ = ["LiveSupply"]
-
-_log = logging.getLogger(__name__)
-
-_ATTEMPTS = 4
-_FIRST_PAUSE_SECONDS = 0.5  # doubled with each attempt
-_BUSY_SECONDS = 120.0  # how long to wait for another snapshot of the stream
-_BUSY_PAUSE_SECONDS = 1.0
 
 
 class LiveSupply:
@@ -89,40 +71,32 @@ class LiveSupply:
 
     async def send(self, delivery: Delivery) -> Sent:
         """Send the stream. Begins again if the source fails."""
-        limits, attempt = self._limits, 1
-        busy_until = time.monotonic() + _BUSY_SECONDS
+        attempts = SnapshotAttempts(delivery.action.name, self._limits)
         by_messages = delivery.action.entry.archive_format is ArchiveFormat.MESSAGES and self._staged is None
         read: Read = Passage.read_messages if by_messages else Passage.read_snapshot
         while True:
-            passage = Passage(self._source(delivery.action), delivery, limits)
+            passage = Passage(self._source(delivery.action), delivery, attempts.limits)
             try:
                 return await passage.run(read)
-            except SnapshotBusy as error:
-                if time.monotonic() > busy_until:
-                    raise
-                _log.info("%s; waiting", error.message)
-                await asyncio.sleep(_BUSY_PAUSE_SECONDS)
             except UnsupportedError as error:
                 if not passage.source_failed or read is not Passage.read_snapshot:
                     raise
                 if delivery.action.entry.config.get("storage") == "memory":
                     read = Passage.read_messages
                 else:
-                    read = Passage.read_as_it_comes
-                    delivery = replace(delivery, action=self._as_it_comes(delivery.action, error))
-            except (TransferError, NatsTimeout, FormatError, TargetConflict) as error:
+                    as_it_comes = self._as_it_comes(delivery.action, error)
+                    if _is_fitted(delivery.action):
+                        read = Passage.read_messages
+                    else:
+                        read = Passage.read_as_it_comes
+                        delivery = replace(delivery, action=as_it_comes)
+            except (*REPEATABLE, TargetConflict) as error:
                 if passage.source_failed:
-                    if attempt == _ATTEMPTS or (isinstance(error, TransferError) and not error.retry):
-                        raise
-                    limits = limits.reduced()
-                    pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)
-                elif passage.sender is not None and did_not_begin(error, passage.sender, attempt):
-                    pause = PAUSE_SECONDS
+                    await attempts.next(error)
+                elif passage.sender is not None and did_not_begin(error, passage.sender, attempts.number):
+                    await attempts.repeat(error, PAUSE_SECONDS)
                 else:
                     raise
-                attempt += 1
-                _log.warning("stream %s: %s; attempt %d in %.1f s", delivery.action.name, error.message, attempt, pause)
-                await asyncio.sleep(pause)
 
     def _as_it_comes(self, action: Action, unsupported: UnsupportedError) -> Action:
         """Return the action for a snapshot that cannot be decoded. Raises PlanRefused if it cannot be passed on."""
@@ -150,3 +124,11 @@ class LiveSupply:
         async with connect_jetstream(connection) as js:
             copy = CloneSource(js, staged, self._replan, sent.known)
             yield LiveSupply(js, self._replan, self._limits, staged=copy)
+
+
+def _is_fitted(action: Action) -> bool:
+    """Return whether it is a copy that is cut at its end before its origins were read, or whose marks are changed.
+
+    As it comes, it would be ahead of them.
+    """
+    return bool(action.reshape.drops or action.reshape.marks)

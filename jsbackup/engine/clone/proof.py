@@ -18,7 +18,7 @@ from jsbackup.engine.clone.run_digests import Run, RunDigests
 from jsbackup.engine.link.jetstream import MAX_DELETED, JetStream
 from jsbackup.engine.read.compare import Missing
 from jsbackup.engine.read.consume import Row, read_messages, rows_as_batch
-from jsbackup.engine.read.snapshot_transfer import Advance, Sink
+from jsbackup.engine.read.snapshot_transfer import Advance
 from jsbackup.engine.restore.proof import Proof, excuses, read_back
 from jsbackup.errors import DigestMismatch
 from jsbackup.formats.digest import StreamDigest, digest_rows, encode_rows
@@ -55,14 +55,7 @@ async def prove_copy(
     NatsError.
     """
     name = action.name
-    sink = RunDigests(runs)
-
-    def fresh() -> Sink:
-        nonlocal sink
-        sink = RunDigests(runs)
-        return sink
-
-    info = await read_back(js, name, fresh, advance)
+    info, sink = await read_back(js, name, lambda: RunDigests(runs), advance)
     if info.state.last_seq < runs[-1].last_seq:
         raise DigestMismatch(f"stream {name} ends at sequence {info.state.last_seq}, not at {runs[-1].last_seq}")
     verdict = CopyVerdict()

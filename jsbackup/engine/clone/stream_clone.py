@@ -299,7 +299,9 @@ class Passage:
         """Raise PlanRefused if a mask matched nothing, or no message is left, before the stream counts as complete."""
         action, tally = self._action, self._tally
         found = list(self._about_masks())
-        if tally.came.messages and not tally.kept.messages:
+        # A stream that was planned as an empty one may have got messages since, which its cut leaves out.
+        planned = action.entry.captured.messages or tally.cut.messages
+        if tally.came.messages and not tally.kept.messages and planned:
             found.append(about_nothing_kept(self.source.name, tally.came.messages, may_be_empty=action.may_be_empty))
         for refusal in found:
             if refusal.code:

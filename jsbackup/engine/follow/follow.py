@@ -259,8 +259,9 @@ class _Following:
         manifest = report.manifest
         assert manifest is not None
         before = {name: self._last_seq(name) for name in read}
+        stored = {stream.name: stream for stream in manifest.streams}
         for name, result in read.items():
-            await self._followed[name].committed(result)
+            await self._followed[name].committed(replace(result, stream=stored[name]))
         new = sum(max(result.stream.state.last_seq - before[name], 0) for name, result in read.items())
         stored_bytes = sum(result.stored_bytes for result in read.values())
         now_ns = self._run.clock_ns()

@@ -15,7 +15,7 @@ lasts.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from jsbackup.engine.follow.tail import Backlog, Tail
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import StreamReader, describe_stream
-from jsbackup.engine.read.increment import Increment, PresentSequences, is_intact, plan_increment
+from jsbackup.engine.read.increment import Increment, PresentSequences, intact_segments, plan_increment
 from jsbackup.engine.read.join import carry_out
 from jsbackup.errors import (
     ApiError,
@@ -46,6 +46,7 @@ from jsbackup.protocol.responses import is_temporary
 from jsbackup.repository import layout
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     ConsumerBackup,
     ReadAs,
     Reading,
@@ -54,7 +55,8 @@ from jsbackup.repository.manifest import (
     StreamBackup,
     total_of,
 )
-from jsbackup.repository.segments import SEGMENT_BYTES, SegmentWriter
+from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, ends_of
+from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.new_backup import StoredStream
 from jsbackup.repository.write.receipts import Receipts
 from jsbackup.repository.write.reuse import Cuts, extent_of, stored_segments
@@ -143,11 +145,10 @@ class Followed:
             self._tidy = True
             consumers = None if look.consumers is None else look.consumers.entries.values()
             await remove_left_readers(self._js, self.name, self._repository.descriptor.id, consumers)
-        if self.entry is not None and any(map(self._repository.objects.is_damaged, self.entry.segments)):
-            self._proved = False
+        if self.entry is not None and self._repository.objects.knows_damage:
+            self._proved = self._proved and not await in_thread(self._is_damaged, self.entry)
         if self.entry is not None and not self._proved:
-            stored = await in_thread(stored_segments, self._repository.objects, self._folder, self.entry.segments)
-            self._proved = len(stored) == len(self.entry.segments)
+            self._proved = await in_thread(self._is_stored, self.entry)
         if self.entry is None or not self._proved:
             return await self._anew(look, receipts)
         if self._has_lost_tail(look):
@@ -162,17 +163,37 @@ class Followed:
         result = await self._join(self.entry, look, receipts)
         return await self._anew(look, receipts) if result is None else result
 
+    def _is_damaged(self, entry: StreamBackup) -> bool:
+        return any(isinstance(ref, BrokenPage) or self._repository.objects.is_damaged(ref) for ref in entry.walk())
+
+    def _is_stored(self, entry: StreamBackup) -> bool:
+        """Return whether its segments can be built on. A long list is not looked for, as in a backup."""
+        if isinstance(entry.segments, SegmentList) and not self._repository.objects.knows_damage:
+            return True
+        stored = stored_segments(self._repository.objects, self._folder, entry.segments)
+        return len(stored) == len(entry.segments)
+
     async def committed(self, result: StoredStream) -> None:
         """Note that a manifest names the result."""
         self.entry, self._proved = result.stream, True
         self._compared = ()
         self._known, self._next = self._next or self._known, None
         if self._tail is not None:
-            self._tail.settle(result.stream.state.last_seq, _joinable_from(result.stream.segments))
+            self._tail.settle(result.stream.state.last_seq, self._joinable_from(result.stream.segments))
         elif self._read_anew and not self._no_tail and result.stream.segments:
             # At once: its first message may be deleted by the time the next ones arrive.
             self._begin_tail(result.stream)
         self._read_anew = False
+
+    def _joinable_from(self, segments: Sequence[SegmentRef]) -> int:
+        """Return the first sequence of the short segments at the end, which the next backup may join with more."""
+        cuts = Cuts(0, self._repository.objects.segment_bytes)
+        first = segments[-1].last_seq + 1 if segments else 0
+        for ref in reversed(segments):
+            if not cuts.joinable(extent_of(ref)):
+                break
+            first = ref.first_seq
+        return first
 
     async def close(self) -> None:
         tail, self._tail = self._tail, None
@@ -198,7 +219,10 @@ class Followed:
         if not info.deleted or info.deleted == self._compared:  # none, as before, or too many to be reported each time
             return True
         present = PresentSequences(info.state, info.deleted)
-        if not all(is_intact(ref, present) for ref in self.entry.segments):
+        try:
+            if len(intact_segments(self.entry.segments, present)) < len(self.entry.segments):
+                return False
+        except IntegrityError:  # a page: it will be read as if it had changed
             return False
         self._compared = info.deleted
         return True
@@ -246,7 +270,7 @@ class Followed:
                 writer = SegmentWriter(self._repository.objects, self._folder, entry.segments, note=receipts.note)
                 with closing(writer):
                     segments = entry.segments
-                    writer.cuts.losing_front = bool(segments) and info.state.first_seq > segments[0].first_seq
+                    writer.cuts.losing_front = bool(segments) and info.state.first_seq > ends_of(segments)[0]
                     plan = await in_thread(plan_increment, entry, entry.segments, info, writer.cuts, anchors=0)
                     if not isinstance(plan, Increment) or not await self._has_tail(entry, info):
                         return None
@@ -263,9 +287,8 @@ class Followed:
                     now = joined.info
                     if now.deleted is not None or not now.state.deleted:
                         self._next = (now.state, now.deleted or ())
-                    return self._described(
-                        joined.segments, look, now, reused=joined.reused, stored_bytes=joined.stored_bytes
-                    )
+                    segments = await in_thread(self._repository.listed, joined.segments)
+                    return self._described(segments, look, now, reused=joined.reused, stored_bytes=joined.stored_bytes)
             except (TransferError, NatsTimeout) as error:
                 if attempt == _ATTEMPTS or not self._js.link.connected:
                     raise
@@ -280,7 +303,7 @@ class Followed:
     async def _has_tail(self, entry: StreamBackup, info: StreamInfo) -> bool:
         """Return whether there is a tail that continues at the end of the entry."""
         if self._tail is None:
-            if entry.segments[-1].last_seq not in PresentSequences(info.state, info.deleted or ()):
+            if ends_of(entry.segments)[1] not in PresentSequences(info.state, info.deleted or ()):
                 return False
             self._begin_tail(entry)
         assert self._tail is not None
@@ -339,7 +362,7 @@ class Followed:
 
     def _described(
         self,
-        segments: tuple[SegmentRef, ...],
+        segments: Sequence[SegmentRef],
         look: Look,
         info: StreamInfo,
         *,
@@ -363,7 +386,7 @@ class Followed:
             config=stored_config(info.config),
             created=info.created,
             state=info.state,
-            captured=totals.captured(format_time(look.at_ns), format_time(self._run.clock_ns())),
+            captured=Captured.of(totals, format_time(look.at_ns), format_time(self._run.clock_ns())),
             archive_format=ArchiveFormat.MESSAGES,
             digest=totals.digest,
             segments=segments,
@@ -381,14 +404,3 @@ async def _reading_on(tail: Tail, _info: StreamInfo, _first: int) -> AsyncIterat
 
 def _ends(state: StreamState) -> tuple[int, ...]:
     return state.messages, state.bytes, state.first_seq, state.first_ns, state.last_seq, state.last_ns
-
-
-def _joinable_from(segments: tuple[SegmentRef, ...]) -> int:
-    """Return the first sequence of the short segments at the end, which the next backup may join with new messages."""
-    cuts = Cuts(0, SEGMENT_BYTES)
-    first = segments[-1].last_seq + 1 if segments else 0
-    for ref in reversed(segments):
-        if not cuts.joinable(extent_of(ref)):
-            break
-        first = ref.first_seq
-    return first

@@ -72,13 +72,14 @@ class Lookout:
         # Late answers arrive in the background.
         for name in [name for name, task in self._asking.items() if task.done()]:
             self._asking.pop(name).exception()
-        asked = [name for name in chosen if name not in self._asking]
+        asked = dict.fromkeys(name for name in chosen if name not in self._asking)
         self._asking.update({name: asyncio.create_task(self._describe(name, gate)) for name in asked})
         if asked:
             timeout = _ANSWER_SECONDS if self._answered else None
             await some_of([self._asking[name] for name in asked], timeout)
         for name in chosen:
-            if not self._asking[name].done():
+            # An answer to an earlier look may lack what was published before this one.
+            if name not in asked or not self._asking[name].done():
                 failures.append(Failure(name, NatsTimeout(f"no answer within {_ANSWER_SECONDS:g} s")))
                 continue
             task = self._asking.pop(name)

@@ -36,6 +36,7 @@ from jsbackup.model import StreamState
 from jsbackup.planning.configs.features import Version
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, raw_bytes_of, split_at
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
 __all__ = [
@@ -45,7 +46,7 @@ __all__ = [
     "SequenceSpan",
     "Whole",
     "choose",
-    "is_intact",
+    "intact_segments",
     "plan_increment",
 ]
 
@@ -87,7 +88,7 @@ class Increment:
     are an estimate, from the server's count.
     """
 
-    kept: tuple[SegmentRef, ...]
+    kept: Sequence[SegmentRef]
     spans: tuple[SequenceSpan, ...]
     anchor: SegmentRef | None
     read_messages: int
@@ -161,17 +162,17 @@ def plan_increment(
     present = PresentSequences(state, info.deleted or ())
     if present.count(state.first_seq, state.last_seq) != state.messages:
         return Whole("the server's count of messages and its list of deleted ones do not agree")
-    kept = [ref for ref in stored if is_intact(ref, present)]
+    kept = intact_segments(stored, present)
     if _has_same_ends(previous, state) and len(kept) == len(previous.segments):
-        return Increment(tuple(kept), (), None, 0, 0, state.messages, state.bytes)
+        return Increment(kept, (), None, 0, 0, state.messages, state.bytes)
     if not kept:
         return Whole("every segment of the last backup has changed")
     anchor = kept[-1] if anchors else None
-    del kept[len(kept) - max(_read_again(kept, present, cuts), anchors) :]
+    kept = _without_last(kept, max(_read_again(kept, present, cuts), anchors))
     spans = tuple(_between(kept, present))
     read = sum(span.messages for span in spans)
     return Increment(
-        kept=tuple(kept),
+        kept=kept,
         spans=spans,
         anchor=anchor,
         read_messages=read,
@@ -191,7 +192,7 @@ def _has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
     )
 
 
-def is_intact(ref: SegmentRef, present: PresentSequences) -> bool:
+def _is_intact(ref: SegmentRef, present: PresentSequences) -> bool:
     """Return whether the stream has exactly the sequences of a segment."""
     if not (
         ref.first_seq in present
@@ -205,7 +206,25 @@ def is_intact(ref: SegmentRef, present: PresentSequences) -> bool:
     )
 
 
-def _read_again(kept: list[SegmentRef], present: PresentSequences, cuts: Cuts) -> int:
+def intact_segments(segments: Sequence[SegmentRef], present: PresentSequences) -> Sequence[SegmentRef]:
+    """Return the segments whose sequences the stream has, exactly. Reads no page of which all or nothing is there."""
+
+    def verdict(part: Part) -> bool | None:
+        if isinstance(part, SegmentRef):
+            return _is_intact(part, present)
+        count = present.count(part.first_seq, part.last_seq)
+        return (part.dense and count == part.messages) or (None if count else False)
+
+    if isinstance(segments, SegmentList):
+        return segments.select(verdict)
+    return tuple(ref for ref in segments if _is_intact(ref, present))
+
+
+def _without_last(kept: Sequence[SegmentRef], count: int) -> Sequence[SegmentRef]:
+    return split_at(kept, kept[-count].first_seq)[0] if count else kept
+
+
+def _read_again(kept: Sequence[SegmentRef], present: PresentSequences, cuts: Cuts) -> int:
     """Return how many of the last segments are read again, because they are short and joined with new messages.
 
     The size of the new messages is estimated. If that is wrong, they are joined next time.
@@ -213,14 +232,20 @@ def _read_again(kept: list[SegmentRef], present: PresentSequences, cuts: Cuts) -
     new = present.span(kept[-1].last_seq + 1, present.last)
     if new is None:
         return 0
-    size = sum(ref.bytes for ref in kept) * new.messages // sum(ref.messages for ref in kept)
+    size = raw_bytes_of(kept) * new.messages // sum(part.messages for part in parts_of(kept))
     extent = SegmentExtent(new.first, new.last, new.messages, size, new=True)
-    return cuts.joined([*map(extent_of, kept), extent]) - 1
+    last: list[SegmentExtent] = []
+    for ref in reversed(kept):
+        last.append(extent_of(ref))
+        size += ref.bytes
+        if size > cuts.segment_bytes:  # no more are joined
+            break
+    return cuts.joined([*reversed(last), extent]) - 1
 
 
-def _between(kept: list[SegmentRef], present: PresentSequences) -> Iterator[SequenceSpan]:
+def _between(kept: Sequence[SegmentRef], present: PresentSequences) -> Iterator[SequenceSpan]:
     at = present.first
-    for ref in kept:
+    for ref in parts_of(kept):  # a page that was not read has all sequences from its first to its last
         if span := present.span(at, ref.first_seq - 1):
             yield span
         at = ref.last_seq + 1

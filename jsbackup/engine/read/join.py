@@ -49,6 +49,7 @@ from jsbackup.formats.segment import drop_sequences
 from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
+from jsbackup.repository.pages.segment_list import ends_of, joined, split_at
 from jsbackup.repository.segments import SegmentReader, SegmentWriter
 
 __all__ = ["Joined", "ReadOn", "carry_out", "take_increment"]
@@ -70,7 +71,7 @@ class Joined:
     `info` is the stream as reported when reading began, `consumers` those at that time (None if not requested).
     """
 
-    segments: tuple[SegmentRef, ...]
+    segments: Sequence[SegmentRef]
     info: StreamInfo
     consumers: Listing[ConsumerInfo] | None
     reused: int
@@ -100,7 +101,7 @@ async def take_increment(
             inventory = await js.consumers(previous.name) if consumers else None
             info = await describe_stream(js, previous.name)
             writer = new_writer()
-            writer.cuts.losing_front = bool(stored) and info.state.first_seq > stored[0].first_seq
+            writer.cuts.losing_front = bool(stored) and info.state.first_seq > ends_of(stored)[0]
             plan = await in_thread(plan_increment, previous, stored, info, writer.cuts)
             if isinstance(plan, Increment):
                 entries = inventory.entries.values() if inventory else ()
@@ -148,7 +149,9 @@ async def carry_out(
     """
     present = PresentSequences(info.state, info.deleted or ())
     missing: list[int] = []
-    parts: list[SegmentRef | SequenceSpan] = [*plan.kept, *plan.spans]
+    head, between = await in_thread(_split, plan)
+    await in_thread(writer.pass_over, head)
+    parts: list[SegmentRef | SequenceSpan] = [*between, *plan.spans]
     for part in sorted(parts, key=_first):
         if isinstance(part, SegmentRef):
             await in_thread(writer.keep, part)
@@ -164,10 +167,20 @@ async def carry_out(
         await _excuse(js, info, missing)
         if is_overwritten(info.config):
             caught = await _catch_up(js, info, read_on, writer)
-    segments = await in_thread(writer.finish)
+    segments: Sequence[SegmentRef] = joined(head, await in_thread(writer.finish))
+    reused = writer.reused + len(head)
     if caught.info is not info:
-        segments = await cut_down(writer, segments, caught, SegmentReader(writer.objects), after=info.state.last_seq)
-    return Joined(tuple(segments), caught.info, consumers, writer.reused, writer.stored_bytes, _summary(plan))
+        every = await in_thread(list, segments)
+        segments = await cut_down(writer, every, caught, SegmentReader(writer.objects), after=info.state.last_seq)
+    return Joined(segments, caught.info, consumers, reused, writer.stored_bytes, _summary(plan))
+
+
+def _split(plan: Increment) -> tuple[Sequence[SegmentRef], Sequence[SegmentRef]]:
+    """Return the kept segments before the first span, and the others."""
+    if not plan.spans:
+        return plan.kept, ()
+    head, others = split_at(plan.kept, plan.spans[0].first)
+    return head, tuple(others)
 
 
 async def _catch_up(js: JetStream, info: StreamInfo, read_on: ReadOn, writer: SegmentWriter) -> CaughtUp:
@@ -235,7 +248,7 @@ class _SpanSink:
     def _account(self, sequences: list[int], last: int) -> None:
         """Note the missing sequences from the end of the last batch up to `last`."""
         missing = self._present.count(self._at, last) - len(sequences)
-        if missing < 0 or (sequences and sequences[0] < self._at):
+        if missing < 0 or (sequences and not self._at <= sequences[0] <= sequences[-1] <= self._span.last):
             raise FormatError("more messages came than the server said there are")
         if len(self.missing) + missing > _MAX_MISSING:
             raise UnsupportedError("messages are deleted faster than they can be read")

@@ -237,77 +237,77 @@ class _Transfer:
         self._subscription = subscription
         self._limits = limits
         self._intake = Intake()
-        self._owed: deque[ChunkReceived] = deque()
-        self._owing = asyncio.Event()
+        self._unacked: deque[ChunkReceived] = deque()
+        self._to_acknowledge = asyncio.Event()
 
     async def run(self, work: Callable[[Intake], None]) -> None:
         """Run the transfer with `work` in a thread; raises the first error, after all parts have ended."""
         worker = in_thread(work, self._intake)
         receiving = asyncio.create_task(self._receive())
-        paying = asyncio.create_task(self._pay())
+        acknowledging = asyncio.create_task(self._acknowledge())
         try:
-            parts: list[asyncio.Future[Any]] = [worker, receiving, paying]
+            parts: list[asyncio.Future[Any]] = [worker, receiving, acknowledging]
             await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
             for part in parts:
                 if part.done():
                     part.result()
         finally:
             receiving.cancel()
-            paying.cancel()
+            acknowledging.cancel()
             self._intake.abort(JsBackupError("the transfer was given up"))
             # The thread must not outlive the call, because it writes to the sink. Its own error, if any, was raised
             # above.
             with suppress(JsBackupError, asyncio.CancelledError):
                 await asyncio.shield(worker)
-            await asyncio.gather(receiving, paying, return_exceptions=True)
+            await asyncio.gather(receiving, acknowledging, return_exceptions=True)
 
     async def _receive(self) -> None:
         while not self._receiver.done:
             try:
                 message = await self._subscription.next(self._limits.idle_seconds)
             except NatsTimeout:
-                if self._owed:  # no chunks, because we withhold credit
+                if self._unacked:  # no chunks, because we withhold credit
                     continue
                 self._receiver.timed_out("the next chunk")
                 raise
             for event in self._receiver.receive(message):
                 if isinstance(event, ChunkReceived):
                     self._intake.offer(event.data)
-                    self._owed.append(event)
-                    self._owing.set()
+                    self._unacked.append(event)
+                    self._to_acknowledge.set()
         self._intake.close()
-        self._owing.set()  # lets `_pay` end
+        self._to_acknowledge.set()  # lets `_acknowledge` end
 
-    async def _pay(self) -> None:
+    async def _acknowledge(self) -> None:
         stalled_since: float | None = None
-        paid_at = time.monotonic()
+        acked_at = time.monotonic()
         while not self._receiver.done:
-            if not self._owed:
-                self._owing.clear()
-                await self._owing.wait()
+            if not self._unacked:
+                self._to_acknowledge.clear()
+                await self._to_acknowledge.wait()
                 continue
             excess = 0  # bytes above which the server ignores an acknowledgement
             if self._intake.queued_bytes > self._limits.queue_bytes:
                 trickle_seconds = self._limits.trickle_seconds
                 if self._intake.queued_bytes <= self._limits.queue_limit_bytes:  # the rest of the interval
-                    trickle_seconds = max(0.0, paid_at + trickle_seconds - time.monotonic())
+                    trickle_seconds = max(0.0, acked_at + trickle_seconds - time.monotonic())
                 taken = await self._intake.wait_taken(trickle_seconds)
                 now = time.monotonic()
                 stalled_since = None if taken else (stalled_since or now)
                 if stalled_since is not None and now - stalled_since > self._limits.stall_seconds:
                     raise StoreError(f"the store accepted no data for {self._limits.stall_seconds:.0f} s")
                 over = self._intake.queued_bytes
-                due = now - paid_at >= self._limits.trickle_seconds
+                due = now - acked_at >= self._limits.trickle_seconds
                 if over > self._limits.queue_bytes and not (due and over <= self._limits.queue_limit_bytes):
                     continue
                 excess = max(0, self._receiver.unacked_bytes - DEFAULT_WINDOW_BYTES)
-            while self._owed and excess >= 0:
-                chunk = self._owed.popleft()
+            while self._unacked and excess >= 0:
+                chunk = self._unacked.popleft()
                 excess -= len(chunk.data)
                 self._receiver.release(chunk)
             for message in self._receiver.to_send():
                 await self._subscription.publish(message.subject, message.payload)
-            paid_at = time.monotonic()
+            acked_at = time.monotonic()
 
 
 def _until(batch: pa.RecordBatch, meta: StreamMeta | None) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Remove what an unfinished restore left on the server, and nothing else.
+"""Remove what an unfinished restore left on the server, and nothing else. (`execution.py`: what earlier runs left.)
 
 A server continues when its client has gone: it reads the chunks in flight, then waits five seconds. If the stream is
 deleted meanwhile, the remaining chunks create it again (measured: 2.15, archive v2), and an archive v1 creates it only

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -18,17 +19,9 @@ from jsbackup import compute as pc
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.compare import Comparison, Missing
-from jsbackup.engine.read.consume import read_into
-from jsbackup.engine.read.snapshot_transfer import Advance, Sink, capture_snapshot
-from jsbackup.errors import (
-    DigestMismatch,
-    NatsPermissionDenied,
-    NatsTimeout,
-    SnapshotBusy,
-    TransferError,
-    UnsupportedError,
-)
-from jsbackup.formats.archive.archive import late_deletions
+from jsbackup.engine.read.snapshot_transfer import Advance, Sink
+from jsbackup.engine.read.whole_stream import deleted_since, read_whole
+from jsbackup.errors import DigestMismatch, NatsPermissionDenied
 from jsbackup.formats.digest import StreamDigest, StreamDigester
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.model import ArchivedConsumer, ConsumerState, JsonObject
@@ -37,10 +30,12 @@ from jsbackup.transforms.subjects import overlaps
 
 __all__ = ["Expected", "Proof", "excuses", "prove_stream", "read_back"]
 
-_ATTEMPTS = 5
+_READINGS = 5
 _PAUSE_SECONDS = 0.5
 _TTL = re.compile(rb"^nats-ttl:[ \t]*([^\r]*)\r$", re.IGNORECASE | re.MULTILINE)
 _SHOWN = 5
+
+S = TypeVar("S", bound=Sink)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +79,17 @@ async def prove_stream(
     js: JetStream, name: str, expected: Expected, *, now_ns: Callable[[], int], advance: Advance
 ) -> Proof:
     """Read `name` back and compare it. Raises DigestMismatch, listing messages, and NatsError."""
-    sink = _DigestSink(expected.last_seq)
-    info = await read_back(js, name, lambda: sink, advance)
+    info, sink = await read_back(js, name, lambda: _DigestSink(expected.last_seq), advance)
     found = sink.digester
     if found.stream_digest == expected.digest and found.messages == expected.messages:
         _check_last(info, expected)
         return Proof(info, found.stream_digest, found.messages, 0)
     excused = await excuses(js, name, expected.config, expected.consumers, now_ns=now_ns)
-    comparison = Comparison((), 0)
 
-    def compare() -> Sink:
-        nonlocal comparison
-        comparison = Comparison(expected.messages_of(), expected.last_seq, excused)
-        return comparison
+    def compare() -> Comparison:
+        return Comparison(expected.messages_of(), expected.last_seq, excused)
 
-    info = await read_back(js, name, compare, lambda _bytes, _messages: None)
+    info, comparison = await read_back(js, name, compare, lambda _bytes, _messages: None)
     await in_thread(comparison.finish)
     if comparison.count:
         wrong = [missing.sequence for missing in comparison.missing]
@@ -199,29 +190,22 @@ def _go_seconds(text: str) -> float | None:
     return sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
 
 
-async def read_back(js: JetStream, name: str, make_sink: Callable[[], Sink], advance: Advance) -> StreamInfo:
-    """Read everything that the stream holds into a new sink, until a reading has no deletions."""
+async def read_back(js: JetStream, name: str, make_sink: Callable[[], S], advance: Advance) -> tuple[StreamInfo, S]:
+    """Read everything that the stream holds into a new sink, until a reading has no deletions.
+
+    Raises DigestMismatch if that does not happen, and the errors of `read_whole`.
+    """
+    # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
     deleted = SequenceSet()
-    for attempt in range(1, _ATTEMPTS + 1):
+    for reading in range(1, _READINGS + 1):
         info = await js.stream(name)
-        sink = make_sink()
-        try:
-            # Messages deleted before the backup have no record here, so no deletions have to be known in advance.
-            capture = await capture_snapshot(js, name, sink, deleted=deleted, consumers=False, advance=advance)
-        except UnsupportedError:
-            await read_into(js, info, sink.add, advance)
-            return info
-        except (SnapshotBusy, TransferError, NatsTimeout):
-            if attempt == _ATTEMPTS:
-                raise
-        else:
-            assert capture.end is not None
-            late = late_deletions(capture.end)
-            if not late.certain and not late.doubtful:
-                return info
-            # Messages were deleted since the restore (by consumers): again, without those.
-            deleted = deleted | late.certain | late.doubtful
-        await asyncio.sleep(_PAUSE_SECONDS * attempt)
+        sink, capture = await read_whole(js, info, make_sink, deleted=deleted, advance=advance)
+        since = deleted_since(capture)
+        if not since:
+            return info, sink
+        # Messages were deleted since the restore (by consumers): again, without those.
+        deleted = deleted | since
+        await asyncio.sleep(_PAUSE_SECONDS * reading)
     raise DigestMismatch(
         f"stream {name} is restored but not verified: "
         "other clients delete or overwrite its messages while it is read back",

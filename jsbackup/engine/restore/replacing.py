@@ -20,6 +20,7 @@ from jsbackup.planning.selection.subset import share_of
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.checks.verify import Problem
 from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.transforms.cut import AtSequence, Cut, Edge, KeptShare
 from jsbackup.transforms.follow import subjects_of
 from jsbackup.transforms.reshape import Reshape
@@ -121,7 +122,7 @@ async def _left_out(
     if reshape.subjects is not None:
         counts.append(await _by_subjects(js, entry, action, there, patterns=reshape.subjects.patterns))
         by.append("--subject")
-    if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in entry.segments):
+    if any(share_of(ref, reshape.cut) is not KeptShare.ALL for ref in parts_of(entry.segments)):
         counts.append(await _by_cut(js, action, there, reshape.cut))
         by += [f"--{name}" for name in reshape.cut.to_json()]
     counts = [count for count in counts if count.messages] or [_Count(0, True)]

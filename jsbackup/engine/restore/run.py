@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from jsbackup.config import Connection
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.planning.model import RestoreOptions
 from jsbackup.progress import NullProgress, Progress
 
-__all__ = ["RestoreRun", "RestoreSettings"]
+__all__ = ["Complete", "RestoreRun", "RestoreSettings"]
+
+T = TypeVar("T")
+
+
+class Complete(Protocol):
+    """Runs a coroutine to its end, in an event loop of the caller. Raises Interrupted if the caller is interrupted."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)

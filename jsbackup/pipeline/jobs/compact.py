@@ -2,10 +2,10 @@
 
 Consecutive backups share segments, which are cut so that less has to be stored (`repository/write/reuse.py`): a stream
 that grows a little each time, or loses scattered messages, gets many short ones. A backup that is kept for long does
-not need them. Runs of adjacent segments, each shorter than half a segment, are joined to segments of up to 32 MiB; all
-others are reused. Only segments change: messages, digests, consumers, `created` and tags stay. So retention treats the
-compacted backup as one of the same time, and its id is the next one after the other's: `latest` has the same content as
-before.
+not need them. Runs of adjacent segments, each shorter than half a segment, are joined to segments of up to 32 MiB, or
+the repository's own size; all others are reused. Only segments change: messages, digests, consumers, `created` and tags
+stay. So retention treats the compacted backup as one of the same time, and its id is the next one after the other's:
+`latest` has the same content as before.
 
 A stream's folder stays too, so the next backup of the server may build on these segments. It stores more if messages
 are deleted all over the stream, until the segments are short again.
@@ -35,7 +35,7 @@ from jsbackup.repository.keep.leases import Lease
 from jsbackup.repository.manifest import Manifest, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.repository.write.locking import LOCKED
 from jsbackup.times import parse_time
 from jsbackup.tool import TOOL
@@ -46,7 +46,7 @@ Group = tuple[SegmentRef, ...]
 """Segments that are to be joined, or one that stays."""
 
 
-def grouped(refs: Sequence[SegmentRef], segment_bytes: int = SEGMENT_BYTES) -> list[Group]:
+def grouped(refs: Sequence[SegmentRef], segment_bytes: int) -> list[Group]:
     """Group the segments of a stream, in order; those worth joining are together."""
     groups: list[Group] = []
     for short, neighbours in groupby(refs, lambda ref: 2 * ref.bytes < segment_bytes):
@@ -58,10 +58,10 @@ def grouped(refs: Sequence[SegmentRef], segment_bytes: int = SEGMENT_BYTES) -> l
     return groups
 
 
-def count_after(manifest: Manifest) -> tuple[int, int]:
-    """Return the number of segments of a backup, and the number after compaction."""
+def count_after(manifest: Manifest, segment_bytes: int) -> tuple[int, int]:
+    """Return the number of segments of a backup, and the number after compaction to that size."""
     before = sum(len(stream.segments) for stream in manifest.streams)
-    return before, sum(len(grouped(stream.segments)) for stream in manifest.streams)
+    return before, sum(len(grouped(stream.segments, segment_bytes)) for stream in manifest.streams)
 
 
 def join_segments(objects: Objects, group: Group) -> SegmentRef:
@@ -96,7 +96,8 @@ def merge_groups(
     session: SparkSession, place: RepositoryRef, streams: Sequence[Sequence[SegmentRef]], progress: Progress | None
 ) -> list[tuple[SegmentRef, ...]]:
     """Join short adjacent segments; return the new segments of each stream. Raises IntegrityError and StoreError."""
-    groups = [grouped(refs) for refs in streams]
+    segment_bytes = opened(place).objects.segment_bytes
+    groups = [grouped(refs, segment_bytes) for refs in streams]
     wanted = [group for stream in groups for group in stream if len(group) > 1]
     sizes = [sum(ref.bytes for ref in group) for group in wanted]
     pieces = pack_tasks(sizes)
@@ -124,7 +125,7 @@ def compact(
     repository.documents.ensure_writable()
     with held_lease(repository, "compact") as lease:
         manifest = find_readable(repository, backup)
-        before, after = count_after(manifest)
+        before, after = count_after(manifest, repository.objects.segment_bytes)
         if after == before:
             return None
         return compact_backup(session, place, repository, manifest, lease=lease, random=os.urandom, progress=progress)

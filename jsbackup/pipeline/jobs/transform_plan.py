@@ -84,10 +84,9 @@ class PlannedStream:
         """Whether its messages change."""
         return bool(self.reshaped.messages) or self.latest
 
-    @property
-    def groups(self) -> list[Group]:
-        """The segments that may be kept in part, those to be joined together."""
-        return grouped(segments_within(self.entry, self.reshaped.messages.cut))
+    def groups(self, segment_bytes: int) -> list[Group]:
+        """Return the segments that may be kept in part, those to be joined to segments of that size together."""
+        return grouped(segments_within(self.entry, self.reshaped.messages.cut), segment_bytes)
 
     @property
     def incarnation(self) -> str:

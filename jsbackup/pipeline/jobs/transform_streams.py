@@ -99,7 +99,7 @@ class _Making:
         """Return what to keep of each group of a stream's segments."""
         asked = self.plan.options.reshape
         keeping = Reshape(cut=asked.cut, subjects=asked.subjects)
-        wanted = {one.entry.name: one.groups for one in reading if one.latest}
+        wanted = {one.entry.name: one.groups(self.objects.segment_bytes) for one in reading if one.latest}
         if not wanted:
             return {}
         refs = {name: [ref for group in groups for ref in group] for name, groups in wanted.items()}
@@ -117,7 +117,7 @@ class _Making:
         self, one: PlannedStream, newest: Sequence[Sequences] | None, to_know: Sequence[int]
     ) -> Iterator[SegmentRun]:
         folder = self.objects.sealing.folder(one.reshaped.name, one.incarnation)
-        for number, group in enumerate(one.groups):
+        for number, group in enumerate(one.groups(self.objects.segment_bytes)):
             known = to_know[bisect_left(to_know, group[0].first_seq) : bisect_right(to_know, group[-1].last_seq)]
             kept = None if newest is None else newest[number]
             yield SegmentRun(one.entry.name, folder, (group,), one.reshaped.messages, kept, tuple(known))

@@ -31,6 +31,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.keep import leases
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     Manifest,
     Source,
     StreamBackup,
@@ -172,7 +173,7 @@ class _Sink:
                 last_seq=total.last_seq,
                 deleted=total.last_seq - total.first_seq + 1 - total.messages if segments else 0,
             ),
-            captured=total.captured(format_time(begun_ns), format_time(ended_ns)),
+            captured=Captured.of(total, format_time(begun_ns), format_time(ended_ns)),
             archive_format=ArchiveFormat.MESSAGES,
             digest=total.digest,
             segments=tuple(segments),

@@ -32,7 +32,8 @@ from jsbackup.progress import Progress
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader
+from jsbackup.repository.segment_size import SEGMENT_BYTES
+from jsbackup.repository.segments import SegmentReader
 from jsbackup.stores.base import Store
 
 __all__ = ["Exported", "TableFormat", "export_tables"]
@@ -138,7 +139,7 @@ def export_tables(
 
 def _files_of(stream: StreamBackup, kind: TableFormat) -> Iterator[_File]:
     for piece in pack([ref.bytes for ref in stream.segments], SEGMENT_BYTES):
-        refs = stream.segments[piece]
+        refs = tuple(stream.segments[piece])
         name = f"{refs[0].first_seq:020}-{refs[-1].last_seq:020}.{kind.suffix}"
         yield _File(f"{encode_name(stream.name)}/{name}", stream.name, refs)
 

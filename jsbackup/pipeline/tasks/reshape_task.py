@@ -26,7 +26,8 @@ from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.planning.selection.subset import Counted
 from jsbackup.repository.manifest import SegmentRef, total_of
 from jsbackup.repository.objects import Objects
-from jsbackup.repository.segments import SEGMENT_BYTES, SegmentReader, SegmentWriter
+from jsbackup.repository.segment_size import fitting_bytes
+from jsbackup.repository.segments import SegmentReader, SegmentWriter
 from jsbackup.transforms.batches import SEQUENCE
 from jsbackup.transforms.consumer_state import surviving
 from jsbackup.transforms.cut import Cut
@@ -34,9 +35,6 @@ from jsbackup.transforms.mask import MaskCount
 from jsbackup.transforms.reshape import Reshape, ReshapeTally
 
 __all__ = ["MaskKey", "ReshapePieces", "ReshapedRun", "SegmentRun", "reshape_piece"]
-
-# If masks and maps make messages a little longer, they still fit into one segment.
-_MOST_BYTES = 2 * SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +126,15 @@ class ReshapePieces:
         return [reshape_piece(objects, piece, secret) for piece in self.pieces]
 
 
-def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_bytes: int = _MOST_BYTES) -> ReshapedRun:
+def reshape_piece(objects: Objects, piece: SegmentRun, secret: bytes, segment_bytes: int | None = None) -> ReshapedRun:
     """Store the changed messages of a run. Holds a few batches of messages, and one compressed segment.
 
     Raises:
         PlanRefused: a message cannot be masked, or two counters would become one.
         IntegrityError, KeyUnavailable, StoreError: something cannot be read or stored.
     """
+    if segment_bytes is None:  # if masks and maps make messages a little longer, they still fit into one segment
+        segment_bytes = fitting_bytes(2 * objects.segment_bytes)
     reader, wanted = SegmentReader(objects), set(piece.to_know)
     cut, rest = ReshapeTally(), ReshapeTally()
     refs: list[SegmentRef] = []

@@ -5,119 +5,37 @@ a backup by `copy_positions.py`, or come from a server that is cloned. Three que
 
 1. *Is the origin the one that it copied from?* An origin restored with it is, whatever its creation time will be: then
     the identity is removed from the marks, unless it stays the same. So is one at the target that was never recreated,
-    or that was restored (`_is_same_life`). Any other is a different stream: 2.15 copies all of it, and older servers
+    or that was restored (`origins.py`). Any other is a different stream: 2.15 copies all of it, and older servers
     are made to.
 2. *Does the origin have what the copy has?* If the copy is ahead, marks are limited to the origin's end: the copy keeps
     what it has, and messages published from then on are copied once. A mirror has the sequences of its origin, so it is
-    cut there (`ends_of_mirrors`).
+    cut there (`mirror_ends.py`).
 3. *Has the copy deleted messages since they were copied?* They would be copied again. With an archive v1, 2.15 can be
     given the source's position; otherwise that needs `--resume-sources`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jsbackup.model import JsonObject
 from jsbackup.planning.archive_choice import release_of
 from jsbackup.planning.copies.copy_facts import CopyFacts, SourceFacts, sources_of
+from jsbackup.planning.copies.mirror_ends import against_mirror, with_cut_warning
+from jsbackup.planning.copies.origins import PlannedOrigin, origins_at, planned_origin
 from jsbackup.planning.model import Action, RestoreOptions, SendAs, Start, Target
 from jsbackup.planning.rules import Finding, Rule
-from jsbackup.protocol.info import StreamInfo
-from jsbackup.repository.manifest import Manifest, StreamBackup
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.read.archiving import state_to_restore
-from jsbackup.times import parse_time
 from jsbackup.transforms.copied_from import Mend
-from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, identity_of, is_external, source_key
-from jsbackup.transforms.cut import AtSequence, Cut
+from jsbackup.transforms.copy_positions import CopyPosition, SourceKey, is_external, source_key
 
-__all__ = [
-    "cut_of_copy",
-    "ends_of_mirrors",
-    "fit_copies",
-]
+__all__ = ["fit_copies"]
 
 _IDENTITIES_SINCE = (2, 15)
 _BY_SUBJECT_SINCE = (2, 12)
-_NO_TIME = "0001-01-01T"  # in imports without a creation time
-
-
-def ends_of_mirrors(entries: Sequence[StreamBackup], manifest: Manifest, target: Target) -> dict[str, int]:
-    """Return mirrors that are ahead of their origins, with the origins' ends."""
-    ends: dict[str, int] = {}
-    by_name = {entry.name: entry for entry in entries}
-    # A mirror of a mirror ends where that ends. Circles of mirrors are refused elsewhere.
-    for _ in range(len(by_name)):
-        found = {
-            entry.name: end
-            for entry in entries
-            if (end := _end_of_origin(entry, by_name, manifest, target, ends=ends)) is not None
-            and end < state_to_restore(entry).last_seq
-        }
-        if found == ends:
-            break
-        ends = found
-    return ends
-
-
-def _end_of_origin(
-    entry: StreamBackup,
-    by_name: Mapping[str, StreamBackup],
-    manifest: Manifest,
-    target: Target,
-    *,
-    ends: Mapping[str, int],
-) -> int | None:
-    mirror = entry.config.get("mirror")
-    if not isinstance(mirror, dict) or is_external(mirror) or not isinstance(origin := mirror.get("name"), str):
-        return None
-    if origin in by_name:
-        end = state_to_restore(by_name[origin]).last_seq
-        return min(end, ends.get(origin, end))
-    live = target.streams.get(origin)
-    stored = {one.name: one for one in manifest.streams}
-    if live is None or not _is_same_life(stored.get(origin), live, manifest):
-        return None
-    return live.state.last_seq
-
-
-def cut_of_copy(cut: Cut, end: int | None) -> Cut:
-    """Return the cut of a stream that ends at `end` at the latest. A cut by time stays: it is checked afterwards."""
-    if end is None or (cut.until is not None and not isinstance(cut.until, AtSequence)):
-        return cut
-    until = end if cut.until is None else min(end, cut.until.sequence)
-    return replace(cut, until=AtSequence(max(until, 1)))
-
-
-def _is_same_life(entry: StreamBackup | None, live: StreamInfo, manifest: Manifest) -> bool:
-    """Return whether a stream at the target has the messages that copies in the backup have copied.
-
-    It does if it was never recreated, or was restored: then it has messages older than itself, or the first or last
-    message of the backup. An origin that the backup lacks must have existed by then.
-    """
-    state, now = live.state if entry is None else entry.state, live.state
-    if 0 < now.first_ns < live.created_ns:
-        return True
-    if entry is None:
-        return live.created_ns <= parse_time(manifest.created)
-    if entry.created == live.created:
-        return True
-    first = (state.first_seq, state.first_ns) == (now.first_seq, now.first_ns)
-    last = (state.last_seq, state.last_ns) == (now.last_seq, now.last_ns)
-    return (first or last) and bool(state.messages and now.messages)
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """An origin as it will be at the target. `identity` is "" if unknown."""
-
-    name: str
-    last_seq: int
-    messages: int
-    identity: str
-    same: bool
 
 
 def fit_copies(
@@ -134,19 +52,10 @@ def fit_copies(
     `cuts` are the mirrors that were cut, and where.
     """
     stored = {entry.name: entry for entry in manifest.streams}
-    there = {
-        name: _Origin(
-            name,
-            info.state.last_seq,
-            info.state.messages,
-            identity_of(info.created),
-            same=_is_same_life(stored.get(name), info, manifest),
-        )
-        for name, info in target.streams.items()
-    }
+    there = origins_at(target, manifest)
     marked = (release_of(manifest.source) or _IDENTITIES_SINCE) >= _IDENTITIES_SINCE
 
-    def fit(action: Action, origins: Mapping[str, _Origin]) -> Action:
+    def fit(action: Action, origins: Mapping[str, PlannedOrigin]) -> Action:
         name = action.entry.name
         if action.wire in (SendAs.V1, SendAs.V2) and sources_of(action.config) and "sources" not in options.fields:
             growing = name in facts.growing
@@ -157,31 +66,15 @@ def fit_copies(
 
     altered = {action.name for action in actions if action.alters}
     while True:
-        origins = there | {action.name: _planned_origin(action, target, action.name in altered) for action in actions}
+        origins = there | {action.name: planned_origin(action, target, action.name in altered) for action in actions}
         fitted = [fit(action, origins) for action in actions]
         # An adjusted copy is a different stream for its own copies.
         found = {action.name for action in fitted if action.alters}
         if found <= altered:
             break
         altered |= found
-    refusals = [refusal for action in fitted for refusal in _against_mirror(action, origins)]
-    return [_cut_at(action, stored, cuts) for action in fitted], refusals
-
-
-def _cut_at(action: Action, stored: Mapping[str, StreamBackup], cuts: Mapping[str, int]) -> Action:
-    """Return the action with a warning about what was cut, if it is a mirror that was cut."""
-    name = action.entry.name
-    if name in cuts and action.config.get("mirror") and action.reshape.cut.until is not None:
-        return _about_cut(action, stored[name], cuts[name])
-    return action
-
-
-def _planned_origin(action: Action, target: Target, altered: bool) -> _Origin:
-    state = state_to_restore(action.entry)
-    timed = not altered and not action.entry.created.startswith(_NO_TIME)
-    keeps = timed and action.wire is SendAs.V1 and target.clustered is False
-    identity = identity_of(action.entry.created) if keeps else ""
-    return _Origin(action.name, state.last_seq, state.messages, identity, same=True)
+    refusals = [refusal for action in fitted for refusal in against_mirror(action, origins)]
+    return [with_cut_warning(action, stored, cuts) for action in fitted], refusals
 
 
 class _Copy:
@@ -210,7 +103,7 @@ class _Copy:
         self.renewed: list[str] = []  # origins with a new creation time
         self.awaited: list[str] = []  # origins that are missing, and will have a new creation time
 
-    def fit(self, origins: Mapping[str, _Origin]) -> Action:
+    def fit(self, origins: Mapping[str, PlannedOrigin]) -> Action:
         before, after = sources_of(self.action.entry.config), sources_of(self.action.config)
         config = [self._source(old, new, origins) for old, new in zip(before, after, strict=True)]
         action = self.action
@@ -232,7 +125,7 @@ class _Copy:
     def _say(self, rule: Rule, reason: str, hint: str = "") -> None:
         self.found.append(Finding(self.action.entry.name, rule, reason, hint))
 
-    def _source(self, old: JsonObject, new: JsonObject, origins: Mapping[str, _Origin]) -> JsonObject:
+    def _source(self, old: JsonObject, new: JsonObject, origins: Mapping[str, PlannedOrigin]) -> JsonObject:
         """Return one source's new configuration; note its mark, its start and its findings."""
         key = source_key(old)
         facts = None if self.facts is None else self.facts.get(key)
@@ -265,7 +158,7 @@ class _Copy:
         """Return whether its marks may have an identity."""
         return self.marked if facts is None else bool(facts.left and facts.left.identity)
 
-    def _of_same(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
+    def _of_same(self, origin: PlannedOrigin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
         renewed = self._has_identity(facts) and not (
             facts is not None and facts.left is not None and facts.left.identity == origin.identity
         )
@@ -281,7 +174,7 @@ class _Copy:
         )
         return Mend(renewed, most=origin.last_seq), origin.last_seq
 
-    def _of_another(self, origin: _Origin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
+    def _of_another(self, origin: PlannedOrigin, facts: SourceFacts | None) -> tuple[Mend, int | None]:
         """Handle a stream of that name at the target that is not the one it copied from."""
         self._say(
             Rule.ORIGIN_ANOTHER,
@@ -292,7 +185,7 @@ class _Copy:
         return Mend(renewed=self._has_identity(facts), most=0), 0
 
     def _resumed(
-        self, new: JsonObject, origin: _Origin | None, facts: SourceFacts, mend: Mend, *, reached: int | None
+        self, new: JsonObject, origin: PlannedOrigin | None, facts: SourceFacts, mend: Mend, *, reached: int | None
     ) -> tuple[JsonObject, Mend, int | None, bool]:
         """Handle messages that would be copied again."""
         end = origin.last_seq if origin is not None else None
@@ -375,35 +268,3 @@ class _Copy:
 
 def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _against_mirror(action: Action, origins: Mapping[str, _Origin]) -> Iterator[Finding]:
-    """Refuse a mirror that would be ahead of its origin and could not be cut."""
-    mirror = action.config.get("mirror")
-    origin = None if not isinstance(mirror, dict) or is_external(mirror) else origins.get(str(mirror.get("name")))
-    end = state_to_restore(action.entry).last_seq
-    if isinstance(until := action.reshape.cut.until, AtSequence):
-        end = min(end, until.sequence)
-    if origin is None or end <= origin.last_seq or action.wire is SendAs.API:
-        return
-    yield Finding(
-        action.entry.name,
-        Rule.MIRROR_AHEAD,
-        f"ends at sequence {end:,}, and {origin.name}, of which it is the mirror, at {origin.last_seq:,}",
-        f"Restore {origin.name} as well, or restore this one with --set mirror=null.",
-    )
-
-
-def _about_cut(action: Action, entry: StreamBackup, end: int) -> Action:
-    """Return the action with a warning about what a cut leaves out of a mirror that is ahead."""
-    gone = entry.captured.messages - action.entry.captured.messages
-    after = "it has no message after that"
-    if gone or not action.counted:
-        count = f"{'' if action.counted else 'at least '}{gone:,} message{'' if gone == 1 else 's'}"
-        after = f"{count if gone else 'messages'} after that {'is' if gone == 1 else 'are'} not restored"
-    mirror = action.config.get("mirror")
-    origin = mirror.get("name") if isinstance(mirror, dict) else "its origin"
-    last = state_to_restore(entry).last_seq
-    reason = f"ends at sequence {last:,}, and {origin} at {end:,}: {after}"
-    warning = Finding(entry.name, Rule.MIRROR_CUT, reason, "To keep them, restore it with --set mirror=null.")
-    return replace(action, warnings=(*action.warnings, warning))

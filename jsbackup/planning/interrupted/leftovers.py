@@ -17,6 +17,7 @@ from jsbackup.model import StreamState
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.repository.segments import SegmentReader
 
@@ -38,7 +39,7 @@ def grown_leftovers(entries: Mapping[str, StreamBackup], target: Target) -> froz
 def _has_grown(there: StreamInfo, entry: StreamBackup) -> bool:
     if there.state.consumers > len(entry.consumers):
         return True
-    ends = [entry.state.last_ns, *(ref.max_ns for ref in entry.segments)]
+    ends = [entry.state.last_ns, *(part.max_ns for part in parts_of(entry.segments))]
     beyond = there.state.last_seq > max(entry.state.last_seq, entry.captured.last_seq)
     return there.state.messages > 0 and (beyond or there.state.last_ns > max(ends))
 

@@ -9,13 +9,22 @@ restore.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from jsbackup.formats.digest import MessageBatch, StreamDigester
-from jsbackup.planning.selection.subset import Counted, KeptSequences, KeptStream, kept_from, segments_within, share_of
+from jsbackup.planning.selection.subset import (
+    Counted,
+    KeptSequences,
+    KeptStream,
+    kept_from,
+    segments_within,
+    share_of,
+    whole_segments,
+)
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import Part, ends_of, parts_of, touching
 from jsbackup.repository.read.archiving import read_stream
 from jsbackup.repository.write.pending_acks import load_consumer
 from jsbackup.transforms.batches import SEQUENCE, TIMESTAMP
@@ -82,24 +91,22 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
     if not cut or entry.archive_format in _WITHOUT_MESSAGES:
         return KeptStream(entry, counted=True, had=entry.captured.messages)
     consumers = WatchedConsumers(objects, entry)
-    parts = [
-        (
-            ref,
-            _count(objects, entry, ref, cut, consumers=consumers)
-            if share_of(ref, cut) is KeptShare.SOME
-            else _whole(ref),
-        )
-        for ref in segments_within(entry, cut)
-    ]
-    parts = [(ref, part) for ref, part in parts if part.kept.messages]
-    counted = _sum(part for _, part in parts)
+    parts: list[tuple[Part, Counted]] = []
+    segments = segments_within(entry, cut)
+    for part in parts_of(segments):
+        if isinstance(part, SegmentRef) and share_of(part, cut) is KeptShare.SOME:
+            found = _count(objects, entry, [part], cut, consumers=consumers)
+        else:
+            found = _whole(part)
+        if found.kept.messages:
+            parts.append((part, found))
+    counted = _sum(one for _, one in parts)
     if parts:  # bounds of segments are not times of messages
-        first, last = (
-            _count(objects, entry, ref, cut, consumers=consumers).kept for ref in (parts[0][0], parts[-1][0])
-        )
+        ends = (touching(entry.segments, at, at) for at in (parts[0][0].first_seq, parts[-1][0].last_seq))
+        first, last = (_count(objects, entry, list(end), cut, consumers=consumers).kept for end in ends)
         extent = replace(counted.kept, first_ns=first.first_ns, last_ns=last.last_ns)
         counted = replace(counted, cut=extent, kept=extent)
-    whole = [ref for ref, _ in parts if share_of(ref, cut) is KeptShare.ALL]
+    whole = whole_segments(segments, cut)
     kept = kept_from(entry, cut, counted, KeptSequences(consumers.found, whole), whole=consumers.whole)
     dropped = _first_after(objects, entry, cut, counted.kept.last_seq)
     times = (counted.kept.first_ns, counted.kept.last_ns)
@@ -132,16 +139,18 @@ class WatchedConsumers:
         return self._by_name.get(consumer.name, consumer)
 
 
-def _whole(ref: SegmentRef) -> Counted:
-    """Count a segment that is kept completely."""
+def _whole(ref: Part) -> Counted:
+    """Count a segment or a page that is kept completely."""
     extent = Extent(ref.messages, ref.first_seq, ref.min_ns, ref.last_seq, ref.max_ns)
     return Counted(extent, extent, ref.bytes, ref.fingerprint)
 
 
-def _count(objects: Objects, entry: StreamBackup, ref: SegmentRef, cut: Cut, *, consumers: WatchedConsumers) -> Counted:
-    """Count what a cut keeps of a segment."""
+def _count(
+    objects: Objects, entry: StreamBackup, refs: Sequence[SegmentRef], cut: Cut, *, consumers: WatchedConsumers
+) -> Counted:
+    """Count what a cut keeps of some segments."""
     digester, tally = StreamDigester(), ReshapeTally()
-    batches = read_stream(objects, replace(entry, segments=(ref,)))
+    batches = read_stream(objects, replace(entry, segments=refs))
     for batch in Reshape(cut=cut).apply(batches, stream=entry.name, tally=tally):
         digester.update(batch)
         consumers.look(batch)
@@ -160,8 +169,8 @@ def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int)
     """Return sequence and time of the first message after `last_seq`; None if there is none, or the cut has no end."""
     if cut.until is None:
         return None
-    later = [ref for ref in entry.segments if ref.last_seq > last_seq]
-    for batch in read_stream(objects, replace(entry, segments=tuple(later[:1]))):
+    later = next(touching(entry.segments, last_seq + 1, ends_of(entry.segments)[1]), None)
+    for batch in read_stream(objects, replace(entry, segments=() if later is None else (later,))):
         for row, sequence in enumerate(batch.column(SEQUENCE).to_pylist()):
             if sequence > last_seq:
                 return sequence, batch.column(TIMESTAMP)[row].as_py()

@@ -15,6 +15,7 @@ from jsbackup.errors import JsBackupError
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, StreamBackup
 from jsbackup.repository.origin import origin_of
+from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.read.archiving import state_to_restore
 from jsbackup.repository.summary import BackupSummary, summary_of
 from jsbackup.times import format_time, parse_time
@@ -48,7 +49,7 @@ def _against(entry: StreamBackup, cut: Cut, imported: bool) -> Finding | None:
         what = "is known from an import up to its last message" if imported else "was read for this backup"
         reason = f"{what}, at {format_time(known_ns)}: messages up to {until} may be missing"
         return Finding(entry.name, Rule.UNTIL_AFTER_BACKUP, reason, _OTHER)
-    first_ns = min((ref.min_ns for ref in entry.segments), default=0)
+    first_ns = min((part.min_ns for part in parts_of(entry.segments)), default=0)
     earlier = entry.captured.first_seq > max(1, entry.config.get("first_seq") or 0)
     if entry.segments and first_ns > until.time_ns and earlier:
         reason = f"begins at {format_time(first_ns)} in this backup, and what it held at {until} is gone"
@@ -57,7 +58,7 @@ def _against(entry: StreamBackup, cut: Cut, imported: bool) -> Finding | None:
 
 
 def _last_ns(entry: StreamBackup) -> int:
-    return max((ref.max_ns for ref in entry.segments), default=entry.state.last_ns)
+    return max((part.max_ns for part in parts_of(entry.segments)), default=entry.state.last_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,16 @@ Plans use it in place of the backup of the stream. It is computed from the bound
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, StreamState
 from jsbackup.repository.manifest import ConsumerBackup, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, touching
 from jsbackup.repository.read.archiving import state_to_restore
+from jsbackup.repository.refs import PageRef
 from jsbackup.transforms.consumer_state import clamp_state
 from jsbackup.transforms.cut import AtSequence, AtTime, Cut, Edge, Extent, KeptShare
 from jsbackup.transforms.mask import MaskCount
@@ -28,6 +30,7 @@ __all__ = [
     "kept_from",
     "segments_within",
     "share_of",
+    "whole_segments",
 ]
 
 
@@ -68,22 +71,44 @@ class Counted:
 class KeptSequences:
     """Sequences of kept messages: those in `found`, and those within segments that are kept completely."""
 
-    def __init__(self, found: Container[int], whole: Iterable[SegmentRef]) -> None:
+    def __init__(self, found: Container[int], whole: Sequence[SegmentRef]) -> None:
         self._found = found
-        self._whole = [range(ref.first_seq, ref.last_seq + 1) for ref in whole]
+        self._whole = whole
 
     def __contains__(self, sequence: object) -> bool:
-        return sequence in self._found or any(sequence in segment for segment in self._whole)
+        return sequence in self._found or self._is_within(sequence)
+
+    def _is_within(self, sequence: object) -> bool:
+        return isinstance(sequence, int) and any(True for _ in touching(self._whole, sequence, sequence))
 
 
-def share_of(ref: SegmentRef, cut: Cut) -> KeptShare:
-    """Return how much of a segment the cut keeps, according to its bounds."""
+def whole_segments(segments: Sequence[SegmentRef], cut: Cut) -> Sequence[SegmentRef]:
+    """Return the segments of which a cut keeps all."""
+
+    def keeps(part: Part) -> bool | None:
+        share = share_of(part, cut)
+        return None if share is KeptShare.SOME and isinstance(part, PageRef) else share is KeptShare.ALL
+
+    if isinstance(segments, SegmentList):
+        return segments.select(keeps)
+    return tuple(ref for ref in segments if keeps(ref))
+
+
+def share_of(ref: Part, cut: Cut) -> KeptShare:
+    """Return how much of a segment or page the cut keeps, according to its bounds."""
     return cut.share(ref.first_seq, ref.last_seq, ref.min_ns, ref.max_ns)
 
 
-def segments_within(entry: StreamBackup, cut: Cut) -> tuple[SegmentRef, ...]:
-    """Return the segments that a cut may keep something of."""
-    return tuple(ref for ref in entry.segments if share_of(ref, cut) is not KeptShare.NONE)
+def segments_within(entry: StreamBackup, cut: Cut) -> Sequence[SegmentRef]:
+    """Return the segments that a cut may keep something of. Reads no page of which it keeps all or nothing."""
+
+    def keeps(part: Part) -> bool | None:
+        share = share_of(part, cut)
+        return None if share is KeptShare.SOME and isinstance(part, PageRef) else share is not KeptShare.NONE
+
+    if isinstance(entry.segments, SegmentList):
+        return entry.segments.select(keeps)
+    return tuple(ref for ref in entry.segments if keeps(ref))
 
 
 def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
@@ -92,9 +117,9 @@ def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
         return KeptStream(entry, had=entry.captured.messages)
     segments = segments_within(entry, reshape.cut)
     exact = not replace(reshape, cut=Cut()).drops and all(
-        share_of(ref, reshape.cut) is KeptShare.ALL for ref in segments
+        share_of(part, reshape.cut) is KeptShare.ALL for part in parts_of(segments)
     )
-    if exact and segments == entry.segments:
+    if exact and len(segments) == len(entry.segments):
         return KeptStream(entry, had=entry.captured.messages)
     total = total_of(segments)
     first_seq, first_ns = _since(reshape.cut.since, segments)
@@ -105,7 +130,7 @@ def kept_by_bounds(entry: StreamBackup, reshape: Reshape) -> KeptStream:
     return KeptStream(kept, exact=False, had=entry.captured.messages)
 
 
-def _since(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, int]:
+def _since(edge: Edge | None, segments: Sequence[SegmentRef]) -> tuple[int, int]:
     """Return a lower bound of the sequence and time of the first kept message."""
     if not segments:
         return 0, 0
@@ -114,7 +139,7 @@ def _since(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, in
     return sequence, max(first.min_ns, edge.time_ns) if isinstance(edge, AtTime) else first.min_ns
 
 
-def _until(edge: Edge | None, segments: tuple[SegmentRef, ...]) -> tuple[int, int]:
+def _until(edge: Edge | None, segments: Sequence[SegmentRef]) -> tuple[int, int]:
     """Return an upper bound of the sequence and time of the last kept message."""
     if not segments:
         return 0, 0

@@ -17,7 +17,7 @@ from jsbackup.errors import FormatError, JsBackupError
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.object_id import ID_BYTES
+from jsbackup.repository.refs import ID_BYTES
 
 __all__ = ["MAX_RECORD_BYTES", "MOST_RECORDS", "RECORD_FEATURES", "RECORD_VERSION", "objects_of", "read_damaged"]
 
@@ -32,7 +32,7 @@ MOST_RECORDS = 100
 
 
 def read_damaged(documents: Documents, known: dict[str, frozenset[bytes]] | None = None) -> frozenset[bytes]:
-    """Return the ids of objects (`object_id.py`) that were found damaged, and not sound since. Raises nothing.
+    """Return the ids of objects (`refs.py`) that were found damaged, and not sound since. Raises nothing.
 
     `known` holds the content of records that were read before, by key: records never change.
     """

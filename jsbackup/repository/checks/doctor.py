@@ -26,6 +26,7 @@ from jsbackup.repository.descriptor import FORMAT_VERSION, Descriptor
 from jsbackup.repository.keep.leases import SeenLease, list_leases, read_lease, store_now
 from jsbackup.repository.location import holds_anything
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.stores.base import FiniteStore, Store
 from jsbackup.stores.probe import probe_store
 
@@ -136,6 +137,8 @@ def _not_there(store: Store, error: RepositoryNotFound, purpose: Purpose, *, pla
 
 def _described(descriptor: Descriptor, store: Store) -> str:
     kind = "encrypted and signed" if descriptor.recipient else "signed" if descriptor.authority else "plain"
+    if descriptor.segment_bytes != SEGMENT_BYTES:
+        kind += f", segments of {descriptor.segment_bytes} bytes"
     return f"{kind}, format {FORMAT_VERSION}, at {store.location}, made {descriptor.created[:10]} by {descriptor.tool}"
 
 

@@ -1,7 +1,7 @@
 """What was verified when: records that let partial runs cover everything in time.
 
 A record is a document `verified/<id>.json`, or `verified/<id>-damaged.json` for damaged objects. A row lists objects
-(ids of `object_id.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
+(ids of `refs.py`, joined, in base64) that had the same result at the same time: sound or damaged, at which level.
 Only the newest result of an object counts. 200,000 objects take 3.2 MB at one level.
 
     {"at": RFC 3339, "level": "objects" | "data", "sound": true | false, "objects": base64}

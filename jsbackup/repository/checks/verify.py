@@ -1,6 +1,7 @@
 """Check backups against their manifests. Three levels, each including those before it:
 
-    manifest   the manifest agrees with itself; every object it names is there, with its size (one listing per stream)
+    manifest   the manifest agrees with itself and with its pages; every object it names is there, with its size (one
+               listing per stream)
     objects    the SHA-256 of every object
     data       every message decoded: count, sequences, digests; every pending set and opaque piece opened
 
@@ -26,9 +27,10 @@ from jsbackup.errors import IntegrityError, JsBackupError, ObjectNotFound, Store
 from jsbackup.progress import NullProgress, Progress
 from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import AnyRef, Manifest, OpaqueRef, SegmentRef, StreamBackup, total_of
-from jsbackup.repository.object_id import id_of
+from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, total_of
+from jsbackup.repository.refs import AnyRef, OpaqueRef, PageRef, SegmentRef, id_of
 from jsbackup.repository.segments import SegmentReader
 from jsbackup.repository.write.pending_acks import decode_pending
 from jsbackup.repository.write.raw_snapshot import read_piece
@@ -153,7 +155,7 @@ class Verifier:
 
         Raises `StoreError` if the store cannot be listed.
         """
-        return frozenset(name for stream in manifest.streams for name in self._look_up(_refs_of(stream)))
+        return frozenset(name for stream in manifest.streams for name in self._look_up(self._refs_of(stream)))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Check one backup and yield its problems, in the order of the manifest.
@@ -171,14 +173,14 @@ class Verifier:
     def _check_elsewhere(self, manifest: Manifest, checker: Checker) -> None:
         due: dict[bytes, AnyRef] = {}
         for stream in manifest.streams:
-            refs = _refs_of(stream)
+            refs = self._refs_of(stream)
             self._look_up(refs)
             due |= {name: ref for name, ref in refs.items() if self._is_due(name)}
         for name, flaw in zip(due, checker(list(due.values()), self._level), strict=True):
             self._take(name, flaw)
 
     def _check_stream(self, stream: StreamBackup) -> Iterator[Problem]:
-        refs = _refs_of(stream)
+        refs = self._refs_of(stream)
         self._look_up(refs)
         due = {name: ref for name, ref in refs.items() if self._is_due(name)}
         weights = [weight_of(ref) for ref in due.values()]
@@ -199,12 +201,22 @@ class Verifier:
             if due:
                 self._progress.finish(stream.name)
 
+    def _refs_of(self, stream: StreamBackup) -> dict[bytes, AnyRef]:
+        """Return the objects of a stream by id, and note the pages among them that cannot be read."""
+        refs: dict[bytes, AnyRef] = {}
+        for ref in stream.walk():
+            if isinstance(ref, BrokenPage):
+                self._take(id_of(ref.page), _flaw_of(ref.error))
+            else:
+                refs[id_of(ref)] = ref
+        return refs
+
     def _take(self, name: bytes, flaw: ObjectFlaw | None) -> None:
         if flaw is None:
             self.sound.add(name)
             return
         self._flaws[name] = flaw
-        if flaw.kind is ProblemKind.DAMAGED:
+        if flaw.kind in (ProblemKind.DAMAGED, ProblemKind.MISSING):
             self._objects.found_damaged.add(name)
 
     def _is_due(self, name: bytes) -> bool:
@@ -221,10 +233,10 @@ class Verifier:
             right = info is not None and info.size == ref.size
             self.stock[name] = Stocked(ref.size, info.modified_seconds if info is not None and right else None)
             if info is None:
-                self._flaws[name] = ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing")
+                self._take(name, ObjectFlaw(ProblemKind.MISSING, f"object {ref.key} is missing"))
             elif not right:
                 text = f"object {ref.key} should have {ref.size} bytes and has {info.size}"
-                self._flaws[name] = ObjectFlaw(ProblemKind.DAMAGED, text)
+                self._take(name, ObjectFlaw(ProblemKind.DAMAGED, text))
         return new
 
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
@@ -258,10 +270,11 @@ def check_manifest(manifest: Manifest) -> list[Problem]:
 
 
 def _contradictions(stream: StreamBackup) -> Iterator[str]:
-    for before, after in pairwise(stream.segments):
+    listed = [] if isinstance(stream.segments, SegmentList) else stream.segments  # pages are checked when they are read
+    for before, after in pairwise(listed):
         if after.first_seq <= before.last_seq:
             yield f"segment {after.key} begins before the previous one ends"
-    for ref in stream.segments:
+    for ref in listed:
         if ref.messages > ref.last_seq - ref.first_seq + 1:
             yield f"segment {ref.key} has more messages than sequences"
     if not stream.opaque:
@@ -276,7 +289,7 @@ def _contradictions(stream: StreamBackup) -> Iterator[str]:
 def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | None:
     """Return what is wrong with an object, or None. Raises only `KeyUnavailable`."""
     try:
-        if level is not Level.DATA:
+        if level is not Level.DATA or isinstance(ref, PageRef):
             objects.fetch_sealed(ref)
         elif isinstance(ref, SegmentRef):
             for _ in SegmentReader(objects).prove(ref):
@@ -285,13 +298,17 @@ def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | No
             read_piece(objects, ref)
         else:
             decode_pending(objects.fetch(ref))
-    except IntegrityError as error:
+    except (IntegrityError, StoreError, UnsupportedError) as error:
+        return _flaw_of(error)
+    return None
+
+
+def _flaw_of(error: IntegrityError | StoreError | UnsupportedError) -> ObjectFlaw:
+    if isinstance(error, IntegrityError):
         missing = isinstance(error.__cause__, ObjectNotFound)
         return ObjectFlaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
-    except (StoreError, UnsupportedError) as error:
-        _forget_frames(error)
-        return ObjectFlaw(ProblemKind.UNREADABLE, error.message, error)
-    return None
+    _forget_frames(error)
+    return ObjectFlaw(ProblemKind.UNREADABLE, error.message, error)
 
 
 def _forget_frames(error: BaseException | None) -> None:
@@ -301,17 +318,13 @@ def _forget_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _refs_of(stream: StreamBackup) -> dict[bytes, AnyRef]:
-    return {id_of(ref): ref for ref in stream.refs}
-
-
 def weight_of(ref: AnyRef) -> tuple[int, int]:
     """Return the bytes and messages that an object counts for in progress."""
     return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
 
 
 def _problem(stream: str, ref: AnyRef, flaw: ObjectFlaw) -> Problem:
-    if isinstance(ref, SegmentRef):
+    if isinstance(ref, SegmentRef | PageRef):
         lost = (ref.first_seq, ref.last_seq, ref.messages)
         return Problem(flaw.kind, stream, ref.key, flaw.text, *lost, cause=flaw.cause)
     return Problem(flaw.kind, stream, ref.key, flaw.text, cause=flaw.cause)

@@ -36,11 +36,13 @@ __all__ = ["Access", "open_access"]
 class Access:
     """How content and documents are read and written with the given keys.
 
-    `secret` is set if a key that reads an encrypted repository was given.
+    `page_envelope` is that of pages, which are not signed: signed manifests name their SHA-256. `secret` is set if a
+    key that reads an encrypted repository was given.
     """
 
     sealing: Sealing = PLAIN
     envelope: Envelope = BARE
+    page_envelope: Envelope = BARE
     secret: RepositorySecret | None = None
 
 
@@ -71,7 +73,8 @@ def open_access(store: Store, descriptor: Descriptor, given: GivenKeys) -> Acces
         None if secret is None else secret.identity,
         writes=writer is not None,
     )
-    return Access(sealing, EncryptedEnvelope(signed, recipient, documents), secret)
+    envelope, page_envelope = (EncryptedEnvelope(inner, recipient, documents) for inner in (signed, BARE))
+    return Access(sealing, envelope, page_envelope, secret)
 
 
 def _believe(descriptor: Descriptor, given: GivenKeys) -> None:

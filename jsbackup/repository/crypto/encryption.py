@@ -19,17 +19,16 @@ from jsbackup.repository.crypto import age
 from jsbackup.repository.crypto.keys import NEEDS_IDENTITY, NEEDS_WRITER
 from jsbackup.repository.crypto.secret import DocumentsSecret
 from jsbackup.repository.crypto.signing import Signatory, Signers, sign_document
+from jsbackup.repository.documents import Envelope
 from jsbackup.stores.base import Data
 
 __all__ = ["AgeSealing", "EncryptedEnvelope", "SignedEnvelope"]
-
-SUFFIX = ".age"
 
 
 class AgeSealing:
     """Encrypts content. `names` is None without any key, `identity` without one that reads."""
 
-    suffix = SUFFIX
+    suffix = layout.SEALED_SUFFIX
     # Two recipients and the random part of age take about 500 bytes.
     head_bytes = 4 << 10
 
@@ -107,23 +106,23 @@ class SignedEnvelope:
 
 
 class EncryptedEnvelope:
-    """Signs documents, then encrypts them. `documents` is None without a key."""
+    """Wraps documents in another envelope, which signs them, then encrypts them. `documents` is None without a key."""
 
-    suffix = SUFFIX
+    suffix = layout.SEALED_SUFFIX
 
-    def __init__(self, signed: SignedEnvelope, recipient: age.Recipient, documents: DocumentsSecret | None) -> None:
-        self._signed = signed
+    def __init__(self, inner: Envelope, recipient: age.Recipient, documents: DocumentsSecret | None) -> None:
+        self._inner = inner
         self._identity = documents.identity if documents else None
         self._recipient = recipient
 
     def ensure_writable(self) -> None:
-        self._signed.ensure_writable()
+        self._inner.ensure_writable()
 
     def wrap(self, key: str, data: Data) -> Data:
-        signed = self._signed.wrap(key, data)
+        wrapped = self._inner.wrap(key, data)
         if self._identity is None or self._identity.recipient is None:
             _no_writer()
-        return age.encrypt(signed, [self._recipient, self._identity.recipient])
+        return age.encrypt(wrapped, [self._recipient, self._identity.recipient])
 
     def unwrap(self, key: str, data: bytes) -> bytes:
         if self._identity is None:
@@ -132,10 +131,10 @@ class EncryptedEnvelope:
                 hint="Give --writer-key FILE for backups, lists and checks, --identity FILE to read messages.",
             )
         try:
-            opened = age.decrypt(data, [self._identity], f"{key}{SUFFIX}")
+            opened = age.decrypt(data, [self._identity], f"{key}{layout.SEALED_SUFFIX}")
         except KeyUnavailable:
-            raise _foreign(f"{key}{SUFFIX}") from None
-        return self._signed.unwrap(key, opened)
+            raise _foreign(f"{key}{layout.SEALED_SUFFIX}") from None
+        return self._inner.unwrap(key, opened)
 
 
 def _foreign(what: str) -> IntegrityError:

@@ -1,8 +1,8 @@
 """Prune: remove objects that no manifest names, in two phases.
 
-1. *Mark*, under a shared lease, while backups and restores may run: read every manifest, and put a list of the unused
-    objects, with the time since when each is known to be unused (`unused_objects.py`). The list replaces that of the
-    run before, and keeps its times.
+1. *Mark*, under a shared lease, while backups and restores may run: read every manifest and every page, and put a list
+    of the unused objects, with the time since when each is known to be unused (`unused_objects.py`). The list replaces
+    that of the run before, and keeps its times.
 2. *Delete*, under an exclusive lease: read the manifests that were added since, and delete the objects that are still
     unused and have been marked for the grace period.
 
@@ -33,9 +33,10 @@ from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import refuse_gaps
 from jsbackup.repository.keep.leases import Lease, Mode, list_leases
+from jsbackup.repository.keep.named_objects import NamedObjects
 from jsbackup.repository.keep.unused_objects import delete_marks, put_marks, read_marks
 from jsbackup.repository.layout import ObjectKind
-from jsbackup.repository.manifest import objects_named
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import ObjectInfo, StaleUploads, Store
 
@@ -49,7 +50,7 @@ __all__ = [
 LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 """Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
 
-_CONTENT = frozenset({ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE})
+_CONTENT = frozenset({ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE})
 # Requests are short and mostly wait. Each thread holds one manifest.
 _THREADS = 8
 # Older probes of an `init` and uploads cannot be in use any more.
@@ -208,18 +209,20 @@ def _is_there(store: Store, key: str) -> bool:
     return True
 
 
-_HINT = "Nothing is deleted as long as a manifest cannot be read: what it names would seem unused."
+_HINT = "Nothing is deleted as long as a manifest or a page cannot be read: what it names would seem unused."
 
 
-def _named_by(repository: Repository, backups: Collection[str], threads: int) -> frozenset[str]:
-    named: set[str] = set()
+def _named_by(repository: Repository, backups: Collection[str], threads: int) -> NamedObjects:
+    named = NamedObjects(repository.pages.read)
     gone: list[str] = []
     try:
         reads = [partial(_read, repository, backup) for backup in sorted(backups)]
-        for backup, keys in zip(sorted(backups), in_order(reads, threads), strict=True):
-            named.update(keys or ())
-            if keys is None:
+        for backup, manifest in zip(sorted(backups), in_order(reads, threads), strict=True):
+            if manifest is None:
                 gone.append(backup)
+            else:
+                named.add(manifest)
+        named.read_pages(threads)
     except JsBackupError as error:
         raise error.with_hint(error.hint or _HINT) from error.__cause__
     if gone:
@@ -227,13 +230,13 @@ def _named_by(repository: Repository, backups: Collection[str], threads: int) ->
         for backup in gone:
             if backup in listed:
                 raise IntegrityError(f"manifest {layout.manifest_key(backup)} is listed, but not there", hint=_HINT)
-    return frozenset(named)
+    return named
 
 
-def _read(repository: Repository, backup: str) -> list[str] | None:
-    """Return the objects that a backup names; None if it is not there."""
+def _read(repository: Repository, backup: str) -> Manifest | None:
+    """Return the manifest of a backup; None if it is not there."""
     try:
-        return list(objects_named(repository.manifest(backup)))
+        return repository.manifest(backup)
     except UsageError:
         return None
 

@@ -13,6 +13,7 @@ from functools import partial
 from jsbackup.errors import IntegrityError, JsBackupError, KeyUnavailable, UnsupportedError, UsageError
 from jsbackup.repository.background import in_order
 from jsbackup.repository.manifest import ArchiveFormat, Manifest
+from jsbackup.repository.pages.segment_list import size_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary, summary_of
 
@@ -80,7 +81,7 @@ def _points(manifest: Manifest, wanted: frozenset[str]) -> dict[str, GrowthPoint
             manifest.created,
             stream.captured.messages,
             stream.captured.bytes,
-            sum(ref.size for ref in stream.segments),
+            size_of(stream.segments),
         )
         for stream in manifest.streams
         if stream.name in wanted and stream.archive_format not in _WITHOUT_MESSAGES

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from jsbackup.errors import StoreError, UnsupportedError
 from jsbackup.model import ConsumerState, Fidelity
 from jsbackup.repository.checks.verify import Checker, Level, Problem, ProblemKind, verify_backup
-from jsbackup.repository.manifest import ConsumerBackup, Manifest, StreamBackup, total_of
+from jsbackup.repository.manifest import ConsumerBackup, Manifest, SegmentRef, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 
 __all__ = ["Salvage", "find_lost", "salvage"]
@@ -74,7 +74,7 @@ def salvage(manifest: Manifest, problems: Iterable[Problem]) -> Salvage:
 
 
 def _without(stream: StreamBackup, keys: Collection[str]) -> StreamBackup:
-    segments = tuple(ref for ref in stream.segments if ref.key not in keys)
+    segments = tuple(ref for ref in stream.walk() if isinstance(ref, SegmentRef) and ref.key not in keys)
     total, captured = total_of(segments), stream.captured
     left = replace(
         captured,

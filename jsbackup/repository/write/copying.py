@@ -124,6 +124,7 @@ class _Run:
         self._stored: dict[str, str | None] = {}  # the SHA-256 of manifests at the target; None for a damaged one
         replica, ours, theirs = is_replica(source, target), source.descriptor, target.descriptor
         self._same_documents = replica or (ours.authority is None and theirs.authority is None)
+        self._verbatim = self._same_documents and theirs.pages >= ours.pages
         self._same_objects = replica or (ours.recipient is None and theirs.recipient is None)
         self.tally = TransferTally()
 
@@ -134,7 +135,7 @@ class _Run:
         carried = self._carrier.carry(manifest)
         self._lease.check()
         try:
-            self._put_manifest(document, carried, verbatim=self._same_documents and carried == manifest)
+            self._put_manifest(document, carried, verbatim=self._verbatim and carried is manifest)
         except ObjectExists:
             found, theirs = _read(self._target, backup)
             self.compare(entry_of(manifest, document), entry_of(theirs, found))
@@ -180,7 +181,16 @@ class _Run:
         ours, theirs, before = self._source.objects, self._target.objects, self._one_before(backup)
         if self._same_objects:
             replica = self._same_documents and self._target.descriptor.authority is not None
-            return Verbatim(ours, theirs, self.tally, self._progress, jobs=self._jobs, before=before, replica=replica)
+            return Verbatim(
+                ours,
+                theirs,
+                self.tally,
+                self._progress,
+                jobs=self._jobs,
+                before=before,
+                replica=replica,
+                pages=self._verbatim,
+            )
         return Resealing(ours, theirs, self.tally, self._progress, jobs=self._jobs, before=before)
 
     def _one_before(self, backup: str) -> Manifest | None:
@@ -197,7 +207,7 @@ class _Run:
             self._target.store.put(document.key, data)
             self.tally.copied_bytes += document.size
         else:
-            manifest = self._chained(manifest)
+            manifest = self._chained(self._target.paged(manifest))
             stored = self._target.documents.put(key, encode_manifest(manifest))
             self._stored[manifest.id] = stored.sha256
             self.tally.copied_bytes += stored.size
@@ -233,7 +243,7 @@ def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
         document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
     except ObjectNotFound:
         raise IntegrityError(f"backup {backup} was removed from {repository.store.location} meanwhile") from None
-    return document, decode_manifest(document.data, key)
+    return document, decode_manifest(document.data, key, repository.pages)
 
 
 def _content(manifest: Manifest) -> bytes:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from jsbackup.errors import DigestMismatch, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
+from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, KeyUnavailable, ObjectExists, UnsupportedError
 from jsbackup.formats import kernels
 from jsbackup.formats.batch import columns_from_batch
 from jsbackup.formats.digest import Digester, EncodedRows, MessageBatch, encode_rows
@@ -153,6 +153,8 @@ class SegmentCutter:
 
     def _store(self, segment: _OpenSegment, content: memoryview) -> None:
         data = memoryview(self._objects.sealing.seal(content))
+        if len(data) > MAX_OBJECT_BYTES:  # it could not be read back
+            raise FormatError(f"a segment would have {len(data)} bytes, more than the {MAX_OBJECT_BYTES} of an object")
         ref = self._store_segment(segment.describe(self._folder, self._objects.sealing, data), data)
         self._refs.append(ref)
         self._note(ref)

@@ -26,6 +26,7 @@ from jsbackup.repository.descriptor import Descriptor
 from jsbackup.repository.keep.leases import list_leases
 from jsbackup.repository.location import is_vacant
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.segment_size import fitting_bytes
 from jsbackup.stores.base import (
     Data,
     LockMode,
@@ -95,6 +96,7 @@ def make_now(repository: Repository) -> None:
     """Make the repository at once, if it is not made yet. Raises as `Repository.create`, and RepositoryLocked."""
     if isinstance(repository.store, MakingStore):
         repository.descriptor = repository.store.ensure_made()
+        repository.objects.segment_bytes = fitting_bytes(repository.descriptor.segment_bytes)
 
 
 class MakingStore:

@@ -6,7 +6,7 @@ keys to read the source and to write to the target; digests stay, keys and SHA-2
 
 Either way every object is checked against size and SHA-256 of the source's manifest before it is put. An object that
 exists at the target must have the size, and the SHA-256 in a manifest there or the same end; only `verify` reads all of
-it.
+it. Pages are copied verbatim with manifests that are; the target makes its own for any other manifest.
 
 Each thread holds one object in memory. Only the objects of the backup before are remembered as present at the target:
 the next backup shares most of them, and checking or remembering all keys would not scale.
@@ -30,10 +30,12 @@ from jsbackup.repository.manifest import (
     Manifest,
     ObjectRef,
     OpaqueRef,
+    PageRef,
     SegmentRef,
     StreamBackup,
 )
 from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
+from jsbackup.repository.pages.segment_list import BrokenPage
 
 __all__ = ["Carrier", "Resealing", "TransferTally", "Verbatim", "replace_objects"]
 
@@ -66,7 +68,7 @@ class Carrier(Protocol):
     """Copies the objects of backups to the target, one backup after the other."""
 
     def carry(self, manifest: Manifest) -> Manifest:
-        """Copy all objects of the backup; return the manifest for the target.
+        """Copy all objects of the backup; return the manifest for the target, the same one if it can be used there.
 
         Raises:
             IntegrityError: an object of the source is missing or damaged, or the target has another one under its key.
@@ -76,7 +78,8 @@ class Carrier(Protocol):
 
 
 class Verbatim:
-    """Copies objects verbatim. `before` is a backup of the target that may share objects with the first one.
+    """Copies objects verbatim, and `pages` if they are to be. `before` is a backup of the target that may share objects
+    with the first one.
 
     An existing object under the same key is left alone: it may be damaged, or hold the same messages, encoded by
     another version of the Parquet library. Ours is stored beside it, unless the target is to be a `replica`.
@@ -92,6 +95,7 @@ class Verbatim:
         jobs: int,
         before: Manifest | None,
         replica: bool,
+        pages: bool,
     ) -> None:
         self._source = source
         self._target = target
@@ -99,11 +103,23 @@ class Verbatim:
         self._progress = progress
         self._jobs = jobs
         self._replica = replica
-        self._vouched = {ref.key: ref.sha256 for ref in (before.refs if before else ())}
+        self._pages = pages
+        self._vouched = {ref.key: ref.sha256 for ref in _readable(before)}
         self._known: Mapping[str, StoredObject] = {}
 
     def carry(self, manifest: Manifest) -> Manifest:
-        refs = {ref.key: ref for ref in manifest.refs}
+        stored = self._carry(manifest.id, {ref.key: ref for ref in _content_of(manifest)})
+        moved = not all(one.key == key for key, one in stored.items())
+        if self._pages and not moved:
+            stored |= self._carry(manifest.id, {ref.key: ref for stream in manifest.streams for ref in stream.pages})
+        self._known = stored
+        if not moved:
+            return manifest
+        streams = (replace_objects(stream, lambda ref: stored[ref.key]) for stream in manifest.streams)
+        return replace(manifest, streams=tuple(streams))
+
+    def _carry(self, backup: str, refs: Mapping[str, AnyRef]) -> dict[str, StoredObject]:
+        """Copy objects; return the stored ones by the key at the source."""
         stored = {key: self._known[key] for key in refs if key in self._known}
         folders: dict[str, list[AnyRef]] = {}
         for key, ref in refs.items():
@@ -114,17 +130,13 @@ class Verbatim:
         stored |= {key: StoredObject(key, refs[key].size, refs[key].sha256, added=False) for key in there}
         self._tally.skipped_objects += len(there)
         missing = [ref for key, ref in refs.items() if key not in stored]
-        with _watched(self._progress, manifest.id, missing) as advance:
+        with _watched(self._progress, backup, missing) as advance:
             brought = in_order([partial(self._bring, ref) for ref in missing], self._jobs)
             for ref, one in zip(missing, brought, strict=True):
                 stored[ref.key] = one
                 self._tally.count(one)
                 advance(ref)
-        self._known = stored
-        if all(one.key == key for key, one in stored.items()):
-            return manifest
-        streams = (replace_objects(stream, lambda ref: stored[ref.key]) for stream in manifest.streams)
-        return replace(manifest, streams=tuple(streams))
+        return stored
 
     def _look(self, folder: str, wanted: Sequence[AnyRef]) -> list[str]:
         """Return the keys of the objects that the target has."""
@@ -186,12 +198,11 @@ class Resealing:
         self._progress = progress
         self._jobs = jobs
         # By the first key of an object, even if it is a replacement.
-        refs = list(before.refs) if before else []
-        refs = [ref for ref in refs if not target.is_damaged(ref)]
+        refs = [ref for ref in _readable(before) if not isinstance(ref, PageRef) and not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:
-        places = [(self._folder(stream), ref) for stream in manifest.streams for ref in stream.refs]
+        places = [(self._folder(s), ref) for s in manifest.streams for ref in s.refs if not isinstance(ref, PageRef)]
         refs = [ref for _, ref in places]
         brought: dict[str, StoredObject] = {}
         known: dict[str, StoredObject] = {}
@@ -233,8 +244,19 @@ class Resealing:
             return False
 
 
+def _content_of(manifest: Manifest) -> Iterator[SegmentRef | ObjectRef | OpaqueRef]:
+    """Yield the objects of a backup except pages."""
+    return (ref for ref in manifest.refs if not isinstance(ref, PageRef))
+
+
+def _readable(before: Manifest | None) -> Iterator[AnyRef]:
+    """Yield the objects of a backup of the target, as far as its pages can be read."""
+    streams = () if before is None else before.streams
+    return (ref for stream in streams for ref in stream.walk() if not isinstance(ref, BrokenPage))
+
+
 def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObject]) -> StreamBackup:
-    """Return the stream with references to other objects."""
+    """Return the stream with references to other objects, in no page yet."""
 
     def moved(ref: _Ref) -> _Ref:
         new = stored(ref)

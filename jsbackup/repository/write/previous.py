@@ -16,6 +16,8 @@ from itertools import islice
 
 from jsbackup.errors import JsBackupError
 from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
+from jsbackup.repository.pages.segment_list import BrokenPage
+from jsbackup.repository.refs import PageRef
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import BackupSummary
 
@@ -84,7 +86,15 @@ def _newest_of_each_kind(repository: Repository, wanted: Callable[[BackupSummary
 
 def _streams_of(repository: Repository, backup: str) -> tuple[StreamBackup, ...]:
     try:
-        return repository.manifest(backup).streams
+        streams = repository.manifest(backup).streams
+        if not repository.objects.knows_damage:
+            return streams
+        return tuple(stream for stream in streams if _has_sound_pages(repository, stream))
     except JsBackupError as error:
         _log.warning("backup %s cannot be built on: %s", backup, error.message)
         return ()
+
+
+def _has_sound_pages(repository: Repository, stream: StreamBackup) -> bool:
+    pages = (part for part in stream.walk() if isinstance(part, PageRef | BrokenPage))
+    return not any(isinstance(page, BrokenPage) or repository.objects.is_damaged(page) for page in pages)

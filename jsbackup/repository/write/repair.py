@@ -23,6 +23,7 @@ from jsbackup.repository.checks.damaged import read_damaged
 from jsbackup.repository.checks.verify import Level, ProblemKind, Verifier
 from jsbackup.repository.manifest import AnyRef, SegmentRef, StreamBackup
 from jsbackup.repository.objects import Objects, sha256_of
+from jsbackup.repository.pages.segment_list import BrokenPage
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
 
@@ -79,7 +80,12 @@ def find_broken(repository: Repository, backups: Iterable[str], progress: Progre
         except (IntegrityError, UnsupportedError) as error:
             beyond[key, error.message] = None
             continue
-        refs = {ref.key: (stream, ref) for stream in manifest.streams for ref in stream.refs}
+        refs = {
+            ref.key: (stream, ref)
+            for stream in manifest.streams
+            for ref in stream.walk()
+            if not isinstance(ref, BrokenPage)
+        }
         for problem in verifier.check(manifest):
             if problem.kind is ProblemKind.INCONSISTENT or problem.key not in refs:
                 beyond[problem.key, problem.problem] = None

@@ -49,6 +49,7 @@ from math import isqrt
 from jsbackup.formats.sequences import SequenceSet
 from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import MAX_OBJECT_BYTES, Objects
+from jsbackup.repository.pages.segment_list import readable
 
 __all__ = ["GROWTH", "Cuts", "SegmentExtent", "extent_of", "stored_segments", "untouched"]
 
@@ -139,10 +140,10 @@ def stored_segments(objects: Objects, folder: str, *lists: Iterable[SegmentRef])
     once.
 
     Each of `lists` has the segments of one earlier backup, or of a run that did not finish; if segments of two overlap,
-    the earlier list wins. The result is in order and does not overlap, and each segment fits into memory, whatever
-    manifests and receipts say. Raises `StoreError`.
+    the earlier list wins. Pages that cannot be read are passed over. The result is in order and does not overlap, and
+    each segment fits into memory, whatever manifests and receipts say. Raises `StoreError`.
     """
-    named = [list(refs) for refs in lists]
+    named = [readable(refs) for refs in lists]
     sizes = {info.key: info.size for info in objects.store.list(f"{folder}/")} if any(named) else {}
     found: list[SegmentRef] = []
     for refs in named:

@@ -27,6 +27,7 @@ from tests.cli.typed import Typed
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup
 from tests.harness.damage import DAMAGES, flip
 from tests.harness.held import held
+from tests.harness.small_pages import make_pages_small
 
 Type = Callable[..., Typed]
 
@@ -61,8 +62,10 @@ def _make(kind: str) -> Made:
         new_keys = make_new_keys("00ff", [ME.recipient] if kind == "encrypted" else [], None, _random())
         repository = Repository.create(store, repository_id="00ff", created=CREATED, tool="t", new_keys=new_keys)
         writer = encode_writer_key(new_keys.writer_key)
-    first = store_backup(repository, FIRST)
-    store_backup(repository, SECOND, count=80)
+    with pytest.MonkeyPatch.context() as patch:
+        make_pages_small(patch)
+        first = store_backup(repository, FIRST)
+        store_backup(repository, SECOND, count=80)
     write_catalog(repository.documents)
     put_hold(repository, Hold(FIRST, CREATED, "t", "audit"))
     verifier = Verifier(repository.objects, Level.OBJECTS)
@@ -118,7 +121,7 @@ def on_disk(made: dict[str, Made], tmp_path: Path) -> Callable[[str], OnDisk]:
     return lay_out
 
 
-CONTENT = (ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE)
+CONTENT = (ObjectKind.PAGE, ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE)
 # Nothing is lost with these: leases are judged by `unlock`, the others are made anew.
 HARMLESS = (
     ObjectKind.LEASE,
@@ -177,7 +180,8 @@ def _names_what_is_lost(made: Made, key: str, told: Typed, text: str) -> None:
     for manifest, document in zip((made.first, made.second), told.document["backups"], strict=True):
         named = {}
         for stream in manifest.streams:
-            named.update({ref.key: (stream.name, ref.first_seq, ref.last_seq, ref.messages) for ref in stream.segments})
+            ranges_of = (*stream.segments, *stream.pages)
+            named.update({ref.key: (stream.name, ref.first_seq, ref.last_seq, ref.messages) for ref in ranges_of})
             pending = [one.pending for one in stream.consumers if one.pending]
             keys = [*(ref.key for ref in stream.opaque), *(ref.key for ref in pending)]
             named.update(dict.fromkeys(keys, (stream.name, 0, 0, 0)))
@@ -186,9 +190,8 @@ def _names_what_is_lost(made: Made, key: str, told: Typed, text: str) -> None:
         assert found == wanted and document["ok"] is not bool(wanted)
         for name, first, last, messages in wanted:
             ranges = f" (lost: {messages} messages, sequences {first} to {last})" if last else ""
-            assert any(
-                line.startswith(f"  {name}: object {key} ") and line.endswith(ranges) for line in text.splitlines()
-            )
+            named_so = (f"  {name}: object {key} ", f"  {name}: {key} ")
+            assert any(line.startswith(named_so) and line.endswith(ranges) for line in text.splitlines())
 
 
 @pytest.mark.parametrize("kind", CONTENT)
@@ -199,10 +202,10 @@ def test_level_manifest_finds_what_names_and_sizes_tell(
     key = place.made.keys(kind)[0]
     for name, damage in DAMAGES.items():
         place.change(key, damage(place.made.objects[key]))
-        same_size = name in ("flipped", "zeroed", "foreign")
+        unseen = kind is not ObjectKind.PAGE and name in ("flipped", "zeroed", "foreign")  # the size is the same
         done = typed("verify", *place.line, "--level", "manifest")
-        assert done.code == (0 if same_size else 14), name
-        assert (key in done.out) is not same_size
+        assert done.code == (0 if unseen else 14), name
+        assert (key in done.out) is not unseen
         for level in ("objects", "data"):
             assert typed("verify", *place.line, "--level", level).code == 14, (name, level)
 
@@ -223,7 +226,8 @@ def test_exchanged_objects_are_found(
         place.change(keys[0], place.made.objects[other])
         place.change(other, place.made.objects[keys[0]])
         done = typed("verify", *place.line)
-        assert done.code == 14, (kind, other, done)
+        # A paged manifest has a format that no descriptor has.
+        assert done.code == 14 or (kind is ObjectKind.DESCRIPTOR and done.code == 13), (kind, other, done)
         assert keys[0].removesuffix(".age") in done.out + done.err
         place.change(keys[0], place.made.objects[keys[0]])
         place.change(other, place.made.objects[other])

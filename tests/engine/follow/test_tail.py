@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from jsbackup.config import ConnectionOptions, source_connection
+from jsbackup.engine.follow import tail as module
 from jsbackup.engine.follow.tail import Backlog, Tail
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
-from jsbackup.errors import DigestMismatch, TransferError
+from jsbackup.errors import ApiError, DigestMismatch, TransferError
+from jsbackup.protocol.info import stream_info
+from tests.engine.restores import connection_to
+from tests.engine.scripted_streams import ScriptedConsumer, ScriptedStream, refusal
+from tests.engine.snapshots import MESSAGES
 from tests.harness.api import call, connected
+from tests.harness.batches import Message
+from tests.harness.peer import ScriptedPeer
 from tests.harness.servers import NEWEST, NatsServer
-
-pytestmark = pytest.mark.nats
 
 MIB = 1 << 20
 
@@ -49,6 +54,7 @@ async def read(js: JetStream, tail: Tail, first: int) -> list[tuple[int, bytes]]
     return [(row["sequence"], row["data"]) async for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.nats
 def test_what_comes_is_read_once_and_in_order(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         server = nats_server(NEWEST)
@@ -69,6 +75,7 @@ def test_what_comes_is_read_once_and_in_order(nats_server: Callable[..., NatsSer
     asyncio.run(run())
 
 
+@pytest.mark.nats
 def test_what_went_before_it_came_is_not_waited_for(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         async with stream(nats_server(NEWEST)) as js:
@@ -83,6 +90,7 @@ def test_what_went_before_it_came_is_not_waited_for(nats_server: Callable[..., N
     asyncio.run(run())
 
 
+@pytest.mark.nats
 def test_a_stream_that_has_lost_its_end_is_noticed(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         async with stream(nats_server(NEWEST)) as js:
@@ -96,6 +104,7 @@ def test_a_stream_that_has_lost_its_end_is_noticed(nats_server: Callable[..., Na
     asyncio.run(run())
 
 
+@pytest.mark.nats
 def test_what_finds_no_room_stays_at_the_server(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         async with stream(nats_server(NEWEST)) as js:
@@ -114,6 +123,7 @@ def test_what_finds_no_room_stays_at_the_server(nats_server: Callable[..., NatsS
     asyncio.run(run())
 
 
+@pytest.mark.nats
 def test_it_goes_on_where_it_was_when_the_server_is_back(nats_server: Callable[..., NatsServer]) -> None:
     async def run() -> None:
         server = nats_server(NEWEST)
@@ -138,3 +148,164 @@ def test_it_goes_on_where_it_was_when_the_server_is_back(nats_server: Callable[.
             await tail.close()
 
     asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------ without a server
+
+AT = MESSAGES[9]  # the last message of the last backup
+AFTER = MESSAGES[10:20]
+
+Script = Callable[[ScriptedStream, Tail], Awaitable[None]]
+
+
+def play(script: Script) -> None:
+    """A tail after AT, of a stream that holds AFTER too, at a server that follows the script."""
+
+    async def main() -> None:
+        async with ScriptedPeer() as peer, connect_jetstream(connection_to(peer.url)) as js:
+            scripted = ScriptedStream(peer, MESSAGES[:20])
+            tail = Tail(js, "ORDERS", AT.sequence, AT.timestamp_ns, backlog=Backlog(MIB, MIB))
+            try:
+                await asyncio.wait_for(script(scripted, tail), 60)
+            finally:
+                await tail.close()
+
+    asyncio.run(main())
+
+
+async def begin(scripted: ScriptedStream, tail: Tail) -> ScriptedConsumer:
+    consumer = await scripted.expect_consumer()
+    assert consumer.first == AT.sequence
+    await consumer.say(AT)
+    await tail.begun()
+    return consumer
+
+
+async def sequences(scripted: ScriptedStream, tail: Tail) -> list[int]:
+    """What it reads, after AT, to the end that the server tells of."""
+    info = stream_info(scripted.info)
+    batches = tail.read(info, AT.sequence + 1, info.state.last_seq)
+    return [sequence async for batch in batches for sequence in batch.column("sequence").to_pylist()]
+
+
+def sequences_of(messages: list[Message]) -> list[int]:
+    return [one.sequence for one in messages]
+
+
+def test_a_tail_has_what_its_consumer_delivers_after_the_message_that_it_continues() -> None:
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        consumer = await begin(scripted, tail)
+        await consumer.say_all(AFTER)
+        assert await sequences(scripted, tail) == sequences_of(AFTER)
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    "first", [AFTER[0], AT._replace(timestamp_ns=AT.timestamp_ns + 1), AT._replace(sequence=AT.sequence - 1)]
+)
+def test_a_tail_that_meets_another_message_where_it_begins_has_found_another_stream(first: Message) -> None:
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        await (await scripted.expect_consumer()).say(first)
+        with pytest.raises(DigestMismatch, match="is not there, or not what it was"):
+            await tail.begun()
+
+    play(script)
+
+
+def test_a_tail_whose_first_message_does_not_come_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BEGIN_SECONDS", 0.05)
+
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        await scripted.expect_consumer()
+        with pytest.raises(DigestMismatch, match="was not delivered"):
+            await tail.begun()
+
+    play(script)
+
+
+def test_a_tail_that_may_not_have_a_consumer_says_so() -> None:
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        heard = await scripted.peer.expect("$JS.API.CONSUMER.CREATE.ORDERS.*")
+        await scripted.peer.answer(heard, refusal("consumer_create_response", 10026, "maximum consumers limit reached"))
+        with pytest.raises(ApiError, match="10026"):
+            await tail.begun()
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "delivery", "words"),
+    [
+        (AFTER[3], 4, "delivery 4 came as number 5"),  # the consumer was made again, or counts on
+        (AFTER[4], 6, "delivery 6 came as number 5"),  # it left one out
+        (AFTER[2], 5, f"sequence {AFTER[2].sequence} came after {AFTER[2].sequence}"),
+        (AFTER[0], 5, f"sequence {AFTER[0].sequence} came after {AFTER[2].sequence}"),
+    ],
+)
+def test_a_delivery_out_of_order_ends_the_consumer_and_another_one_goes_on_after_the_last_good_one(
+    wrong: Message, delivery: int, words: str
+) -> None:
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        consumer = await begin(scripted, tail)
+        await consumer.say_all(AFTER[:3])
+        await consumer.say(wrong, delivery=delivery)
+        with pytest.raises(TransferError, match=words):
+            await sequences(scripted, tail)
+        resuming = asyncio.create_task(tail.begun())
+        another = await scripted.expect_consumer()
+        assert another.first == AFTER[2].sequence
+        await another.say_all(AFTER[2:])
+        await resuming
+        assert await sequences(scripted, tail) == sequences_of(AFTER)
+
+    play(script)
+
+
+def test_a_consumer_that_goes_silent_is_given_up_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SILENT_SECONDS", 0.1)
+
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        consumer = await begin(scripted, tail)
+        await consumer.say_all(AFTER[:3])
+        with pytest.raises(TransferError, match=r"its consumer (went silent|has stopped)"):
+            await sequences(scripted, tail)
+        resuming = asyncio.create_task(tail.begun())
+        another = await scripted.expect_consumer()
+        monkeypatch.setattr(module, "_SILENT_SECONDS", 60.0)
+        await another.say_all(AFTER[2:])
+        await resuming
+        assert await sequences(scripted, tail) == sequences_of(AFTER)
+
+    play(script)
+
+
+def test_a_message_that_is_gone_before_its_delivery_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ASK_SECONDS", 0.02)
+
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        consumer = await begin(scripted, tail)
+        await consumer.say_all(AFTER[:-1])
+        consumer.pending = 0
+        assert await sequences(scripted, tail) == sequences_of(AFTER[:-1])
+
+    play(script)
+
+
+def test_a_tail_that_lost_its_connection_keeps_what_it_has_and_goes_on_from_there() -> None:
+    async def script(scripted: ScriptedStream, tail: Tail) -> None:
+        consumer = await begin(scripted, tail)
+        await consumer.say_all(AFTER[:5])
+        while tail.at < AFTER[4].sequence:
+            await asyncio.sleep(0)
+        scripted.peer.drop()
+        with pytest.raises(TransferError, match="was lost"):
+            await sequences(scripted, tail)
+        resuming = asyncio.create_task(tail.begun())
+        another = await scripted.expect_consumer()
+        assert another.first == AFTER[4].sequence
+        await another.say_all(AFTER[4:])
+        await resuming
+        assert await sequences(scripted, tail) == sequences_of(AFTER)
+
+    play(script)

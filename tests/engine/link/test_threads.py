@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import jsbackup
+from jsbackup.engine.check import drill
 from jsbackup.engine.link.threads import in_thread, with_own_threads
 
 
@@ -121,5 +122,6 @@ def _called_by_others() -> Iterator[tuple[str, str]]:
 def test_what_others_call_has_threads_of_its_own() -> None:
     found = {(module, name): getattr(importlib.import_module(module), name) for module, name in _called_by_others()}
     works = {name: one for (_, name), one in found.items() if inspect.iscoroutinefunction(one)}
-    assert works.keys() >= {"run_backup", "run_restore", "run_clone", "follow_streams", "run_drill"}
+    assert works.keys() >= {"run_backup", "run_restore", "run_clone", "follow_streams"}
+    works["run_drill"] = drill.run_drill  # the room calls it itself, in a loop of the caller
     assert [name for name, one in works.items() if not hasattr(one, "__wrapped__")] == []

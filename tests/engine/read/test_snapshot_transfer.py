@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,11 +26,7 @@ from jsbackup.errors import (
     TransferError,
     UnsupportedError,
 )
-from jsbackup.formats.archive.archive import ArchiveV2Writer
-from jsbackup.formats.archive.archive_v1_writer import ArchiveV1Writer
-from jsbackup.formats.s2 import S2Encoder
 from jsbackup.formats.sequences import SequenceSet
-from jsbackup.model import JsonObject, StreamState
 from jsbackup.protocol.api import ApiPrefix
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
 from jsbackup.repository import layout
@@ -39,9 +34,10 @@ from jsbackup.repository.manifest import SegmentRef
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.stores.memory import MemoryStore
+from tests.engine.snapshots import CONFIG, MESSAGES, Snapshot, archive_v1, archive_v2
 from tests.harness.api import Wire, call, connected
-from tests.harness.batches import Message, batch_of, messages_of, some_messages
-from tests.harness.peer import Heard, ScriptedPeer
+from tests.harness.batches import Message, messages_of, some_messages
+from tests.harness.peer import ScriptedPeer
 from tests.harness.servers import NatsServer
 from tests.harness.stores import FaultStore
 
@@ -61,8 +57,6 @@ HURRIED = CaptureLimits(
 PATIENT = replace(HURRIED, request_seconds=600, idle_seconds=600, stall_seconds=600)
 # Above all that a test waits for on purpose.
 FAR_SECONDS = 100.0
-MESSAGES = some_messages(60, 300)
-CONFIG: JsonObject = {"name": "ORDERS", "subjects": ["orders.>"], "retention": "limits", "storage": "file"}
 
 
 class Taken:
@@ -79,70 +73,8 @@ class Taken:
         return messages_of(self.batches)
 
 
-def encoded(pieces: Iterable[bytes]) -> bytes:
-    encoder = S2Encoder()
-    return b"".join([*(part for piece in pieces for part in encoder.feed(piece)), *encoder.finish()])
-
-
-def state_of(messages: list[Message]) -> StreamState:
-    return StreamState(messages=len(messages), first_seq=messages[0].sequence, last_seq=messages[-1].sequence)
-
-
-def archive_v1(messages: list[Message]) -> bytes:
-    writer = ArchiveV1Writer(CONFIG, None, state_of(messages))
-    return encoded([*writer.begin(), *writer.write(batch_of(messages)), *writer.finish()])
-
-
-def archive_v2(messages: list[Message]) -> bytes:
-    writer = ArchiveV2Writer(state_of(messages))
-    return encoded([*writer.begin(), *writer.write(batch_of(messages)), *writer.finish()])
-
-
 def chunks_of(archive: bytes) -> list[bytes]:
     return [archive[at : at + CHUNK] for at in range(0, len(archive), CHUNK)]
-
-
-class Snapshot:
-    """The server's side of one snapshot, as the test says it."""
-
-    def __init__(self, peer: ScriptedPeer, asked: Heard) -> None:
-        self.peer = peer
-        self.asked = asked
-        self.deliver: str = asked.json["deliver_subject"]
-
-    async def accept(self, messages: list[Message] = MESSAGES, **config: Any) -> None:
-        state = {
-            "messages": len(messages),
-            "bytes": 1,
-            "first_seq": messages[0].sequence,
-            "last_seq": messages[-1].sequence,
-            "consumer_count": 0,
-            "first_ts": "2026-01-01T00:00:00Z",
-            "last_ts": "2026-01-01T00:00:00Z",
-        }
-        answer = {"type": "io.nats.jetstream.api.v1.stream_snapshot_response", "config": {**CONFIG, **config}}
-        await self.peer.answer(self.asked, {**answer, "state": state})
-
-    async def refuse(self, description: str, err_code: int) -> None:
-        error = {"code": 500, "err_code": err_code, "description": description}
-        answer = {"type": "io.nats.jetstream.api.v1.stream_snapshot_response", "error": error}
-        await self.peer.answer(self.asked, answer)
-
-    def ack_subject(self, data: bytes, index: int, *, stream: str = "ORDERS", transfer: str = "id") -> str:
-        return f"$JS.SNAPSHOT.ACK.{stream}.{transfer}.{len(data)}.{index}"
-
-    async def chunk(self, data: bytes, index: int, **other: str) -> None:
-        full = len(data) == CHUNK
-        await self.peer.say(self.deliver, data, reply=self.ack_subject(data, index, **other) if full else "")
-
-    async def chunks(self, archive: bytes) -> None:
-        """All of it, taking acknowledgements as they come."""
-        self.peer.always("$JS.SNAPSHOT.ACK.>", lambda heard: None)
-        for index, data in enumerate(chunks_of(archive), 1):
-            await self.chunk(data, index)
-
-    async def end(self, status: str = "204") -> None:
-        await self.peer.say(self.deliver, headers=f"NATS/1.0 {status}\r\n\r\n".encode() if status else b"")
 
 
 @asynccontextmanager
@@ -179,10 +111,10 @@ def failure_of(
     script: Script, sink: Taken | Callable[[bytes], None] | None = None, limits: CaptureLimits = HURRIED
 ) -> JsBackupError:
     """What a capture fails with; nothing of it may be left running."""
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with pytest.raises(JsBackupError) as caught:
         asyncio.run(play(script, sink or Taken(), limits))
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     return caught.value
 
 
@@ -562,7 +494,7 @@ def test_a_cancelled_capture_has_ended_when_it_says_so() -> None:
     async def main() -> None:
         async with ScriptedPeer() as peer, jetstream(peer.url) as js:
             peer.always("$JS.SNAPSHOT.ACK.>", lambda heard: None)
-            task = asyncio.create_task(capture_opaque(js, "ORDERS", slow))
+            task = asyncio.create_task(capture_opaque(js, "ORDERS", slow, limits=PATIENT))
             snapshot = Snapshot(peer, await peer.expect("$JS.API.STREAM.SNAPSHOT.ORDERS"))
             await snapshot.accept()
             await snapshot.chunk(bytes(CHUNK), 1)

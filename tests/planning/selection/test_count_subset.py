@@ -15,7 +15,7 @@ from jsbackup.model import ConsumerState, Fidelity, PendingAck, SequencePair, St
 from jsbackup.planning.selection.count_subset import estimate, messages_of, survey
 from jsbackup.planning.selection.subset import kept_by_bounds
 from jsbackup.repository import layout
-from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, StreamBackup, total_of
+from jsbackup.repository.manifest import ArchiveFormat, Captured, ConsumerBackup, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.segments import SegmentWriter
 from jsbackup.repository.write.pending_acks import store_consumer
@@ -61,7 +61,7 @@ def stored(objects: Objects, messages: list[Message], *, beyond: int = 0, segmen
         last_seq=last.sequence + beyond,
         last_ns=last.timestamp_ns,
     )
-    captured = total.captured(NOW, NOW)
+    captured = Captured.of(total, NOW, NOW)
     config = {"name": "S", "subjects": ["a.>"]}
     return StreamBackup("S", "i", config, NOW, state, captured, ArchiveFormat.V2, total.digest, segments)
 

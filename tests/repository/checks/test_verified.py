@@ -32,7 +32,7 @@ from jsbackup.repository.crypto.new_keys import make_new_keys
 from jsbackup.repository.document import encode_document
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.manifest import Manifest
-from jsbackup.repository.object_id import ID_BYTES
+from jsbackup.repository.refs import ID_BYTES
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_backup

@@ -17,6 +17,7 @@ from jsbackup.progress import NullProgress
 from jsbackup.repository.crypto.keys import GivenKeys
 from jsbackup.repository.manifest import (
     ArchiveFormat,
+    Captured,
     ConsumerBackup,
     Manifest,
     Result,
@@ -55,7 +56,7 @@ def stored(objects: Objects, messages: Sequence[Message], segment_bytes: int = 3
         {"name": "S"},
         CREATED,
         StreamState(),
-        total.captured(CREATED, CREATED),
+        Captured.of(total, CREATED, CREATED),
         ArchiveFormat.V2,
         total.digest,
         tuple(segments),

@@ -158,7 +158,7 @@ def compact(
     ):
         manifest = find_backup(shared, repository, backup, choosing, silent=shared.output.as_json)
         check_readable(repository)
-        before, after = count_after(manifest)
+        before, after = count_after(manifest, repository.objects.segment_bytes)
         made = None
         if after < before:
             with open_session(settings) as session:

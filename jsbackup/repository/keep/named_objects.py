@@ -1,0 +1,51 @@
+"""The objects that some backups name. Each page is read once, however many backups share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from jsbackup.repository.background import in_order
+from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.pages.segment_list import Part, parts_of
+from jsbackup.repository.refs import PageRef
+
+__all__ = ["NamedObjects"]
+
+_AT_ONCE = 4096  # pages whose references are held
+
+
+class NamedObjects:
+    """A set of keys. `read` returns the parts that a page lists.
+
+    Holds a hash of each key instead of the key: about 70 bytes for an object. If two keys had the same hash, an unused
+    object would seem named, and stay.
+    """
+
+    def __init__(self, read: Callable[[PageRef], Sequence[Part]]) -> None:
+        self._read = read
+        self._hashes: set[int] = set()
+        self._unread: dict[str, PageRef] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return hash(key) in self._hashes
+
+    def add(self, manifest: Manifest) -> None:
+        """Add what a manifest names itself. `read_pages` adds what its pages list."""
+        for stream in manifest.streams:
+            self._add(parts_of(stream.segments))
+            self._hashes.update(hash(piece.key) for piece in stream.opaque)
+            self._hashes.update(hash(one.pending.key) for one in stream.consumers if one.pending is not None)
+
+    def read_pages(self, threads: int) -> None:
+        """Read the pages that were added, and those that they list. Raises as `read`."""
+        while self._unread:
+            some = [self._unread.popitem()[1] for _ in range(min(len(self._unread), _AT_ONCE))]
+            for parts in in_order([partial(self._read, page) for page in some], threads):
+                self._add(parts)
+
+    def _add(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if isinstance(part, PageRef) and part.key not in self:
+                self._unread[part.key] = part
+        self._hashes.update(hash(part.key) for part in parts)

@@ -1,0 +1,75 @@
+"""The objects below `catalog/`: catalogs by their generation, and the witnesses of backups that no catalog covers yet.
+
+`inventory.py` decides what is in a catalog, and when one is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from jsbackup.errors import JsBackupError, ObjectNotFound, StoreError
+from jsbackup.repository import layout
+from jsbackup.repository.catalog import MAX_CATALOG_BYTES, Catalog, decode_catalog
+from jsbackup.repository.documents import Documents
+from jsbackup.stores.base import ObjectInfo
+
+__all__ = ["StoredCatalogs", "delete_catalogs", "delete_witnesses", "list_catalogs", "newest_of"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCatalogs:
+    """The objects below `catalog/`: catalogs by their generation, and the backups that have a witness."""
+
+    generations: Mapping[int, ObjectInfo]
+    witnessed: frozenset[str]
+
+
+def list_catalogs(documents: Documents) -> StoredCatalogs:
+    """Return what is stored now. Raises StoreError."""
+    stored, beside = documents.list_beside(layout.CATALOGS)
+    found = ((layout.catalog_generation_of(info.key), info) for info in stored)
+    witnessed = (layout.witnessed_backup_of(info.key) for info in beside)
+    return StoredCatalogs(
+        {generation: info for generation, info in found if generation is not None},
+        frozenset(backup for backup in witnessed if backup is not None),
+    )
+
+
+def newest_of(
+    documents: Documents, generations: Iterable[int], passed_over: tuple[type[JsBackupError], ...]
+) -> tuple[Catalog | None, tuple[str, ...]]:
+    """Return the newest catalog that does not raise one of these errors, and their messages."""
+    warnings: list[str] = []
+    for generation in sorted(generations, reverse=True):
+        key = layout.catalog_key(generation)
+        try:
+            return decode_catalog(documents.get(key, MAX_CATALOG_BYTES), key), tuple(warnings)
+        except ObjectNotFound:  # two newer ones were written since the listing
+            continue
+        except passed_over as error:
+            warnings.append(error.message)
+    return None, tuple(warnings)
+
+
+def delete_catalogs(documents: Documents, generations: Iterable[int]) -> None:
+    """Remove catalogs that are not needed. The newest two stay, because readers list them before they read one."""
+    for generation in generations:
+        try:
+            documents.delete(layout.catalog_key(generation))
+        except StoreError as error:  # not allowed, or locked for a while: the next writer tries again
+            _log.info("old catalog %d was not removed: %s", generation, error.message)
+            return
+
+
+def delete_witnesses(documents: Documents, backups: Collection[str]) -> None:
+    """Remove witnesses that are not needed. They do no harm if that is not allowed."""
+    for backup in sorted(backups):
+        try:
+            documents.delete_beside(layout.witness_key(backup))
+        except StoreError as error:
+            _log.info("the witness of backup %s was not removed: %s", backup, error.message)
+            return

@@ -1,0 +1,48 @@
+"""`init --segment-size` as a user types it. What the size does is in tests/integration/test_segment_size.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+
+Type = Callable[..., Typed]
+
+
+@pytest.mark.parametrize(("written", "size"), [("4KiB", 4096), ("8192", 8192), ("1.5M", 3 << 19), ("256MiB", 1 << 28)])
+def test_a_size_is_recorded_and_said(written: str, size: int, typed: Type, tmp_path: Path) -> None:
+    document = check("init", typed("init", "-r", tmp_path / "a", "--segment-size", written, "--json"))
+    assert document["segment_bytes"] == size
+    done = typed("init", "-r", tmp_path / "b", "--segment-size", written)
+    assert done.code == 0 and "its segments take up to " in done.out
+    assert f"segments of {size} bytes" in typed("doctor", "-r", tmp_path / "b").out
+
+
+def test_without_it_segments_have_the_usual_size_and_nothing_is_said(typed: Type, tmp_path: Path) -> None:
+    assert check("init", typed("init", "-r", tmp_path / "a", "--json"))["segment_bytes"] == 32 << 20
+    assert "its segments" not in typed("init", "-r", tmp_path / "b").out
+    assert "segments of" not in typed("doctor", "-r", tmp_path / "b").out
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("", "not a size: ''"),
+        ("8 kibs", "not a size: '8 kibs'"),
+        ("-8KiB", "not a size: '-8KiB'"),
+        ("0.1", "not a whole number of bytes: '0.1'"),
+        ("0", "--segment-size 0: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),
+        ("4095", "--segment-size 4095: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),
+        ("257M", "--segment-size 257M: a segment is held in memory as a whole, so sizes from 4.00 KiB to 256 MiB can"),
+    ],
+)
+def test_what_cannot_be_a_size_is_refused_and_nothing_is_made(
+    written: str, said: str, typed: Type, tmp_path: Path
+) -> None:
+    done = typed("init", "-r", tmp_path / "repo", "--segment-size", written)
+    assert done.code == 2 and said in done.err
+    assert not (tmp_path / "repo").exists()

@@ -1,0 +1,50 @@
+"""Which errors of a snapshot lead to another attempt, and what changes with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jsbackup.engine.read import snapshot_attempts
+from jsbackup.engine.read.snapshot_attempts import SnapshotAttempts
+from jsbackup.engine.read.snapshot_transfer import CaptureLimits
+from jsbackup.errors import FormatError, JsBackupError, NatsTimeout, SnapshotBusy, TransferError
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_attempts, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(snapshot_attempts, "_BUSY_PAUSE_SECONDS", 0.0)
+
+
+def _after(attempts: SnapshotAttempts, *errors: JsBackupError) -> None:
+    async def main() -> None:
+        for error in errors:
+            await attempts.next(error)
+
+    asyncio.run(main())
+
+
+def test_each_attempt_has_less_in_flight_and_the_last_error_is_raised() -> None:
+    attempts = SnapshotAttempts("ORDERS", CaptureLimits())
+    _after(attempts, TransferError("broken"), NatsTimeout("silent"), FormatError("damaged"))
+    assert (attempts.number, attempts.limits) == (4, CaptureLimits().reduced().reduced().reduced())
+    last = TransferError("broken again")
+    with pytest.raises(TransferError) as caught:
+        _after(attempts, last)
+    assert caught.value is last
+
+
+def test_what_cannot_help_is_not_tried() -> None:
+    with pytest.raises(TransferError, match="hopeless"):
+        _after(SnapshotAttempts("ORDERS", CaptureLimits()), TransferError("hopeless", retry=False))
+
+
+def test_waiting_for_another_snapshot_is_no_attempt_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = SnapshotAttempts("ORDERS", CaptureLimits())
+    _after(attempts, *[SnapshotBusy("busy")] * 9)
+    assert (attempts.number, attempts.limits) == (1, CaptureLimits())
+    monkeypatch.setattr(snapshot_attempts, "_BUSY_SECONDS", -1.0)
+    with pytest.raises(SnapshotBusy):
+        _after(SnapshotAttempts("ORDERS", CaptureLimits()), SnapshotBusy("busy"))

@@ -1,0 +1,440 @@
+"""What a restore leaves at the target, and which error, where the server refuses, lies or goes away midway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from jsbackup.engine.restore import abandon
+from jsbackup.engine.restore.execution import Execution
+from jsbackup.engine.restore.restored_stream import RestoredStream
+from jsbackup.engine.restore.run import RestoreRun, RestoreSettings
+from jsbackup.engine.restore.stream_restore import StartingPoint
+from jsbackup.engine.restore.stream_sources import StoredSupply
+from jsbackup.errors import ApiError, DigestMismatch, JsBackupError, TargetConflict, TransferError
+from jsbackup.failure import Failure
+from jsbackup.model import ArchivedConsumer, Fidelity, JsonObject, StreamState
+from jsbackup.planning.interrupted.marker import is_marked, with_marker
+from jsbackup.planning.model import Action, PlannedConsumer, RestoreOptions, RestorePlan, SendAs, Target
+from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.segments import SegmentWriter
+from jsbackup.stores.memory import MemoryStore
+from tests.engine.restore_scenes import NO_ROOM, Scene
+from tests.engine.restores import Restore, connection_to
+from tests.engine.scripted_streams import API, CREATED, ScriptedStream, refusal
+from tests.engine.snapshots import CONFIG, MESSAGES
+from tests.harness.batches import batch_of
+from tests.harness.peer import ScriptedPeer
+
+FAR_SECONDS = 100.0
+CHUNK = 4096  # five of them: the largest message of the server
+LABEL = "a backup"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abandon, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(abandon, "_APPEAR_SECONDS", 0.0)
+    monkeypatch.setattr(abandon, "_SERVER_SECONDS", 3.0)  # only a test that fails takes so long
+
+
+def stored(objects: Objects, name: str) -> StreamBackup:
+    writer = SegmentWriter(objects, f"segments/{name}-00000000")
+    writer.add(batch_of(MESSAGES))
+    refs = tuple(writer.finish())
+    totals = total_of(refs)
+    state = StreamState(
+        messages=len(MESSAGES),
+        bytes=totals.bytes,
+        first_seq=MESSAGES[0].sequence,
+        first_ns=MESSAGES[0].timestamp_ns,
+        last_seq=MESSAGES[-1].sequence,
+        last_ns=MESSAGES[-1].timestamp_ns,
+    )
+    captured = Captured.of(totals, CREATED, CREATED)
+    config = {**CONFIG, "name": name}
+    return StreamBackup(
+        *(name, "00000000", config, CREATED, state, captured, ArchiveFormat.V2), digest=totals.digest, segments=refs
+    )
+
+
+Script = Callable[[Scene], Awaitable[None]]
+Outcome = tuple[list[RestoredStream], list[Failure]]
+
+
+def restored(
+    script: Script,
+    *names: str,
+    config_only: bool = False,
+    cluster: str | None = None,
+    settings: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Outcome:
+    """What the restore of these streams comes to (of ORDERS, if none are named), planned with `fields`."""
+    objects = Objects(MemoryStore())
+
+    def action(name: str) -> Action:
+        entry = stored(objects, name)
+        wire = SendAs.API if config_only else SendAs.V2
+        return Action(entry, name, wire, **{"config": entry.config, "replaces": False, **fields})
+
+    @asynccontextmanager
+    async def origin() -> AsyncIterator[StoredSupply]:
+        yield StoredSupply(objects)
+
+    async def main() -> Outcome:
+        async with ScriptedPeer(max_payload=CHUNK, cluster=cluster) as peer:
+            run = RestoreRun(
+                connection_to(peer.url),
+                RestoreOptions(),
+                RestoreSettings(jobs=1, window_bytes=CHUNK, **(settings or {})),
+                random=bytes,
+            )
+            start = StartingPoint(LABEL, Target((2, 15), cluster is not None, {}), marking=True)
+            plan = RestorePlan("b", (tuple(map(action, names or ("ORDERS",))),))
+            task = asyncio.create_task(Execution(run, origin, start).all(plan))
+            try:
+                await script(Scene(peer))
+                return await asyncio.wait_for(task, FAR_SECONDS)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+def failure_of(script: Script, **options: Any) -> JsBackupError:
+    results, failures = restored(script, **options)
+    assert (results, [failure.name for failure in failures]) == ([], ["ORDERS"])
+    return failures[0].error
+
+
+# --------------------------------------------------------------------------------------------------- what goes well
+
+
+def test_a_stream_is_marked_until_it_is_complete_and_proved_by_reading_it_back() -> None:
+    async def script(scene: Scene) -> None:
+        restore = await scene.expect_restore()
+        assert restore.asked.json["config"] == with_marker(CONFIG, LABEL)
+        stream = await scene.carry_out(restore)
+        await stream.give_snapshot()
+        assert not is_marked(stream.config)
+
+    (result,), failures = restored(script)
+    assert (result.verified, result.incomplete, result.messages, failures) == (True, False, len(MESSAGES), [])
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("reason", [NO_ROOM, (10058, "stream name already in use"), (10130, "stream name in use")])
+def test_a_refused_restore_leaves_everything_alone_and_the_others_go_on(reason: tuple[int, str]) -> None:
+    """A name that somebody else took between the plan and now is among the reasons."""
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        refused = await scene.expect_restore()
+        streams.append(scene.stream())
+        await refused.refuse(refused.asked, "stream_restore_response", *reason)
+        other = await scene.carry_out(await scene.expect_restore("OTHER"))
+        await other.give_snapshot()
+
+    # A stage is begun at its front.
+    (result,), (failure,) = restored(script, "ORDERS", "OTHER")
+    assert (result.name, result.verified) == ("OTHER", True)
+    assert type(failure.error) is TargetConflict and reason[1] in failure.error.message
+    assert (streams[0].removals, streams[0].descriptions) == (0, 0)
+
+
+def test_of_a_restore_that_is_refused_midway_nothing_is_left() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        restore = await scene.expect_restore()
+        streams.append(scene.create(restore))
+        await scene.refuse_a_chunk(restore, 1 + CHUNK)
+        await scene.end_of(restore)
+
+    error = failure_of(script)
+    assert type(error) is TargetConflict and NO_ROOM[1] in error.message
+    assert streams[0].removals == 1
+
+
+def test_a_stream_that_somebody_else_made_meanwhile_stays() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        restore = await scene.expect_restore()
+        streams.append(scene.create(restore, somebody_else=True))
+        await scene.refuse_a_chunk(restore, 1 + CHUNK)
+        await scene.end_of(restore)
+
+    assert type(failure_of(script)) is TargetConflict
+    assert (streams[0].removals, streams[0].gone) == (0, False)
+    assert streams[0].descriptions > 0
+
+
+def test_a_restore_that_loses_its_connection_is_ended_over_another_one_and_nothing_is_left() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        restore = await scene.expect_restore()
+        streams.append(scene.create(restore))
+        await restore.accept()
+        await restore.take(1 + CHUNK)
+        scene.peer.drop()
+        await scene.end_of(restore)
+
+    error = failure_of(script)
+    assert type(error) is TransferError and "was lost" in error.message
+    assert streams[0].removals == 1
+
+
+def test_after_a_lost_connection_the_other_streams_are_restored_over_a_new_one() -> None:
+    async def script(scene: Scene) -> None:
+        lost = await scene.expect_restore()
+        scene.create(lost)
+        await lost.accept()
+        await lost.take(1)
+        scene.peer.drop()
+        await scene.end_of(lost)
+        other = await scene.carry_out(await scene.expect_restore("OTHER"))
+        await other.give_snapshot()
+
+    (result,), (failure,) = restored(script, "ORDERS", "OTHER")
+    assert (result.name, result.verified, failure.name) == ("OTHER", True, "ORDERS")
+
+
+# -------------------------------------------------------------------------------------- a server that says it is done
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (MESSAGES[1:], f"1 missing ({MESSAGES[0].sequence}), 0 added, 0 changed"),
+        ([*MESSAGES[:9], MESSAGES[9]._replace(data=b"x"), *MESSAGES[10:]], f"1 changed ({MESSAGES[9].sequence})"),
+        (MESSAGES[:-1], f"1 missing ({MESSAGES[-1].sequence})"),
+    ],
+)
+def test_a_server_that_says_it_is_done_and_holds_something_else_is_found_out(held: Any, words: str) -> None:
+    """The stream stays: its publishers and consumers may be at work."""
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        stream = await scene.carry_out(await scene.expect_restore(), held)
+        streams.append(stream)
+        for _ in range(2):  # for its digest, then message by message
+            await stream.give_snapshot()
+
+    error = failure_of(script)
+    assert type(error) is DigestMismatch and words in error.message
+    assert streams[0].removals == 0
+
+
+def test_a_stream_that_is_gone_when_it_is_read_back_is_an_error() -> None:
+    async def script(scene: Scene) -> None:
+        stream = await scene.carry_out(await scene.expect_restore())
+        await (await stream.expect_snapshot()).refuse("stream not found", 10059)
+
+    error = failure_of(script)
+    assert isinstance(error, ApiError) and error.err_code == 10059
+
+
+def test_a_mark_that_cannot_be_removed_is_told_and_the_stream_stays() -> None:
+    async def script(scene: Scene) -> None:
+        scene.peer.always(
+            f"{API}.STREAM.UPDATE.ORDERS", lambda heard: refusal("stream_update_response", 10052, "not this way")
+        )
+        stream = await scene.carry_out(await scene.expect_restore())
+        await stream.give_snapshot()
+
+    (result,), failures = restored(script)
+    assert (result.verified, result.incomplete, failures) == (True, True, [])
+    assert "could not be removed, remove it by hand" in result.notes[0] and "not this way" in result.notes[0]
+
+
+# --------------------------------------------------------------------------------------------------------- consumers
+
+CONSUMER = PlannedConsumer(
+    ArchivedConsumer("c", {"name": "c", "durable_name": "c", "deliver_policy": "all"}, None), Fidelity.CONFIG_ONLY
+)
+
+
+def test_a_consumer_that_neither_came_nor_can_be_created_makes_the_restore_incomplete() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        stream = await scene.carry_out(await scene.expect_restore())
+        streams.append(stream)
+        heard = await scene.peer.expect(f"{API}.CONSUMER.CREATE.ORDERS.c")
+        await scene.peer.answer(heard, refusal("consumer_create_response", 10026, "maximum consumers limit reached"))
+        await stream.give_snapshot()
+
+    (result,), failures = restored(script, consumers=(CONSUMER,))
+    assert (result.verified, result.incomplete, failures) == (True, True, [])
+    assert result.notes == (
+        "consumer c is missing: $JS.API.CONSUMER.CREATE.ORDERS.c: maximum consumers limit reached (10026)",
+    )
+    assert streams[0].removals == 0
+
+
+def test_a_stream_made_by_the_api_goes_again_where_its_consumer_is_refused() -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        streams.append(scene.stream())
+        heard = await scene.peer.expect(f"{API}.STREAM.CREATE.ORDERS")
+        scene.stream().gone = False
+        await scene.peer.answer(
+            heard, {"type": "io.nats.jetstream.api.v1.stream_create_response", **scene.stream().info}
+        )
+        heard = await scene.peer.expect(f"{API}.CONSUMER.CREATE.ORDERS.c")
+        await scene.peer.answer(heard, refusal("consumer_create_response", 10026, "maximum consumers limit reached"))
+
+    error = failure_of(script, config_only=True, consumers=(CONSUMER,))
+    assert isinstance(error, ApiError) and error.err_code == 10026
+    assert streams[0].removals == 1
+
+
+# --------------------------------------------------------------------------------------------------------- leftovers
+
+
+def leftover(scene: Scene, config: JsonObject, messages: Any) -> ScriptedStream:
+    stream = scene.stream()
+    stream.gone, stream.config = False, config
+    stream.write(messages)
+    return stream
+
+
+def test_a_leftover_makes_way_for_the_restore() -> None:
+    async def script(scene: Scene) -> None:
+        old = leftover(scene, with_marker(CONFIG, LABEL), MESSAGES[:5])
+        restore = await scene.expect_restore()
+        assert old.removals == 1
+        await (await scene.carry_out(restore)).give_snapshot()
+
+    (result,), _ = restored(script, leftover=True)
+    assert result.verified
+    assert result.notes == ("removed a leftover of 5 messages of an interrupted restore",)
+
+
+@pytest.mark.parametrize(
+    ("config", "messages", "words"),
+    [
+        (CONFIG, MESSAGES[:5], "was created after the plan was made"),
+        (with_marker(CONFIG, LABEL), [*MESSAGES[:5], MESSAGES[5]._replace(timestamp_ns=7)], "and has newer messages"),
+    ],
+)
+def test_what_was_a_leftover_when_it_was_planned_and_is_more_now_stays(
+    config: JsonObject, messages: Any, words: str
+) -> None:
+    streams: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        streams.append(leftover(scene, config, messages))
+        await scene.peer.silence(0.05)
+
+    error = failure_of(script, leftover=True)
+    assert type(error) is TargetConflict and words in error.message
+    assert streams[0].removals == 0
+
+
+# --------------------------------------------------------------------------------------------------------- replacing
+
+
+class Replacing:
+    """The scene of a replacement, until the copy beside the stream is proved."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.old = leftover(scene, CONFIG, MESSAGES[:5])
+        self.copies: list[str] = []
+        names = {"total": 1, "offset": 0, "limit": 1024}
+        scene.peer.always(
+            f"{API}.STREAM.NAMES",
+            lambda heard: {
+                "type": "io.nats.jetstream.api.v1.stream_names_response",
+                **names,
+                "total": len(self.copies),
+                "streams": self.copies,
+            },
+        )
+
+    async def make_copy(self, messages: Any = MESSAGES) -> ScriptedStream:
+        restore = Restore(self.scene.peer, await self.scene.peer.expect(f"{API}.STREAM.RESTORE.*"))
+        assert restore.stream.startswith("ORDERS-jsbackup-")
+        assert restore.asked.json["config"]["subjects"] != CONFIG["subjects"]
+        self.copies.append(restore.stream)
+        return await self.scene.carry_out(restore, messages)
+
+
+def test_a_stream_is_deleted_only_when_its_copy_is_proved_and_the_copy_when_the_stream_is() -> None:
+    copies: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        replacing = Replacing(scene)
+        copy = await replacing.make_copy()
+        copies.append(copy)
+        snapshot = await copy.expect_snapshot()
+        assert replacing.old.removals == 0
+        await copy.answer_snapshot(snapshot)
+        restore = await scene.expect_restore()
+        assert (replacing.old.removals, copy.removals) == (1, 0)
+        await (await scene.carry_out(restore)).give_snapshot()
+
+    (result,), failures = restored(script, replaces=True)
+    assert (result.verified, failures) == (True, [])
+    assert copies[0].removals == 1
+
+
+def test_a_copy_that_is_not_what_was_sent_replaces_nothing() -> None:
+    olds: list[ScriptedStream] = []
+    copies: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        replacing = Replacing(scene)
+        olds.append(replacing.old)
+        copies.append(await replacing.make_copy(MESSAGES[:-1]))
+        for _ in range(2):
+            await copies[0].give_snapshot()
+
+    assert type(failure_of(script, replaces=True)) is DigestMismatch
+    assert (olds[0].removals, copies[0].removals) == (0, 1)
+
+
+def test_a_copy_that_somebody_removed_replaces_nothing() -> None:
+    olds: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        replacing = Replacing(scene)
+        olds.append(replacing.old)
+        copy = await replacing.make_copy()
+        replacing.copies.clear()
+        await copy.give_snapshot()
+
+    error = failure_of(script, replaces=True)
+    assert type(error) is TargetConflict and "was removed meanwhile" in error.message
+    assert olds[0].removals == 0
+
+
+def test_a_stream_that_cannot_be_restored_after_it_was_deleted_is_kept_as_its_copy() -> None:
+    olds: list[ScriptedStream] = []
+    copies: list[ScriptedStream] = []
+
+    async def script(scene: Scene) -> None:
+        replacing = Replacing(scene)
+        olds.append(replacing.old)
+        copies.append(await replacing.make_copy())
+        await copies[0].give_snapshot()
+        restore = await scene.expect_restore()
+        await restore.refuse(restore.asked, "stream_restore_response", *NO_ROOM)
+
+    error = failure_of(script, replaces=True)
+    assert type(error) is TargetConflict
+    assert f"What was to replace it is proved and kept as stream {copies[0].name}." in (error.hint or "")
+    assert (olds[0].removals, copies[0].removals) == (1, 0)
