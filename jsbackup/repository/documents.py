@@ -127,6 +127,10 @@ class Documents:
             raise FormatError(f"{stored_key} has more than {limit} bytes")
         return Document(data, stored_key, len(wrapped), sha256_of(wrapped))
 
+    def head(self, key: str) -> ObjectInfo:
+        """Return what the store knows of a document; `size` is as stored. Raises ObjectNotFound and StoreError."""
+        return self._named(self._store.head(self.stored_key(key)))
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the documents whose key starts with `prefix`, in order, with the keys that `get` takes; `size` is as
         stored.

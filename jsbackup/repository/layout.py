@@ -10,6 +10,7 @@
         pending-<sha256>.parquet             a consumer's pending set, where it is large
         opaque-<sha256>.zst     a piece of a snapshot that could not be decoded
         page-<sha256>.json      a part of a long list of segments (`pages/`)
+    streams/page-<sha256>.json.zst       a part of a long list of streams (`stream_pages.py`)
     backups/<backup id>.json    a manifest
     catalog/<10 digits>.json    a catalog of the manifests, by its generation
     catalog/<backup id>.committed        witness that there is such a backup, until another one or a catalog names it
@@ -25,7 +26,7 @@
 
 `<first>`, `<last>`: sequences, 20 digits. `<digest>`: the segment digest; `<sha256>`: of an object's content; both hex.
 In an encrypted repository both, and a stream's name and incarnation, are replaced by HMACs (`secret.py`), and the keys
-of these four kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
+of these five kinds and of all documents except leases and lists of unused objects end in `.age`. Signed documents have
 one more line (`signing.py`); pages are not signed. `<backup id>`: the time it began and six random hex digits,
 `20261121T014500Z-1a2b3c`; ids sort by time.
 
@@ -64,6 +65,7 @@ __all__ = [
     "RECEIPTS",
     "SEALED_SUFFIX",
     "SEGMENTS",
+    "STREAMS",
     "UPGRADED",
     "VERIFIED",
     "WRITERS",
@@ -105,6 +107,7 @@ __all__ = [
     "resolve_backup",
     "segment_key",
     "stream_folder",
+    "stream_page_key",
     "verified_key",
     "witness_key",
     "witnessed_backup_of",
@@ -116,6 +119,7 @@ LATEST = "latest"  # accepted in place of a backup's id
 DESCRIPTOR = "jsbackup.json"
 UPGRADED = "jsbackup-2.json"
 SEGMENTS = "segments/"
+STREAMS = "streams/"
 BACKUPS = "backups/"
 CATALOGS = "catalog/"
 HOLDS = "holds/"
@@ -139,7 +143,8 @@ _SEGMENT = re.compile(
 _PENDING = re.compile(rf"{_FOLDER}/pending-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.parquet(?:\.age)?")
 _OPAQUE = re.compile(rf"{_FOLDER}/opaque-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.zst(?:\.age)?")
 _PAGE = re.compile(rf"{_FOLDER}/page-[0-9a-f]{{64}}(?:\.[0-9a-f]{{8}})?\.json(?:\.age)?")
-_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json)(?:\.age)?$)")
+_STREAM_PAGE = re.compile(r"streams/page-[0-9a-f]{64}(?:\.[0-9a-f]{8})?\.json\.zst(?:\.age)?")
+_REPLACEMENT = re.compile(r"\.[0-9a-f]{8}(?=\.(?:parquet|zst|json|json\.zst)(?:\.age)?$)")
 _CHECK = re.compile(r"receipts/(?:drill|verify)-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\.json")
 _BACKUP_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 _CATALOG = re.compile(r"catalog/([0-9]{10})\.json")
@@ -159,6 +164,7 @@ class ObjectKind(Enum):
     PENDING = "pending set"
     OPAQUE = "opaque piece"
     PAGE = "page"
+    STREAM_PAGE = "page of streams"
     MANIFEST = "manifest"
     CATALOG = "catalog"
     WITNESS = "witness of a backup"
@@ -308,6 +314,11 @@ def page_key(folder: str, name: str) -> str:
 
 
 # --- backups and other objects ---
+
+
+def stream_page_key(name: str) -> str:
+    """Return the key of a page of streams, without the suffix of encryption, as of all documents."""
+    return f"{STREAMS}page-{name}.json.zst"
 
 
 def backup_id(created_ns: int, random: bytes, newest: str | None = None) -> str:
@@ -477,6 +488,8 @@ def kind_of(key: str) -> ObjectKind:
             except FormatError:
                 return ObjectKind.FOREIGN
             return kind
+    if _STREAM_PAGE.fullmatch(key):
+        return ObjectKind.STREAM_PAGE
     if parse_lease_key(key) is not None:
         return ObjectKind.LEASE
     if parse_receipt_key(key.removesuffix(".age")) is not None:

@@ -19,7 +19,7 @@ from jsbackup.config import Glob, is_chosen
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import ConsumerState, Fidelity, JsonObject, StreamState
 from jsbackup.repository.pages.segment_list import BrokenPage, SegmentList, Totals, total_of
-from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef
+from jsbackup.repository.refs import AnyRef, Extra, ObjectRef, OpaqueRef, PageRef, SegmentRef, StreamPageRef
 
 __all__ = [
     "EMPTIED",
@@ -40,6 +40,7 @@ __all__ = [
     "SkippedStream",
     "Source",
     "StreamBackup",
+    "StreamPageRef",
     "Totals",
     "objects_named",
     "total_of",
@@ -240,7 +241,8 @@ class Manifest:
     `previous_sha256` is the SHA-256 of its stored manifest where manifests are signed (`manifest_chain.py`), else None.
 
     `selection` is None for an import, which takes everything. `ended` is RFC 3339, `stored_bytes` the bytes that it
-    added to the repository; None if not recorded.
+    added to the repository; None if not recorded. `stream_pages` are the pages that list the streams, if a stored
+    manifest has any.
     """
 
     id: str
@@ -257,11 +259,14 @@ class Manifest:
     ended: str | None = None
     stored_bytes: int | None = None
     extra: Extra = field(default_factory=dict)
+    stream_pages: tuple[StreamPageRef, ...] = ()
 
     @property
     def refs(self) -> Iterator[AnyRef]:
-        """All stored objects that its streams need; one that several streams name comes several times."""
-        return (ref for stream in self.streams for ref in stream.refs)
+        """All stored objects that it needs; one that several streams name comes several times."""
+        yield from self.stream_pages
+        for stream in self.streams:
+            yield from stream.refs
 
 
 def objects_named(manifest: Manifest) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jsbackup.formats.digest import StreamDigest
 
-__all__ = ["ID_BYTES", "AnyRef", "Extra", "ObjectRef", "OpaqueRef", "PageRef", "SegmentRef", "id_of"]
+__all__ = ["ID_BYTES", "AnyRef", "Extra", "ObjectRef", "OpaqueRef", "PageRef", "SegmentRef", "StreamPageRef", "id_of"]
 
 Extra = Mapping[str, Any]
 
@@ -97,7 +97,25 @@ class PageRef:
         return self.messages == self.last_seq - self.first_seq + 1
 
 
-AnyRef = SegmentRef | ObjectRef | OpaqueRef | PageRef
+@dataclass(frozen=True, slots=True)
+class StreamPageRef:
+    """A stored page that lists streams of a backup, from the one named `first`; see `stream_pages.py`.
+
+    `name` is the SHA-256 of the document as it is stored, or its HMAC in an encrypted repository. `messages` and
+    `bytes` are those captured of its streams.
+    """
+
+    key: str
+    size: int
+    sha256: str
+    name: str
+    first: str
+    streams: int
+    messages: int
+    bytes: int
+
+
+AnyRef = SegmentRef | ObjectRef | OpaqueRef | PageRef | StreamPageRef
 
 # Bytes of SHA-256: collisions among a million objects are unlikely.
 ID_BYTES = 12

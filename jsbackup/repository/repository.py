@@ -46,6 +46,7 @@ from jsbackup.repository.manifest import Manifest, Source
 from jsbackup.repository.manifest_json import decode_manifest, encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.pages.page_store import PageStore
+from jsbackup.repository.pages.stream_pages import StreamPages
 from jsbackup.repository.refs import SegmentRef
 from jsbackup.repository.segment_size import SEGMENT_BYTES
 from jsbackup.stores.base import Store
@@ -90,6 +91,14 @@ class Repository:
             self.objects.is_damaged,
             replaces=descriptor.replaces_objects,
         )
+        self.stream_pages = StreamPages(
+            Documents(store, access.page_envelope),
+            access.sealing,
+            self.pages,
+            has_backup=self._has_backup,
+            replaces=descriptor.replaces_objects,
+        )
+        self._paged: Manifest | None = None  # the newest result of `paged`
         self.secret = access.secret
 
     @classmethod
@@ -206,7 +215,7 @@ class Repository:
         if len(data) > MAX_DOCUMENT_BYTES:
             raise FormatError(f"manifest {manifest.id} would have {len(data)} bytes, more than {MAX_DOCUMENT_BYTES}")
         # Servers may put anything into a config: better to fail here than to have a backup that cannot be opened.
-        if encode_manifest(decode_manifest(data, key, self.pages)) != data:
+        if encode_manifest(decode_manifest(data, key, self.stream_pages)) != data:
             raise FormatError(f"manifest {manifest.id} would not read back as it was written")
         self.documents.put(key, data)
         note_backup(self.documents, manifest.id, manifest.previous)
@@ -216,12 +225,25 @@ class Repository:
             _log.warning("the catalog of backups was not updated: %s", error.message)
 
     def paged(self, manifest: Manifest) -> Manifest:
-        """Return the manifest as it is stored here: with the pages of long lists of segments, which are stored.
+        """Return the manifest as it is stored here: with pages of long lists of segments and streams, which are stored.
 
-        Raises as `PageStore.store`.
+        Streams of an import stay in the manifest, as its selection follows from them. Raises as `PageStore.store`.
         """
-        streams = (replace(stream, segments=self.listed(stream.segments)) for stream in manifest.streams)
-        return replace(manifest, streams=tuple(streams))
+        before = self._paged
+        if before is not None and before.streams is manifest.streams:
+            return replace(manifest, stream_pages=before.stream_pages)
+        streams = tuple(replace(stream, segments=self.listed(stream.segments)) for stream in manifest.streams)
+        in_pages = self.descriptor.pages and manifest.selection is not None
+        pages = self.stream_pages.store(streams) if in_pages else ()
+        self._paged = replace(manifest, streams=streams, stream_pages=pages)
+        return self._paged
+
+    def _has_backup(self, backup: str) -> bool:
+        try:
+            self.documents.head(layout.manifest_key(backup))
+        except ObjectNotFound:
+            return False
+        return True
 
     def listed(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return segments as a manifest lists them here. Pages are stored; raises as `PageStore.store`."""
@@ -274,8 +296,8 @@ class Repository:
             return choose_latest(self, wanted or Wanted(), connected)
         return Choice(self.manifest(self.resolve(text)))
 
-    def manifest(self, backup: str) -> Manifest:
-        """Read a backup's manifest.
+    def manifest(self, backup: str, *, streams: bool = True) -> Manifest:
+        """Read a backup's manifest; without `streams` not the pages that list them (`decode_manifest`).
 
         Raises:
             UsageError: there is no such backup.
@@ -287,7 +309,7 @@ class Repository:
             data = self.documents.get(key, MAX_DOCUMENT_BYTES)
         except ObjectNotFound:
             raise UsageError(f"no backup {backup}", hint="See `jsbackup list` for those there are.") from None
-        return decode_manifest(data, key, self.pages)
+        return decode_manifest(data, key, self.stream_pages if streams else None)
 
 
 def _read_descriptor(store: Store) -> bytes:

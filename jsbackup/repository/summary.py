@@ -63,14 +63,15 @@ def is_dated_ahead(created: str, now_ns: int) -> bool:
 
 def summary_of(manifest: Manifest) -> BackupSummary:
     names = {stream.name for stream in manifest.streams} | {skipped.name for skipped in manifest.skipped}
+    pages = manifest.stream_pages  # whose streams may not have been read
     without_messages = all(stream.archive_format is ArchiveFormat.CONFIG for stream in manifest.streams)
     return BackupSummary(
         id=manifest.id,
         created=manifest.created,
         result=manifest.result,
-        streams=len(manifest.streams),
-        messages=sum(stream.captured.messages for stream in manifest.streams),
-        bytes=sum(stream.captured.bytes for stream in manifest.streams),
+        streams=sum(page.streams for page in pages) or len(manifest.streams),
+        messages=sum(one.messages for one in pages or (stream.captured for stream in manifest.streams)),
+        bytes=sum(one.bytes for one in pages or (stream.captured for stream in manifest.streams)),
         tags=dict(manifest.tags),
         cluster=manifest.source.cluster,
         account=manifest.source.account,

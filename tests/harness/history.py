@@ -114,7 +114,7 @@ class Scene:
     # --- what there is ---
 
     def content(self) -> set[str]:
-        return {info.key for info in self.store.list(layout.SEGMENTS)}
+        return {info.key for prefix in (layout.SEGMENTS, layout.STREAMS) for info in self.store.list(prefix)}
 
     def named(self) -> set[str]:
         repository = self.open()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from jsbackup.repository.background import in_order
-from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.pages.segment_list import Part, parts_of
-from jsbackup.repository.refs import PageRef
+from jsbackup.repository.pages.stream_pages import StreamPages
+from jsbackup.repository.refs import PageRef, StreamPageRef
 
 __all__ = ["NamedObjects"]
 
@@ -16,33 +17,45 @@ _AT_ONCE = 4096  # pages whose references are held
 
 
 class NamedObjects:
-    """A set of keys. `read` returns the parts that a page lists.
+    """A set of keys.
 
     Holds a hash of each key instead of the key: about 70 bytes for an object. If two keys had the same hash, an unused
     object would seem named, and stay.
     """
 
-    def __init__(self, read: Callable[[PageRef], Sequence[Part]]) -> None:
-        self._read = read
+    def __init__(self, pages: StreamPages) -> None:
+        self._pages = pages
         self._hashes: set[int] = set()
         self._unread: dict[str, PageRef] = {}
+        self._unread_streams: dict[str, StreamPageRef] = {}
 
     def __contains__(self, key: str) -> bool:
         return hash(key) in self._hashes
 
     def add(self, manifest: Manifest) -> None:
         """Add what a manifest names itself. `read_pages` adds what its pages list."""
-        for stream in manifest.streams:
+        if manifest.stream_pages:
+            new = {page.key: page for page in manifest.stream_pages if page.key not in self}
+            self._unread_streams.update(new)
+            self._hashes.update(map(hash, new))
+            return
+        self._add_streams(manifest.streams)
+
+    def read_pages(self, threads: int) -> None:
+        """Read the pages that were added, and those that they list. Raises as `StreamPages.read`."""
+        while self._unread_streams:
+            some = [self._unread_streams.popitem()[1] for _ in range(min(len(self._unread_streams), _AT_ONCE))]
+            self._add_streams(self._pages.read(some))
+        while self._unread:
+            some_pages = [self._unread.popitem()[1] for _ in range(min(len(self._unread), _AT_ONCE))]
+            for parts in in_order([partial(self._pages.segments.read, page) for page in some_pages], threads):
+                self._add(parts)
+
+    def _add_streams(self, streams: Iterable[StreamBackup]) -> None:
+        for stream in streams:
             self._add(parts_of(stream.segments))
             self._hashes.update(hash(piece.key) for piece in stream.opaque)
             self._hashes.update(hash(one.pending.key) for one in stream.consumers if one.pending is not None)
-
-    def read_pages(self, threads: int) -> None:
-        """Read the pages that were added, and those that they list. Raises as `read`."""
-        while self._unread:
-            some = [self._unread.popitem()[1] for _ in range(min(len(self._unread), _AT_ONCE))]
-            for parts in in_order([partial(self._read, page) for page in some], threads):
-                self._add(parts)
 
     def _add(self, parts: Sequence[Part]) -> None:
         for part in parts:

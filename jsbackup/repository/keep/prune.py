@@ -50,7 +50,9 @@ __all__ = [
 LeaseTaker = Callable[[Mode], AbstractContextManager[Lease]]
 """Takes a lease of that mode and keeps it renewed. Raises `RepositoryLocked` and `StoreError`."""
 
-_CONTENT = frozenset({ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE})
+_CONTENT = frozenset(
+    {ObjectKind.SEGMENT, ObjectKind.PENDING, ObjectKind.OPAQUE, ObjectKind.PAGE, ObjectKind.STREAM_PAGE}
+)
 # Requests are short and mostly wait. Each thread holds one manifest.
 _THREADS = 8
 # Older probes of an `init` and uploads cannot be in use any more.
@@ -179,7 +181,8 @@ def _look(
     named = _named_by(repository, backups - without, threads)
     unused = [
         info
-        for info in repository.store.list(layout.SEGMENTS)
+        for prefix in (layout.SEGMENTS, layout.STREAMS)
+        for info in repository.store.list(prefix)
         if info.key not in named and layout.kind_of(info.key) in _CONTENT
     ]
     now = lease.renew()  # after the listing, so that no mark is older than its listing
@@ -213,7 +216,7 @@ _HINT = "Nothing is deleted as long as a manifest or a page cannot be read: what
 
 
 def _named_by(repository: Repository, backups: Collection[str], threads: int) -> NamedObjects:
-    named = NamedObjects(repository.pages.read)
+    named = NamedObjects(repository.stream_pages)
     gone: list[str] = []
     try:
         reads = [partial(_read, repository, backup) for backup in sorted(backups)]
@@ -234,9 +237,9 @@ def _named_by(repository: Repository, backups: Collection[str], threads: int) ->
 
 
 def _read(repository: Repository, backup: str) -> Manifest | None:
-    """Return the manifest of a backup; None if it is not there."""
+    """Return the manifest of a backup, without streams that are in pages; None if it is not there."""
     try:
-        return repository.manifest(backup)
+        return repository.manifest(backup, streams=False)
     except UsageError:
         return None
 

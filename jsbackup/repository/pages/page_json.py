@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 from jsbackup.errors import FormatError
 from jsbackup.formats.digest import StreamDigest
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import INT64_MAX, DocumentFields, decode_document, encode_document
+from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
 from jsbackup.repository.pages.segment_list import Part, total_of
 from jsbackup.repository.refs import PageRef, SegmentRef
 
@@ -37,9 +38,7 @@ MAX_PAGE_BYTES = 1 << 20
 # Thirty levels would list more segments than there are sequences.
 MAX_LEVEL = 30
 
-_HEX256 = re.compile(r"[0-9a-f]{64}")
 _HEX128 = re.compile(r"([0-9a-f]{32})?")
-_REPLACEMENT = re.compile(r"([0-9a-f]{8})?")
 
 
 def encode_page(level: int, parts: Sequence[Part]) -> bytes:
@@ -134,19 +133,19 @@ def _page_row(ref: PageRef) -> list[Any]:
 def _part(row: Any, where: str, folder: str, suffix: str) -> Part:
     if not isinstance(row, list):
         raise FormatError(f"{where} is not a list")
-    values = _Row(row, where)
+    values = PageRow(row, where)
     if len(row) == 14 and not isinstance(row[13], dict):
         return _page(values, folder, suffix)
     return _segment(values, folder, suffix)
 
 
-def _segment(row: _Row, folder: str, suffix: str) -> SegmentRef:
+def _segment(row: PageRow, folder: str, suffix: str) -> SegmentRef:
     if len(row.values) not in (13, 14):
         row.wrong("is not that of a segment")
     first_seq, last_seq = row.number(0, 1), row.number(1, 1)
-    digest = row.text(8, _HEX256)
-    name = row.text(11, _HEX256) if row.values[11] != "" else digest
-    replacement = row.text(12, _REPLACEMENT)
+    digest = row.text(8, HEX256)
+    name = row.text(11, HEX256) if row.values[11] != "" else digest
+    replacement = row.text(12, REPLACEMENT)
     dotted = f".{replacement}" if replacement else ""
     key = f"{folder}/{first_seq:020}-{last_seq:020}-{name}{dotted}.parquet{suffix}"
     layout.parse_segment_key(key)
@@ -160,21 +159,21 @@ def _segment(row: _Row, folder: str, suffix: str) -> SegmentRef:
         min_ns=row.number(4, -INT64_MAX - 1),
         max_ns=row.number(5, -INT64_MAX - 1),
         size=row.number(6, 1),
-        sha256=row.text(7, _HEX256),
+        sha256=row.text(7, HEX256),
         digest=digest,
-        fingerprint=StreamDigest.from_hex(row.text(9, _HEX256)),
+        fingerprint=StreamDigest.from_hex(row.text(9, HEX256)),
         gaps=row.text(10, _HEX128),
         extra=extra,
     )
 
 
-def _page(row: _Row, folder: str, suffix: str) -> PageRef:
-    name, replacement = row.text(1, _HEX256), row.text(2, _REPLACEMENT)
+def _page(row: PageRow, folder: str, suffix: str) -> PageRef:
+    name, replacement = row.text(1, HEX256), row.text(2, REPLACEMENT)
     dotted = f".{replacement}" if replacement else ""
     return PageRef(
         key=f"{folder}/page-{name}{dotted}.json{suffix}",
         size=row.number(3, 1),
-        sha256=row.text(4, _HEX256) if row.values[4] != "" else name,
+        sha256=row.text(4, HEX256) if row.values[4] != "" else name,
         level=row.number(0, 0, MAX_LEVEL),
         name=name,
         segments=row.number(5, 1),
@@ -185,31 +184,8 @@ def _page(row: _Row, folder: str, suffix: str) -> PageRef:
         last_seq=row.number(10, 1),
         min_ns=row.number(11, -INT64_MAX - 1),
         max_ns=row.number(12, -INT64_MAX - 1),
-        fingerprint=StreamDigest.from_hex(row.text(13, _HEX256)),
+        fingerprint=StreamDigest.from_hex(row.text(13, HEX256)),
     )
-
-
-class _Row:
-    """Checked access to the values of a row."""
-
-    def __init__(self, values: list[Any], where: str) -> None:
-        self.values = values
-        self._where = where
-
-    def wrong(self, problem: str) -> NoReturn:
-        raise FormatError(f"{self._where} {problem}")
-
-    def number(self, at: int, low: int = 0, high: int = INT64_MAX) -> int:
-        value = self.values[at]
-        if type(value) is not int or not low <= value <= high:
-            self.wrong(f"has no valid number in place {at}")
-        return value
-
-    def text(self, at: int, form: re.Pattern[str]) -> str:
-        value = self.values[at]
-        if not isinstance(value, str) or not form.fullmatch(value):
-            self.wrong(f"has no valid text in place {at}")
-        return value
 
 
 def _level_of(part: Part) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
 
-from jsbackup.errors import DigestMismatch, FormatError, IntegrityError, ObjectExists, ObjectNotFound
+from jsbackup.errors import DigestMismatch, IntegrityError, ObjectNotFound
 from jsbackup.repository import layout
 from jsbackup.repository.crypto.sealing import Sealing
-from jsbackup.repository.documents import Documents
+from jsbackup.repository.documents import Document, Documents
+from jsbackup.repository.pages.named_documents import NamedDocuments
 from jsbackup.repository.pages.page_json import MAX_PAGE_BYTES, decode_page, encode_page, page_of
 from jsbackup.repository.pages.paging import arrange
 from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of
@@ -40,7 +40,7 @@ class PageStore:
         self._documents = documents
         self._sealing = sealing
         self._is_damaged = is_damaged
-        self._token = secrets.token_hex() if replaces else ""
+        self._named = NamedDocuments(documents, replaces=replaces)
         self._kept: OrderedDict[PageRef, tuple[Part, ...]] = OrderedDict()
         self._known: dict[str, PageRef] = {}  # stored or read here, by name
         self._lock = Lock()
@@ -92,38 +92,26 @@ class PageStore:
         name = self._sealing.name(hashlib.sha256(data).hexdigest())
         with self._lock:
             known = self._known.get(name)
-        if known is not None and known.key.startswith(f"{folder}/"):
+        if known is not None and known.key.startswith(f"{folder}/") and self._is_stored(known):
             return known
-        key = layout.page_key(folder, name)
-        page = page_of(level, parts, key=f"{key}{self._sealing.suffix}", name=name, size=0, sha256="")
-        for one in self._keys(key, name):
-            stored = self._put_as(replace(page, key=f"{one}{self._sealing.suffix}"), one, data)
-            if stored is not None:
-                self._keep(stored, tuple(parts))
-                return stored
-        raise IntegrityError(
-            f"object {page.key} is damaged, and so are those that replace it",
-            hint="Remove them and run the command again.",
+        page = page_of(level, parts, key="", name=name, size=0, sha256="")
+        stored = self._named.put(
+            layout.page_key(folder, name),
+            data,
+            name=name,
+            limit=MAX_PAGE_BYTES,
+            is_damaged=lambda found: self._is_damaged(_stored_as(page, found)),
         )
+        page = _stored_as(page, stored)
+        self._keep(page, tuple(parts))
+        return page
 
-    def _keys(self, key: str, name: str) -> Sequence[str]:
-        """Return the keys for a page, in order. Where two writers would replace each other's, each has its own."""
-        if not self._token:
-            return [key, *layout.replacement_keys(key, name)]
-        return layout.replacement_keys(key, hashlib.sha256(f"{self._token}{name}".encode()).hexdigest())
-
-    def _put_as(self, page: PageRef, key: str, data: bytes) -> PageRef | None:
-        """Store a page under `key`, or use the one that is there; None if that is damaged."""
+    def _is_stored(self, page: PageRef) -> bool:
+        """Return whether a page is still there: `prune` may have run since this process last named it."""
         try:
-            stored = self._documents.put(key, data)
-        except ObjectExists:
-            try:
-                found = self._documents.fetch(key, MAX_PAGE_BYTES)
-            except (IntegrityError, FormatError):
-                return None
-            there = replace(page, size=found.size, sha256=found.sha256)
-            return there if found.data == data and not self._is_damaged(there) else None
-        return replace(page, size=stored.size, sha256=stored.sha256)
+            return self._documents.head(page.key.removesuffix(self._sealing.suffix)).size == page.size
+        except ObjectNotFound:
+            return False
 
     def _keep(self, page: PageRef, parts: tuple[Part, ...]) -> None:
         with self._lock:
@@ -131,3 +119,7 @@ class PageStore:
             self._kept[page] = parts
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
+
+
+def _stored_as(page: PageRef, stored: Document) -> PageRef:
+    return replace(page, key=stored.key, size=stored.size, sha256=stored.sha256)

@@ -243,13 +243,13 @@ def _read(repository: Repository, backup: str) -> tuple[Document, Manifest]:
         document = repository.documents.fetch(key, MAX_DOCUMENT_BYTES)
     except ObjectNotFound:
         raise IntegrityError(f"backup {backup} was removed from {repository.store.location} meanwhile") from None
-    return document, decode_manifest(document.data, key, repository.pages)
+    return document, decode_manifest(document.data, key, repository.stream_pages)
 
 
 def _content(manifest: Manifest) -> bytes:
     """Encode a manifest for comparison: equal bytes mean the same messages, configurations and states."""
     streams = tuple(_without_places(stream) for stream in manifest.streams)
-    return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams))
+    return encode_manifest(replace(manifest, previous=None, previous_sha256=None, streams=streams, stream_pages=()))
 
 
 def _without_places(stream: StreamBackup) -> StreamBackup:

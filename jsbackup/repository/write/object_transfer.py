@@ -33,6 +33,7 @@ from jsbackup.repository.manifest import (
     PageRef,
     SegmentRef,
     StreamBackup,
+    StreamPageRef,
 )
 from jsbackup.repository.objects import Objects, StoredObject, all_damaged, sha256_of
 from jsbackup.repository.pages.segment_list import BrokenPage
@@ -111,7 +112,8 @@ class Verbatim:
         stored = self._carry(manifest.id, {ref.key: ref for ref in _content_of(manifest)})
         moved = not all(one.key == key for key, one in stored.items())
         if self._pages and not moved:
-            stored |= self._carry(manifest.id, {ref.key: ref for stream in manifest.streams for ref in stream.pages})
+            pages: dict[str, AnyRef] = {ref.key: ref for stream in manifest.streams for ref in stream.pages}
+            stored |= self._carry(manifest.id, pages | {ref.key: ref for ref in manifest.stream_pages})
         self._known = stored
         if not moved:
             return manifest
@@ -198,7 +200,8 @@ class Resealing:
         self._progress = progress
         self._jobs = jobs
         # By the first key of an object, even if it is a replacement.
-        refs = [ref for ref in _readable(before) if not isinstance(ref, PageRef) and not target.is_damaged(ref)]
+        pages = PageRef | StreamPageRef
+        refs = [ref for ref in _readable(before) if not isinstance(ref, pages) and not target.is_damaged(ref)]
         self._known = {layout.replaced_key(ref.key): StoredObject(ref.key, ref.size, ref.sha256, False) for ref in refs}
 
     def carry(self, manifest: Manifest) -> Manifest:
@@ -246,13 +249,14 @@ class Resealing:
 
 def _content_of(manifest: Manifest) -> Iterator[SegmentRef | ObjectRef | OpaqueRef]:
     """Yield the objects of a backup except pages."""
-    return (ref for ref in manifest.refs if not isinstance(ref, PageRef))
+    return (ref for ref in manifest.refs if not isinstance(ref, PageRef | StreamPageRef))
 
 
 def _readable(before: Manifest | None) -> Iterator[AnyRef]:
     """Yield the objects of a backup of the target, as far as its pages can be read."""
-    streams = () if before is None else before.streams
-    return (ref for stream in streams for ref in stream.walk() if not isinstance(ref, BrokenPage))
+    if before is not None:
+        yield from before.stream_pages
+        yield from (ref for stream in before.streams for ref in stream.walk() if not isinstance(ref, BrokenPage))
 
 
 def replace_objects(stream: StreamBackup, stored: Callable[[AnyRef], StoredObject]) -> StreamBackup:

@@ -31,7 +31,7 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, en
 from jsbackup.repository.documents import Documents
 from jsbackup.repository.layout import ReceiptKey
 from jsbackup.repository.manifest import SegmentRef, StreamBackup
-from jsbackup.repository.manifest_json import segment_from_json, segment_to_json
+from jsbackup.repository.pages.stream_json import segment_from_json, segment_to_json
 from jsbackup.stores.base import ObjectInfo
 from jsbackup.times import parse_time
 

@@ -1,0 +1,347 @@
+"""A stream of a backup ⇄ JSON: an entry of a manifest, or of a page of streams. Errors name the path of the field.
+
+Keys of objects are checked here, so that a forged document cannot name other objects to read or delete: each must be
+one that `layout.py` would have made, in the folder of its stream. In an encrypted repository the folder is an HMAC that
+only writers can compute: it must have that form, and be the same for all objects of a stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NoReturn
+
+from jsbackup.errors import FormatError
+from jsbackup.formats.archive.archive_items import (
+    asset_name_is_sound,
+    state_from_json,
+    state_to_json,
+)
+from jsbackup.formats.digest import StreamDigest
+from jsbackup.model import ConsumerState, Fidelity, JsonObject, PendingAck, SequencePair, StreamState
+from jsbackup.repository import layout
+from jsbackup.repository.document import INT64_MAX, UINT64_MAX, DocumentFields
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    ConsumerBackup,
+    CopiedFrom,
+    ObjectRef,
+    OpaqueRef,
+    PageRef,
+    ReadAs,
+    Reading,
+    SegmentRef,
+    StreamBackup,
+)
+from jsbackup.repository.pages.page_json import parts_from_rows, rows_of
+from jsbackup.repository.pages.page_store import PageStore
+from jsbackup.repository.pages.segment_list import SegmentList, parts_of
+from jsbackup.times import format_time, parse_time
+
+__all__ = [
+    "reading_from_json",
+    "reading_to_json",
+    "segment_from_json",
+    "segment_to_json",
+    "stream_from_json",
+    "stream_to_json",
+    "time_from_json",
+]
+
+_HEX128 = re.compile(r"[0-9a-f]{32}")
+_STATE_FIELDS = set(state_to_json(StreamState(deleted=1)))
+
+
+def time_from_json(fields: DocumentFields, key: str) -> str:
+    """Return a time as its text, after checking it."""
+    text = fields.text(key)
+    parse_time(text, f"{fields.where}: {key}")
+    return text
+
+
+def _name(fields: DocumentFields) -> str:
+    """Return a stream's or consumer's name. It will be part of subjects, so it must be valid."""
+    name = fields.text("name")
+    if not asset_name_is_sound(name):
+        fields.wrong("name", "a name that NATS allows")
+    return name
+
+
+def stream_to_json(stream: StreamBackup) -> JsonObject:
+    captured = stream.captured
+    return {
+        **stream.extra,
+        "name": stream.name,
+        "incarnation": stream.incarnation,
+        "config": stream.config,
+        "created": stream.created,
+        "state": {**stream.state_extra, **state_to_json(stream.state)},
+        "captured": {
+            **captured.extra,
+            "messages": captured.messages,
+            "bytes": captured.bytes,
+            "first_seq": captured.first_seq,
+            "last_seq": captured.last_seq,
+            "begun": captured.begun,
+            "ended": captured.ended,
+        },
+        "archive_format": stream.archive_format,
+        "digest": stream.digest.hex,
+        **_segments_to_json(stream),
+        "consumers": [_consumer_to_json(consumer) for consumer in stream.consumers],
+        "opaque": [{**_object_to_json(ref), "bytes": ref.bytes} for ref in stream.opaque],
+        "warnings": list(stream.warnings),
+        "read": reading_to_json(stream.read),
+    } | ({"copied": [_copied_to_json(one) for one in stream.copied]} if stream.copied else {})
+
+
+def _segments_to_json(stream: StreamBackup) -> JsonObject:
+    if not isinstance(stream.segments, SegmentList):
+        return {"segments": [segment_to_json(ref) for ref in stream.segments]}
+    parts = stream.segments.parts
+    folder, _, name = parts[0].key.rpartition("/")
+    suffix = layout.SEALED_SUFFIX if name.endswith(layout.SEALED_SUFFIX) else ""
+    return {"segments": [], "paged": {"folder": folder, "suffix": suffix, "parts": rows_of(parts)}}
+
+
+def _segments(fields: DocumentFields, folder: str, pages: PageStore | None) -> Sequence[SegmentRef]:
+    segments = tuple(segment_from_json(ref, folder) for ref in fields.each("segments"))
+    paged = fields.optional_fields("paged")
+    if paged is None:
+        return segments
+    home, suffix = paged.text("folder"), paged.text("suffix")
+    if segments or suffix not in ("", layout.SEALED_SUFFIX) or not _is_home(home, folder):
+        fields.wrong("paged", "the list of segments of this stream")
+    parts = parts_from_rows(paged, "parts", home, suffix)
+    return SegmentList(parts, _no_pages) if pages is None else pages.list_of(parts)
+
+
+def _no_pages(page: PageRef) -> NoReturn:
+    raise AssertionError(f"page {page.key} is not read here")
+
+
+def _copied_to_json(copied: CopiedFrom) -> JsonObject:
+    return {
+        "origin": copied.origin,
+        "filter": copied.filter,
+        "destination": copied.destination,
+        "sequence": copied.sequence,
+    }
+
+
+def _copied(fields: DocumentFields) -> CopiedFrom:
+    return CopiedFrom(
+        fields.text("origin"), fields.text("filter"), fields.text("destination"), fields.number("sequence")
+    )
+
+
+def stream_from_json(fields: DocumentFields, pages: PageStore | None) -> StreamBackup:
+    name, incarnation, state = _name(fields), fields.text("incarnation"), fields.object("state")
+    try:
+        folder = layout.stream_folder(name, incarnation)
+    except FormatError as error:
+        raise FormatError(f"{fields.where}: {error.message}") from error
+    stream = StreamBackup(
+        name=name,
+        incarnation=incarnation,
+        config=fields.object("config"),
+        created=time_from_json(fields, "created"),
+        state=state_from_json(state, f"{fields.where}: state"),
+        captured=_captured(fields.fields("captured")),
+        archive_format=fields.choice("archive_format", ArchiveFormat),
+        digest=StreamDigest.from_hex(fields.hex256("digest")),
+        segments=_segments(fields, folder, pages),
+        consumers=tuple(_consumer(consumer, folder) for consumer in fields.each("consumers")),
+        opaque=tuple(_opaque(ref, folder) for ref in fields.each("opaque")),
+        warnings=fields.texts("warnings"),
+        read=reading_from_json(fields.optional_fields("read")),
+        copied=tuple(_copied(one) for one in fields.each("copied")) if fields.get("copied") is not None else (),
+        state_extra={key: value for key, value in state.items() if key not in _STATE_FIELDS},
+        extra=fields.rest(),
+    )
+    pending = (consumer.pending for consumer in stream.consumers if consumer.pending is not None)
+    refs = (*parts_of(stream.segments), *stream.opaque, *pending)
+    if len({ref.key.rpartition("/")[0] for ref in refs}) > 1:
+        fields.wrong("segments", "with all other objects of the stream in one folder")
+    return stream
+
+
+def _is_home(found: str, folder: str) -> bool:
+    """Return whether an object in `found` can belong to the stream whose folder in a plain repository is `folder`."""
+    return found == folder or layout.is_hidden_folder(found)
+
+
+def reading_to_json(reading: Reading | None) -> JsonObject | None:
+    return None if reading is None else {**reading.extra, "how": reading.how, "why": reading.why}
+
+
+def reading_from_json(fields: DocumentFields | None) -> Reading | None:
+    return None if fields is None else Reading(fields.choice("how", ReadAs), fields.text("why"), fields.rest())
+
+
+def _captured(fields: DocumentFields) -> Captured:
+    return Captured(
+        messages=fields.number("messages"),
+        bytes=fields.number("bytes"),
+        first_seq=fields.number("first_seq"),
+        last_seq=fields.number("last_seq"),
+        begun=time_from_json(fields, "begun"),
+        ended=time_from_json(fields, "ended"),
+        extra=fields.rest(),
+    )
+
+
+# --- objects ---
+
+
+def segment_to_json(ref: SegmentRef) -> JsonObject:
+    return {
+        **_object_to_json(ref),
+        "first_seq": ref.first_seq,
+        "last_seq": ref.last_seq,
+        "messages": ref.messages,
+        "bytes": ref.bytes,
+        "min_time": format_time(ref.min_ns),
+        "max_time": format_time(ref.max_ns),
+        "digest": ref.digest,
+        "fingerprint": ref.fingerprint.hex,
+        **({"gaps": ref.gaps} if ref.gaps else {}),
+    }
+
+
+def segment_from_json(fields: DocumentFields, folder: str) -> SegmentRef:
+    """Decode a segment of the stream with this folder. Raises `FormatError` for anything else."""
+    key = fields.text("key")
+    first_seq, last_seq = fields.number("first_seq", 1), fields.number("last_seq", 1)
+    parts = _parsed_segment_key(fields, key)
+    if (parts.first_seq, parts.last_seq) != (first_seq, last_seq) or not _is_home(parts.folder, folder):
+        fields.wrong("key", "that of this segment of this stream")
+    return SegmentRef(
+        key=key,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        messages=fields.number("messages", 1),
+        bytes=fields.number("bytes", 1),
+        min_ns=fields.time_ns("min_time"),
+        max_ns=fields.time_ns("max_time"),
+        size=fields.number("size", 1),
+        sha256=fields.hex256("sha256"),
+        digest=fields.hex256("digest"),
+        fingerprint=StreamDigest.from_hex(fields.hex256("fingerprint")),
+        gaps=_gaps(fields),
+        extra=fields.rest(),
+    )
+
+
+def _gaps(fields: DocumentFields) -> str:
+    value = fields.optional_text("gaps")
+    if value is None:
+        return ""
+    if not _HEX128.fullmatch(value):
+        fields.wrong("gaps", "32 lower-case hex digits")
+    return value
+
+
+def _parsed_segment_key(fields: DocumentFields, key: str) -> layout.SegmentKey:
+    try:
+        return layout.parse_segment_key(key)
+    except FormatError as error:
+        raise FormatError(f"{fields.where}: {error.message}") from error
+
+
+def _object_to_json(ref: SegmentRef | ObjectRef | OpaqueRef) -> JsonObject:
+    return {**ref.extra, "key": ref.key, "size": ref.size, "sha256": ref.sha256}
+
+
+def _opaque(fields: DocumentFields, folder: str) -> OpaqueRef:
+    return OpaqueRef(
+        key=_key(fields, folder, layout.ObjectKind.OPAQUE),
+        size=fields.number("size", 1),
+        sha256=fields.hex256("sha256"),
+        bytes=fields.number("bytes", 1),
+        extra=fields.rest(),
+    )
+
+
+def _key(fields: DocumentFields, folder: str, kind: layout.ObjectKind) -> str:
+    key = fields.text("key")
+    if layout.kind_of(key) is not kind or not _is_home(key.rpartition("/")[0], folder):
+        fields.wrong("key", f"in this stream's folder and of the kind: {kind.value}")
+    return key
+
+
+# --- consumers ---
+
+
+def _consumer_to_json(consumer: ConsumerBackup) -> JsonObject:
+    return {
+        **consumer.extra,
+        "name": consumer.name,
+        "config": consumer.config,
+        "created": consumer.created,
+        "fidelity": consumer.fidelity,
+        "reason": consumer.reason,
+        "state": None if consumer.state is None else {**consumer.state_extra, **_state_to_json(consumer.state)},
+        "pending": None if consumer.pending is None else _object_to_json(consumer.pending),
+        **({} if consumer.above_floor is None else {"above_floor": consumer.above_floor}),
+    }
+
+
+def _consumer(fields: DocumentFields, folder: str) -> ConsumerBackup:
+    pending = fields.optional_fields("pending")
+    state = fields.optional_fields("state")
+    if pending is not None and state is None:
+        fields.wrong("state", "there although a pending set is")
+    return ConsumerBackup(
+        name=_name(fields),
+        config=fields.object("config"),
+        created=None if fields.get("created") is None else time_from_json(fields, "created"),
+        fidelity=fields.choice("fidelity", Fidelity),
+        reason=fields.text("reason"),
+        state=None if state is None else _state(state),
+        pending=None if pending is None else _pending(pending, folder),
+        above_floor=None if fields.get("above_floor") is None else fields.number("above_floor", 0, UINT64_MAX),
+        state_extra={} if state is None else state.rest(),
+        extra=fields.rest(),
+    )
+
+
+def _pending(fields: DocumentFields, folder: str) -> ObjectRef:
+    key = _key(fields, folder, layout.ObjectKind.PENDING)
+    return ObjectRef(key, fields.number("size", 1), fields.hex256("sha256"), fields.rest())
+
+
+def _state_to_json(state: ConsumerState) -> JsonObject:
+    """Rows of `pending` are stream sequence, consumer sequence, time in ns; of `redelivered`, sequence and count."""
+    return {
+        "delivered": _pair_to_json(state.delivered),
+        "ack_floor": _pair_to_json(state.ack_floor),
+        "pending": [[seq, ack.consumer, ack.timestamp_ns] for seq, ack in sorted(state.pending.items())],
+        "redelivered": [[seq, count] for seq, count in sorted(state.redelivered.items())],
+    }
+
+
+def _state(fields: DocumentFields) -> ConsumerState:
+    pending = fields.rows("pending", 3, low=-INT64_MAX - 1, high=UINT64_MAX)
+    redelivered = fields.rows("redelivered", 2)
+    if any(seq < 0 or consumer < 0 or time > INT64_MAX for seq, consumer, time in pending):
+        fields.wrong("pending", "a list of sequence, consumer sequence and time")
+    for key, rows in (("pending", pending), ("redelivered", redelivered)):
+        if any(low[0] >= high[0] for low, high in pairwise(rows)):
+            fields.wrong(key, "in rising order of sequences")
+    return ConsumerState(
+        delivered=_pair(fields.fields("delivered")),
+        ack_floor=_pair(fields.fields("ack_floor")),
+        pending={seq: PendingAck(consumer, time) for seq, consumer, time in pending},
+        redelivered={row[0]: row[1] for row in redelivered},
+    )
+
+
+def _pair_to_json(pair: SequencePair) -> JsonObject:
+    return {"consumer_seq": pair.consumer, "stream_seq": pair.stream}
+
+
+def _pair(fields: DocumentFields) -> SequencePair:
+    return SequencePair(fields.number("consumer_seq", 0, UINT64_MAX), fields.number("stream_seq", 0, UINT64_MAX))

@@ -1,0 +1,334 @@
+"""Backups whose streams are in pages: committed, read, pruned, copied, damaged, on each kind of repository."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from importlib.resources import files
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsbackup.errors import FormatError, IntegrityError, JsBackupError
+from jsbackup.model import StreamState
+from jsbackup.progress import NullProgress
+from jsbackup.repository import layout
+from jsbackup.repository.checks.verify import Level, verify_backup
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, encode_document
+from jsbackup.repository.keep.forget import carry_out, plan_by_ids
+from jsbackup.repository.keep.leases import Lease, Mode
+from jsbackup.repository.keep.prune import prune
+from jsbackup.repository.layout import ObjectKind
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    Manifest,
+    ReadAs,
+    Reading,
+    Result,
+    Selection,
+    Source,
+    StreamBackup,
+)
+from jsbackup.repository.pages import stream_pages
+from jsbackup.repository.repository import Repository
+from jsbackup.repository.summary import summary_of
+from jsbackup.repository.write.copying import copy_backups
+from jsbackup.stores.base import Store
+from jsbackup.stores.memory import MemoryStore
+from tests.harness.backups import CREATED, FIRST, INCARNATION, SECOND, make_repository, store_stream
+from tests.harness.batches import some_messages
+from tests.harness.counting import CountingStore
+from tests.harness.damage import DAMAGES
+from tests.harness.history import KINDS, Scene, initialise
+
+UNCHANGED = Reading(ReadAs.INCREMENT, "nothing has changed since the last backup")
+MANY = 500
+
+
+@pytest.fixture(params=KINDS)
+def scene(request: pytest.FixtureRequest) -> Scene:
+    scene = Scene(request.param)
+    initialise(scene, scene.store)
+    return scene
+
+
+def small_stream(number: int, *, limit: int = -1, at: int = 0, read: Reading | None = UNCHANGED) -> StreamBackup:
+    """A stream without messages, of which it may have as many as `limit`."""
+    moment = f"2026-11-21T01:45:{at % 60:02}Z"
+    return StreamBackup(
+        name=f"STREAM_{number:04}",
+        incarnation=INCARNATION,
+        config={"name": f"STREAM_{number:04}", "subjects": [f"s.{number}.>"], "max_msgs": limit},
+        created=CREATED,
+        state=StreamState(),
+        captured=Captured(0, 0, 0, 0, moment, moment),
+        archive_format=ArchiveFormat.MESSAGES,
+        read=read,
+    )
+
+
+def many_streams(count: int = MANY) -> list[StreamBackup]:
+    return [small_stream(number, limit=number, at=number) for number in range(count)]
+
+
+def manifest_of(streams: Sequence[StreamBackup], backup: str = FIRST) -> Manifest:
+    return Manifest(
+        backup, CREATED, "t", Source("2.15.1"), Result.COMPLETE, tuple(streams), selection=Selection(), tags={"a": "b"}
+    )
+
+
+def pages_in(store: Store) -> set[str]:
+    return {info.key for info in store.list(layout.STREAMS) if layout.kind_of(info.key) is ObjectKind.STREAM_PAGE}
+
+
+def same_but_times(streams: Sequence[StreamBackup]) -> list[StreamBackup]:
+    return [replace(one, captured=replace(one.captured, begun="", ended="")) for one in streams]
+
+
+def test_a_committed_backup_has_the_streams_that_were_given(scene: Scene) -> None:
+    repository = scene.open()
+    first = store_stream(repository.objects, "A", some_messages(40, 100))
+    streams = [first, *many_streams()]
+    repository.commit(manifest_of(streams))
+    found = scene.open().manifest(FIRST)
+    assert same_but_times(found.streams) == same_but_times(streams)
+    assert 5 < len(found.stream_pages) < 60 and pages_in(scene.store) == {page.key for page in found.stream_pages}
+    assert list(verify_backup(scene.open_to_read().objects, found, Level.DATA)) == []
+    assert found == scene.open().manifest(FIRST)
+    # A stream of which messages were read has its own times, the others those from the first to the last of them.
+    assert found.streams[0].captured == first.captured
+    assert {(one.captured.begun, one.captured.ended) for one in found.streams[1:]} == {
+        ("2026-11-21T01:45:00Z", "2026-11-21T01:45:59Z")
+    }
+
+
+def test_its_manifest_is_small_and_as_the_schema_says() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    repository.commit(manifest_of(many_streams()))
+    data = repository.documents.get(layout.manifest_key(FIRST), MAX_DOCUMENT_BYTES)
+    assert len(data) < 10_000 and b'"format":2' in data
+    schema = json.loads(files("jsbackup.repository").joinpath("manifest.schema.json").read_text())
+    jsonschema.validate(json.loads(data), schema)
+    wrong = json.loads(data)
+    wrong["paged_streams"]["pages"][0][0] = "not a name"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+def test_few_streams_and_those_of_an_import_are_in_the_manifest(scene: Scene) -> None:
+    repository = scene.open()
+    repository.commit(manifest_of(many_streams(stream_pages.UNPAGED)))
+    repository.commit(replace(manifest_of(many_streams(), SECOND), selection=None))
+    assert pages_in(scene.store) == set()
+    data = repository.documents.get(layout.manifest_key(SECOND), MAX_DOCUMENT_BYTES)
+    assert b'"format":1' in data
+
+
+def test_a_summary_needs_no_page() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    manifest = manifest_of(many_streams())
+    repository.commit(manifest)
+    for key in pages_in(store):
+        store.delete(key)
+    found = Repository.open(store).inventory().summaries
+    assert found == [summary_of(manifest)] or list(found) == [summary_of(manifest)]
+
+
+def test_the_next_backup_shares_the_pages_of_unchanged_streams(scene: Scene) -> None:
+    first = scene.open()
+    first.commit(manifest_of(many_streams()))
+    before = pages_in(scene.store)
+    counting = CountingStore(scene.store)
+    repository = scene.open(counting)
+    streams = list(repository.manifest(FIRST).streams)
+    read = Reading(ReadAs.INCREMENT, "2 of 9 messages had to be read")
+    for number in (3, 250, 499):
+        streams[number] = replace(small_stream(number, limit=1000, at=7), read=read)
+    streams.insert(100, replace(small_stream(0), name="STREAM_0099_B"))
+    del streams[300]
+    counting.requests.clear()
+    repository.commit(manifest_of(streams, SECOND))
+    new = pages_in(scene.store) - before
+    # Each change concerns one page, or the two that are joined or divided.
+    assert 3 <= len(new) <= 10 < len(before)
+    assert counting.requests["put"] <= len(new) + 4  # and the manifest, a witness, a catalog
+    assert counting.requests["get"] + counting.requests["head"] <= 8
+    assert same_but_times(scene.open().manifest(SECOND).streams) == same_but_times(streams)
+
+
+def test_pages_of_a_backup_that_is_gone_are_stored_again(scene: Scene) -> None:
+    """This process still knows them; `prune` has removed them since."""
+    repository = scene.open()
+    repository.commit(manifest_of(many_streams()))
+    manifest = repository.manifest(FIRST)
+    for key in (*pages_in(scene.store), repository.documents.stored_key(layout.manifest_key(FIRST))):
+        scene.store.delete(key)
+    repository.commit(replace(manifest, id=SECOND, streams=tuple(many_streams())))
+    assert len(scene.open().manifest(SECOND).streams) == MANY
+
+
+def test_prune_keeps_the_pages_of_each_backup_and_no_other(scene: Scene) -> None:
+    repository = scene.open()
+    repository.commit(manifest_of([store_stream(repository.objects, "A", some_messages(40, 100)), *many_streams()]))
+    old = pages_in(scene.store)
+    streams = list(repository.manifest(FIRST).streams)
+    streams[200] = small_stream(199, limit=5000)
+    repository.commit(manifest_of(streams[1:], SECOND))
+    new = {page.key for page in scene.open().manifest(SECOND).stream_pages}
+
+    def take(mode: Mode) -> AbstractContextManager[Lease]:
+        return scene.lease(scene.store, mode, "prune")
+
+    def run() -> None:
+        prune(scene.open(), take, grace_seconds=0, tool="t", random=scene.random)
+
+    run()
+    assert pages_in(scene.store) == old | new != new
+    with scene.lease(scene.store, Mode.SHARED, "forget"):
+        carry_out(scene.open(), plan_by_ids(scene.open(), [FIRST]).decisions)
+    run()
+    assert pages_in(scene.store) == new
+    assert list(scene.store.list(layout.SEGMENTS)) == []
+
+
+def test_a_prune_reads_each_page_once() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    streams = many_streams()
+    for number in range(1, 6):
+        streams[number * 50] = small_stream(number * 50, limit=9999 + number)
+        repository.commit(manifest_of(streams, f"20261121T01460{number}Z-000002"))
+    counting = CountingStore(store)
+    from jsbackup.repository.keep.prune import preview_prune
+
+    scene = Scene("plain")
+    preview_prune(Repository.open(counting), lambda mode: scene.lease(store, mode, "prune"), grace_seconds=0)
+    assert counting.requests["get"] <= len(pages_in(store)) + 5 + 10
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damage_to_a_page_is_an_error_that_names_it(scene: Scene, damage: object) -> None:
+    scene.open().commit(manifest_of(many_streams()))
+    key = min(pages_in(scene.store))
+    data = scene.store.get(key)
+    scene.store.delete(key)
+    changed = damage(data)  # type: ignore[operator]
+    if changed is not None:
+        scene.store.put(key, changed)
+    with pytest.raises(IntegrityError, match=layout.replaced_key(key).split("/")[1][:20]):
+        scene.open().manifest(FIRST)
+
+
+def test_a_damaged_page_is_stored_beside_by_the_next_backup(scene: Scene) -> None:
+    scene.open().commit(manifest_of(many_streams()))
+    key = min(pages_in(scene.store))
+    scene.store.delete(key)
+    scene.store.put(key, b"damaged")
+    scene.open().commit(manifest_of(many_streams(), SECOND))
+    assert len(scene.open().manifest(SECOND).streams) == MANY
+    with pytest.raises(IntegrityError):
+        scene.open().manifest(FIRST)
+
+
+def _replicas() -> Iterator[tuple[str, str]]:
+    yield from ((kind, other) for kind in KINDS for other in KINDS)
+
+
+@pytest.mark.parametrize(("kind", "other"), list(_replicas()))
+def test_a_copy_has_the_same_streams(kind: str, other: str) -> None:
+    ours, theirs = Scene(kind), Scene(other, "11ee")
+    for one in (ours, theirs):
+        initialise(one, one.store)
+    source = ours.open()
+    source.commit(manifest_of([store_stream(source.objects, "A", some_messages(40, 100)), *many_streams()]))
+    streams = list(source.manifest(FIRST).streams)
+    streams[9] = small_stream(8, limit=77)
+    source.commit(manifest_of(streams, SECOND))
+    target = theirs.open()
+    reader = ours.open_to_read() if kind == "encrypted" else ours.open()
+    with theirs.lease(theirs.store, Mode.SHARED, "copy") as lease:
+        report = copy_backups(reader, target, [FIRST, SECOND], lease, progress=NullProgress(), jobs=2)
+    assert list(report.copied) == [FIRST, SECOND] and not report.failed
+    for backup in (FIRST, SECOND):
+        expected, found = ours.open().manifest(backup), theirs.open().manifest(backup)
+        assert [one.name for one in found.streams] == [one.name for one in expected.streams]
+        assert [one.captured for one in found.streams] == [one.captured for one in expected.streams]
+        assert list(verify_backup(theirs.open_to_read().objects, found, Level.DATA)) == []
+    assert pages_in(theirs.store) >= {page.key for page in theirs.open().manifest(SECOND).stream_pages}
+
+
+readings = st.none() | st.builds(
+    Reading,
+    st.sampled_from(ReadAs),
+    st.sampled_from(["nothing", "it is followed", "x"]),
+    st.just({}) | st.just({"n": 1}),
+)
+times = st.integers(0, 59).map(lambda second: f"2026-11-21T01:45:{second:02}.5Z")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(ArchiveFormat), readings, times, times, st.integers(0, 9)), min_size=66, max_size=90
+    )
+)
+def test_every_capture_comes_back(captures: list[tuple[ArchiveFormat, Reading | None, str, str, int]]) -> None:
+    streams = [
+        replace(
+            small_stream(number),
+            archive_format=how,
+            read=read,
+            captured=Captured(messages, messages * 9, 0, 0, begun, ended),
+        )
+        for number, (how, read, begun, ended, messages) in enumerate(captures)
+    ]
+    repository = make_repository(MemoryStore())
+    repository.commit(manifest_of(streams))
+    found = repository.manifest(FIRST).streams
+    assert same_but_times(found) == same_but_times(streams)
+    for given_one, one in zip(streams, found, strict=True):
+        same = one.captured == given_one.captured
+        within = one.captured.begun <= given_one.captured.begun and given_one.captured.ended <= one.captured.ended
+        reads_messages = one.read is not None and one.read.how is not ReadAs.INCREMENT
+        assert same if reads_messages else within
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_a_hostile_list_is_a_format_error(data: st.DataObject) -> None:
+    store = MemoryStore()
+    make_repository(store).commit(manifest_of(many_streams(70)))
+    key = layout.manifest_key(FIRST)
+    fields = decode_document(store.get(key), key)
+    paged = fields.object("paged_streams")
+    junk = st.none() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=3) | st.just({})
+    where = data.draw(st.sampled_from(["pages", "captures", "unchanged", "suffix", "row", "drop"]))
+    value = data.draw(junk)
+    if where == "row":
+        row = data.draw(st.sampled_from(paged["pages"]))
+        at = data.draw(st.integers(0, 7))
+        if row[at] == value:
+            return
+        row[at] = value
+    elif where == "drop":
+        del paged["pages"][data.draw(st.integers(0, len(paged["pages"]) - 1))]
+        if not paged["pages"]:
+            paged["pages"] = [[]]
+        else:
+            paged["captures"] = [{"stream": "NOT_THERE", **paged["unchanged"]}]
+    elif paged[where] == value:
+        return
+    else:
+        paged[where] = value
+    store.delete(key)
+    store.put(key, encode_document(fields.value, key))
+    with pytest.raises(JsBackupError) as raised:
+        Repository.open(store).manifest(FIRST)
+    assert isinstance(raised.value, FormatError | IntegrityError)
