@@ -20,6 +20,7 @@ from jsbackup.engine.backup.emptied import find_lost, warn_emptied
 from jsbackup.engine.backup.options import BackupOptions
 from jsbackup.engine.backup.run import BackupRun
 from jsbackup.engine.backup.stream_backup import back_up_stream
+from jsbackup.engine.backup.unchanged import find_unchanged, has_many
 from jsbackup.engine.link.advisories import advisories
 from jsbackup.engine.link.jetstream import JetStream, connect_jetstream
 from jsbackup.engine.link.source import lives_of, named_source
@@ -70,11 +71,15 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Streams to read, largest first, with the last backup of each that has one. Can be sent to other processes."""
+    """Streams to read, largest first, with the last backup of each that has one. Can be sent to other processes.
+
+    `asked_ns` is when the server was asked for them and had answered (Unix time), None if they are a part of those.
+    """
 
     source: Source
     streams: tuple[StreamInfo, ...]
     earlier: Mapping[str, StreamBackup]
+    asked_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +125,11 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
     async with connect_jetstream(run.connection) as js, advisories(js.link):
         await js.account()  # checks that JetStream is enabled for this account
         source = replace(await named_source(js, run.connection), profile=options.profile or None)
+        asked_ns = run.clock_ns()
         streams, failures, notes = await choose_streams(
             js, options.streams, options.exclude, may_exclude_all=options.allow_empty
         )
+        answered_ns = run.clock_ns()
         for origin, copies in order_of(streams).broken.items():
             _log.warning(
                 "streams copy in a circle: %s is read before %s, which may have more of it", origin, ", ".join(copies)
@@ -142,7 +149,7 @@ async def _begun(run: BackupRun, lease: leases.Lease) -> AsyncIterator[BegunBack
         lives = lives_of(streams)
         asked, tags = _selection(options), dict(options.tags)
         notes += await in_thread(lambda: list(about_another_server(repository, source, asked, tags, lives=lives)))
-        chosen = Chosen(source, tuple(streams), earlier)
+        chosen = Chosen(source, tuple(streams), earlier, (asked_ns, answered_ns))
         yield BegunBackup(begun_ns, chosen, tuple(failures), receipts, lock, tuple(notes))
 
 
@@ -282,11 +289,16 @@ async def back_up_streams(
 
     Streams that copy from another one are captured before it (`downstream.py`).
     """
-    order = CaptureOrder(chosen.streams)
-    at_once = min(run.options.jobs, len(chosen.streams))
-    beside = replace(run.options, limits=run.options.limits.beside(at_once - 1))
-    run = replace(run, options=beside)
-    results: list[StoredStream] = []
+    unchanged: Mapping[str, StoredStream] = {}
+    if chosen.asked_ns is not None:
+        unchanged = await in_thread(find_unchanged, run, chosen.streams, chosen.earlier, chosen.asked_ns)
+    for name in unchanged:
+        run.progress.finish(name)
+    order = CaptureOrder([info for info in chosen.streams if info.name not in unchanged])
+    at_once = min(run.options.jobs, len(order.waiting))
+    beside = replace(run.options, limits=run.options.limits.beside(max(at_once - 1, 0)))
+    run = replace(run, options=beside, many=has_many(chosen.streams))
+    results = [*unchanged.values()]
     failures: list[Failure] = []
 
     async def store(js: JetStream, info: StreamInfo) -> bool:

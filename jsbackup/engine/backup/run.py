@@ -17,7 +17,11 @@ __all__ = ["BackupRun"]
 
 @dataclass(frozen=True, slots=True)
 class BackupRun:
-    """A running backup: its source, repository and options, and the sources of time and randomness."""
+    """A running backup: its source, repository and options, and the sources of time and randomness.
+
+    `many`: it reads so many streams that the store is not asked whether it still has what the last backup names of
+    each. It has: no prune removes that while this run has its lease.
+    """
 
     connection: Connection
     repository: Repository
@@ -25,3 +29,4 @@ class BackupRun:
     progress: Progress = field(default_factory=NullProgress)
     clock_ns: Callable[[], int] = time.time_ns
     random: Callable[[int], bytes] = os.urandom
+    many: bool = False

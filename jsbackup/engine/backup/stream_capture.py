@@ -111,6 +111,7 @@ class _Capture:
         self._paged = run.repository.listed
         self.folder = folder
         self.options = run.options
+        self._many = run.many
         self.progress = run.progress
         self.name = name
         self.previous = previous
@@ -130,11 +131,13 @@ class _Capture:
     async def _kept(self, segments: Sequence[SegmentRef]) -> Sequence[SegmentRef]:
         """Return the segments of the previous backup that can be kept.
 
-        A long list is not looked for: no prune removes what its manifest names while this run has its lease.
+        A long list is not looked for, nor those of many streams: no prune removes what its manifest names while this
+        run has its lease.
         """
-        if not isinstance(segments, SegmentList) or self.objects.knows_damage or self._shunned:
-            return await self._stored(segments)
-        return segments
+        trusted = isinstance(segments, SegmentList) or self._many
+        return (
+            segments if trusted and not (self.objects.knows_damage or self._shunned) else await self._stored(segments)
+        )
 
     async def reusable(self) -> list[SegmentRef]:
         """Return the stored segments: of the previous backup, and those that later runs and attempts have left."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from jsbackup.engine.backup.backup import BegunBackup, Chosen, finish_backup
 from jsbackup.engine.backup.run import BackupRun
+from jsbackup.engine.backup.unchanged import has_many
 from jsbackup.engine.follow.follow_report import FollowReport
 from jsbackup.engine.follow.followed_stream import Followed, Look
 from jsbackup.engine.follow.held_leases import HeldLease, HeldLeases
@@ -315,9 +316,10 @@ class _Following:
             name: layout.incarnation(source.cluster, source.account, name, info.created) for name, info in new.items()
         }
         earlier = await in_thread(previous_streams, self._repository, incarnations)
+        run = replace(self._run, many=has_many(looks))
         for name, info in new.items():
             entry = earlier.get(name)
-            self._followed[name] = Followed(self._js, self._run, source, self._backlog, info=info, entry=entry)
+            self._followed[name] = Followed(self._js, run, source, self._backlog, info=info, entry=entry)
 
     async def _read(
         self, looks: Mapping[str, Look], receipts: Receipts, held: HeldLease
@@ -333,13 +335,14 @@ class _Following:
             for origin, copies in order.broken.items():
                 _log.warning("streams copy in a circle: %s is read before %s", origin, ", ".join(sorted(copies)))
 
+        infos = {name: look.info for name, look in looks.items()}
+
         async def read(followed: Followed, look: Look) -> StoredStream:
             if copies := [self._reading[name] for name in order.after[followed.name] if name in self._reading]:
                 await asyncio.wait(copies)
                 look = await self._lookout.again(followed.name) or look
             async with gate:
                 result = await followed.read_on(look, receipts)
-            infos = {name: other.info for name, other in looks.items()}
             return result.with_copied(reach_of(look.info, infos))
 
         new = []

@@ -167,8 +167,10 @@ class Followed:
         return any(isinstance(ref, BrokenPage) or self._repository.objects.is_damaged(ref) for ref in entry.walk())
 
     def _is_stored(self, entry: StreamBackup) -> bool:
-        """Return whether its segments can be built on. A long list is not looked for, as in a backup."""
-        if isinstance(entry.segments, SegmentList) and not self._repository.objects.knows_damage:
+        """Return whether its segments can be built on. As in a backup a long list is not looked for, nor those of many
+        streams.
+        """
+        if (isinstance(entry.segments, SegmentList) or self._run.many) and not self._repository.objects.knows_damage:
             return True
         stored = stored_segments(self._repository.objects, self._folder, entry.segments)
         return len(stored) == len(entry.segments)

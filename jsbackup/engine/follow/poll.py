@@ -2,22 +2,26 @@
 
 Late answers are awaited in the background. So a stream without a leader, or consumers on a node that is down, do not
 delay the backups of others.
+
+Many streams are described by the list of all streams, a few hundred in one answer. Only those with consumers are asked
+one by one, because their positions change without the stream. A list that a node delays delays the backup.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from jsbackup.engine.backup.backup import choose_streams
 from jsbackup.engine.backup.options import BackupOptions
+from jsbackup.engine.backup.unchanged import has_many
 from jsbackup.engine.follow.followed_stream import Look
 from jsbackup.engine.link.jetstream import JetStream
 from jsbackup.errors import FormatError, NatsError, NatsTimeout, TransferError, UsageError
 from jsbackup.failure import Failure
-from jsbackup.protocol.info import ConsumerInfo
+from jsbackup.protocol.info import ConsumerInfo, StreamInfo
 from jsbackup.protocol.paging import Listing
 
 __all__ = ["Lookout", "some_of"]
@@ -32,6 +36,8 @@ _LOOKS_AT_ONCE = 64
 _FEW_DELETED = 1000
 # How long a stream has to answer.
 _ANSWER_SECONDS = 1.5
+
+_NO_CONSUMERS: Listing[ConsumerInfo] = Listing({}, (), {})
 
 
 async def some_of(tasks: Collection[asyncio.Task[Any]], timeout: float | None) -> None:
@@ -49,6 +55,7 @@ class Lookout:
         self._options = options
         self._clock_ns = clock_ns
         self._chosen: list[str] | None = None
+        self._infos: Mapping[str, StreamInfo] = {}  # from the newest list
         self._silent: tuple[Failure, ...] = ()
         self._noted: frozenset[str] = frozenset()
         self._listed_at = asyncio.get_running_loop().time()
@@ -66,18 +73,28 @@ class Lookout:
     async def look(self) -> tuple[dict[str, Look], list[Failure]]:
         """Describe every followed stream; also return those that did not answer."""
         chosen = await self._list_now_and_then()
+        if has_many(chosen):
+            at_ns = self._clock_ns()
+            await self._list()
+            chosen = self._chosen or []
+            consumers = _NO_CONSUMERS if self._options.consumers else None
+            listed = {name: Look(info, consumers, at_ns) for name, info in self._infos.items() if self._tells(info)}
+        else:
+            listed = {}
         gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
-        looks: dict[str, Look] = {}
+        looks = dict(listed)
         failures = list(self._silent)
         # Late answers arrive in the background.
         for name in [name for name, task in self._asking.items() if task.done()]:
             self._asking.pop(name).exception()
-        asked = dict.fromkeys(name for name in chosen if name not in self._asking)
+        asked = dict.fromkeys(name for name in chosen if name not in self._asking and name not in listed)
         self._asking.update({name: asyncio.create_task(self._describe(name, gate)) for name in asked})
         if asked:
             timeout = _ANSWER_SECONDS if self._answered else None
             await some_of([self._asking[name] for name in asked], timeout)
         for name in chosen:
+            if name in listed:
+                continue
             # An answer to an earlier look may lack what was published before this one.
             if name not in asked or not self._asking[name].done():
                 failures.append(Failure(name, NatsTimeout(f"no answer within {_ANSWER_SECONDS:g} s")))
@@ -95,6 +112,10 @@ class Lookout:
             raise failures[0].error
         self._answered = True
         return looks, sorted(failures, key=lambda failure: failure.name)
+
+    def _tells(self, info: StreamInfo) -> bool:
+        """Return whether the list of streams tells all that is asked of this one."""
+        return not (self._options.consumers and info.state.consumers)
 
     async def again(self, name: str) -> Look | None:
         """Describe one of the streams again; None if it was deleted. Raises NatsError."""
@@ -119,7 +140,7 @@ class Lookout:
                 listing.result()
         if self._chosen is None:
             await self._list()
-        elif self._listing is None and now - self._listed_at >= _LIST_SECONDS:
+        elif self._listing is None and not has_many(self._chosen) and now - self._listed_at >= _LIST_SECONDS:
             self._listed_at = now
             self._listing = asyncio.create_task(self._list())
         assert self._chosen is not None
@@ -141,7 +162,8 @@ class Lookout:
             if note not in self._noted:
                 _log.warning("%s", note)
         self._noted = frozenset(notes)
-        self._chosen = [info.name for info in infos]
+        self._infos = {info.name: info for info in infos}
+        self._chosen = list(self._infos)
         self._silent = tuple(silent)
 
     async def _describe(self, name: str, gate: asyncio.Semaphore) -> Look | None:

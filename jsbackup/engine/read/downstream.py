@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jsbackup.planning.copies.creation_order import origins_of
+from jsbackup.planning.copies.creation_order import origins_of, upstreams_of
 from jsbackup.protocol.info import StreamInfo
 
-__all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of"]
+__all__ = ["CaptureOrder", "ReadingOrder", "copies_first", "order_of", "with_relatives"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,12 @@ def order_of(streams: Sequence[StreamInfo]) -> ReadingOrder:
             weights[name] = sizes[name] + max(behind, default=0)
     ranked = tuple(tuple(sorted(stage, key=lambda name: (-weights[name], name))) for stage in stages)
     return ReadingOrder({name: frozenset(copies) for name, copies in after.items()}, ranked, weights, broken)
+
+
+def with_relatives(streams: Sequence[StreamInfo]) -> set[str]:
+    """Return the streams that copy from another one, of any account, and those that one of them copies from."""
+    copies = [info for info in streams if upstreams_of(info.config)]
+    return {info.name for info in copies}.union(*(origins_of(info.config) for info in copies))
 
 
 def _in_circles(left: Mapping[str, set[str]]) -> Collection[str]:

@@ -40,15 +40,19 @@ from jsbackup.repository.pages.segment_list import Part, SegmentList, parts_of, 
 from jsbackup.repository.write.reuse import Cuts, SegmentExtent, extent_of
 
 __all__ = [
+    "UNCHANGED",
     "Increment",
     "Incremental",
     "PresentSequences",
     "SequenceSpan",
     "Whole",
     "choose",
+    "has_same_ends",
     "intact_segments",
     "plan_increment",
 ]
+
+UNCHANGED = "nothing has changed since the last backup"
 
 _V2_SINCE = (2, 15)
 
@@ -163,7 +167,7 @@ def plan_increment(
     if present.count(state.first_seq, state.last_seq) != state.messages:
         return Whole("the server's count of messages and its list of deleted ones do not agree")
     kept = intact_segments(stored, present)
-    if _has_same_ends(previous, state) and len(kept) == len(previous.segments):
+    if has_same_ends(previous, state) and len(kept) == len(previous.segments):
         return Increment(kept, (), None, 0, 0, state.messages, state.bytes)
     if not kept:
         return Whole("every segment of the last backup has changed")
@@ -182,7 +186,8 @@ def plan_increment(
     )
 
 
-def _has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
+def has_same_ends(previous: StreamBackup, state: StreamState) -> bool:
+    """Return whether a stream in this state has as many messages and bytes as in its backup, and the same ends."""
     then, captured = previous.state, previous.captured
     ends = (state.messages, state.bytes, state.first_seq, state.first_ns, state.last_seq, state.last_ns)
     return (

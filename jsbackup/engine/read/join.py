@@ -25,6 +25,7 @@ from jsbackup.engine.link.threads import in_thread
 from jsbackup.engine.read.catch_up import CaughtUp, StreamReader, catch_up, cut_down, describe_stream, is_overwritten
 from jsbackup.engine.read.consume import open_reader, read_messages
 from jsbackup.engine.read.increment import (
+    UNCHANGED,
     Increment,
     Incremental,
     PresentSequences,
@@ -198,7 +199,7 @@ def _first(part: SegmentRef | SequenceSpan) -> int:
 
 def _summary(plan: Increment) -> str:
     if not plan.spans:
-        return "nothing has changed since the last backup"
+        return UNCHANGED
     return f"{plan.read_messages} of {plan.whole_messages} messages had to be read"
 
 
