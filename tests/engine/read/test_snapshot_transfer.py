@@ -316,7 +316,7 @@ def test_a_well_formed_archive_that_does_not_reach_as_far_as_reported_is_refused
         await snapshot.chunks(archive_v1(MESSAGES[:-1]))
         await snapshot.end()
 
-    error = failure_of(script)
+    error = failure_of(script, limits=PATIENT)
     assert isinstance(error, TransferError)
     assert f"the server reported {MESSAGES[-1].sequence}" in error.message
 
@@ -330,7 +330,7 @@ def test_an_end_with_a_bad_status_is_a_failure_that_names_it(status: str, after:
             await snapshot.chunk(data, index)
         await snapshot.end(status)
 
-    error = failure_of(script)
+    error = failure_of(script, limits=PATIENT)
     assert isinstance(error, TransferError)
     assert status in error.message
 
