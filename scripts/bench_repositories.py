@@ -4,7 +4,8 @@
 2. Several processes read these and write them as small ones (`SegmentWriter`, 8 KiB) into another repository. Its
    manifest is that of the backup with other segments, so the server's streams are those that it says.
 3. Earlier backups have fewer and fewer segments of the first stream; each ends with a segment that no other one has, as
-   real ones do whose last segment was joined with later messages. So a prune finds something to delete.
+   real ones do whose last segment was joined with later messages. So a prune finds something to delete. In all other
+   streams nothing changes.
 
 Nothing is flushed to the disk meanwhile.
 """
@@ -23,9 +24,19 @@ from multiprocessing import get_context
 
 from jsbackup.config import environment
 from jsbackup.config.s3 import s3_settings
+from jsbackup.engine.read.increment import UNCHANGED
 from jsbackup.repository import layout
 from jsbackup.repository.inventory import note_backup
-from jsbackup.repository.manifest import Captured, Manifest, SegmentRef, StreamBackup, total_of
+from jsbackup.repository.manifest import (
+    ArchiveFormat,
+    Captured,
+    Manifest,
+    ReadAs,
+    Reading,
+    SegmentRef,
+    StreamBackup,
+    total_of,
+)
 from jsbackup.repository.manifest_json import encode_manifest
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
@@ -142,6 +153,8 @@ def _recut(piece: _Piece) -> list[SegmentRef]:
 def _earlier(objects: Objects, newest: Manifest, count: int) -> Iterator[Manifest]:
     """Yield so many backups before `newest`, oldest first."""
     first, *others = newest.streams
+    nothing = Reading(ReadAs.INCREMENT, UNCHANGED)
+    others = [replace(one, archive_format=ArchiveFormat.MESSAGES, read=nothing) for one in others]
     begun = time.time_ns() - (count + 1) * _EARLIER_SECONDS * 10**9
     for number in range(count):
         at = begun + number * _EARLIER_SECONDS * 10**9

@@ -20,6 +20,7 @@ __all__ = ["decode_name", "encode_name"]
 _MAX_ENCODED = 200
 _MAX_CUT = 160
 _CUT_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*\.[0-9a-f]{16}")
+_SPELLED_AS_IS = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_ENCODED}}}")
 _WHOLE_NAME = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
 
 
@@ -28,6 +29,8 @@ def decode_name(part: str) -> str | None:
 
     Raises `FormatError` for anything else.
     """
+    if _SPELLED_AS_IS.fullmatch(part):
+        return part
     if _CUT_NAME.fullmatch(part) and len(part) <= _MAX_CUT + 17:
         return None
     if _WHOLE_NAME.fullmatch(part):
@@ -43,6 +46,8 @@ def decode_name(part: str) -> str | None:
 
 def encode_name(name: str) -> str:
     """Encode a name as a part of a key: safe in any file system, and never `.` or `..`."""
+    if _SPELLED_AS_IS.fullmatch(name):
+        return name
     encoded = [_encode_character(character) for character in name]
     if sum(map(len, encoded)) <= _MAX_ENCODED:
         return "".join(encoded)
