@@ -51,6 +51,8 @@ __all__ = [
 ]
 
 _THREADS = 2
+# So many folders are listed one by one, and then all others at once.
+_MOST_LISTED = 32
 
 
 class Level(StrEnum):
@@ -242,8 +244,19 @@ class Verifier:
     def _listed(self, folder: str) -> dict[str, ObjectInfo]:
         """Return a folder's listing from when the run first needed it: its backups' objects were stored before."""
         if folder not in self._folders:
-            self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
-        return self._folders[folder]
+            if len(self._folders) == _MOST_LISTED:
+                self._list_all()
+            else:
+                self._folders[folder] = {info.key: info for info in self._objects.store.list(f"{folder}/")}
+        return self._folders.setdefault(folder, {})
+
+    def _list_all(self) -> None:
+        """List all folders that were not listed before: a request lists a thousand objects, and most have few."""
+        before = frozenset(self._folders)
+        for info in self._objects.store.list(layout.SEGMENTS):
+            folder = info.key.rpartition("/")[0]
+            if folder not in before:
+                self._folders.setdefault(folder, {})[info.key] = info
 
 
 def verify_backup(

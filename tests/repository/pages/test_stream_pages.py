@@ -213,6 +213,20 @@ def test_a_prune_reads_each_page_once() -> None:
     assert counting.requests["get"] <= len(pages_in(store)) + 5 + 10
 
 
+def test_verify_lists_the_folders_of_many_streams_at_once_and_finds_what_is_missing() -> None:
+    store = MemoryStore()
+    repository = make_repository(store)
+    streams = [store_stream(repository.objects, f"S{number:03}", some_messages(3, 100)) for number in range(100)]
+    repository.commit(manifest_of(streams))
+    gone = [streams[number].segments[0].key for number in (2, 70)]
+    for key in gone:
+        store.delete(key)
+    counting = CountingStore(store)
+    found = list(verify_backup(Repository.open(counting).objects, repository.manifest(FIRST), Level.MANIFEST))
+    assert [one.key for one in found] == gone
+    assert counting.requests["list"] < 40
+
+
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damage_to_a_page_is_an_error_that_names_it(scene: Scene, damage: object) -> None:
     scene.open().commit(manifest_of(many_streams()))
