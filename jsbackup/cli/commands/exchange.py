@@ -22,8 +22,7 @@ from jsbackup.cli.options.opening import no_init_option, open_or_make_repository
 from jsbackup.cli.options.spark import Where, on_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.broken_streams import broken_json, tell_broken
-from jsbackup.cli.output.grouped import in_short
+from jsbackup.cli.output.grouped import broken_json, in_short, tell_broken
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress

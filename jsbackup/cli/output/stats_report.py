@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from jsbackup.cli.output.broken_streams import broken_json, tell_broken
+from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_time
 from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject

@@ -20,8 +20,7 @@ from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.broken_streams import broken_json, tell_broken
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
