@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 from jsbackup.api.worker import raise_first
 from jsbackup.cli.options.context import INTERRUPTED
+from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.errors import Interrupted, JsBackupError
 
 __all__ = ["run"]
 
 T = TypeVar("T")
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _THRESHOLD = 700  # Python's own threshold, which `main` had raised: from now on garbage may hold buffers
 _GRACE_SECONDS = 5.0
 _PRESS_SECONDS = 0.5
@@ -45,6 +45,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
     """
     asking = [ask] if ask is not None else []
     early: list[int] = []
+    signals = stop_signals()
 
     def note(number: int, _frame: FrameType | None) -> None:
         early.append(number)
@@ -71,7 +72,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                     other.cancel()
             loop.call_later(_PRESS_SECONDS, press)
 
-        for number in _SIGNALS:
+        for number in signals:
             loop.add_signal_handler(number, stop)
         if early:
             stop()
@@ -88,7 +89,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
                 raise_first(error)
             raise
         finally:
-            for number in _SIGNALS:
+            for number in signals:
                 loop.remove_signal_handler(number)
                 signal.signal(number, note)
 
@@ -96,7 +97,7 @@ def run(work: Coroutine[Any, Any, T], ask: Callable[[], None] | None = None) -> 
     gc.freeze()
     gc.set_threshold(_THRESHOLD)
     # An exception while a loop is created or closed would break it.
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
+    before = {number: signal.signal(number, note) for number in signals}
     try:
         return asyncio.run(guarded())
     finally:

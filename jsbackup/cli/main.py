@@ -37,6 +37,7 @@ from jsbackup.cli.options.context import (
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
 from jsbackup.cli.options.usage import no_such_command, usage_error
 from jsbackup.cli.output.output import Output, silence
+from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import environment
 from jsbackup.errors import Interrupted, JsBackupError, UsageError
 from jsbackup.exit_codes import EXIT_CODES
@@ -316,9 +317,8 @@ def main() -> None:
     gc.set_threshold(_START_THRESHOLD)
     keep_one_heap()
     stop = _Stop()
-    signal.signal(signal.SIGTERM, stop)  # ends a command as cleanly as Ctrl-C
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored if a script runs it in the background
-        signal.signal(signal.SIGINT, stop)
+    for number in stop_signals():
+        signal.signal(number, stop)
     code = 1
     # Registered before all others, so run after them. Destroying modules and objects would take a tenth of a second.
     atexit.register(lambda: _leave(code))

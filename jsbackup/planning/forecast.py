@@ -5,15 +5,16 @@ A manifest has the times of segments, not of messages, so some values are bounds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from jsbackup.errors import IntegrityError
 from jsbackup.model import Fidelity, JsonObject
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs, Target
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.protocol.info import StreamInfo
 from jsbackup.protocol.window import window_for
 from jsbackup.repository.manifest import StreamBackup
-from jsbackup.repository.pages.segment_list import either, parts_of, parts_where
+from jsbackup.repository.pages.segment_list import Part, either, parts_of, parts_where
 
 __all__ = ["ESTIMATE", "about_destroyed", "about_messages", "estimate_seconds", "may_come_again", "time_bounds"]
 
@@ -125,11 +126,23 @@ def may_come_again(entry: StreamBackup, planned: PlannedConsumer) -> int | None:
     if planned.fidelity is Fidelity.FLOOR and state is not None:
         floor = state.ack_floor.stream
         above = parts_where(entry.segments, lambda part: either(part.first_seq > floor, part.last_seq > floor, part))
-        stored = sum(min(part.messages, part.last_seq - floor) for part in above)
+        try:
+            stored = sum(min(part.messages, part.last_seq - floor) for part in above)
+        except IntegrityError:  # of a page, which is reported when objects are checked
+            return planned.above_floor
         return stored if planned.above_floor is None else min(stored, planned.above_floor)
     if planned.consumer.config.get("deliver_policy", "all") == "all":
         return entry.captured.messages
     return 0 if planned.consumer.config.get("deliver_policy") == "new" else None
+
+
+def _ends(entry: StreamBackup) -> tuple[Sequence[Part], Sequence[Part]]:
+    """Return the first and the last segment, each as a list; pages whose segments cannot be read in place of them."""
+    parts = parts_of(entry.segments)
+    try:
+        return entry.segments[:1], entry.segments[-1:]
+    except IntegrityError:
+        return parts[:1], parts[-1:]
 
 
 def time_bounds(entry: StreamBackup) -> tuple[int, int, bool]:
@@ -138,7 +151,7 @@ def time_bounds(entry: StreamBackup) -> tuple[int, int, bool]:
     The server reported them for the messages that it had when the capture began; otherwise they are bounds.
     """
     captured, state = entry.captured, entry.state
-    first, last = entry.segments[:1], entry.segments[-1:]
+    first, last = _ends(entry)
     if not captured.messages:
         return 0, 0, True
     if not first or not last:

@@ -9,6 +9,7 @@ from jsbackup.planning.model import RestorePlan
 from jsbackup.planning.rules import Finding, Rule
 from jsbackup.repository.crypto.keys import NEEDS_IDENTITY
 from jsbackup.repository.objects import Objects
+from jsbackup.repository.pages.segment_list import parts_of
 
 __all__ = ["locked_away", "refuse_if_locked"]
 
@@ -37,9 +38,9 @@ def refuse_if_locked(objects: Objects, plan: RestorePlan) -> None:
 
 
 def _needed(plan: RestorePlan) -> Iterator[str]:
-    """Yield the keys of objects that would be read."""
+    """Yield the keys of objects that would be read; of long lists only those of the pages on top."""
     for action in plan.actions:
         entry = action.entry
-        yield from (ref.key for ref in entry.segments)
+        yield from (part.key for part in parts_of(entry.segments))
         yield from (piece.key for piece in entry.opaque)
         yield from (planned.pending.key for planned in action.consumers if planned.pending is not None)

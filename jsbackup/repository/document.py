@@ -24,7 +24,15 @@ from jsbackup.stores.base import Data
 from jsbackup.strict_json import read_object, write_json
 from jsbackup.times import parse_time
 
-__all__ = ["INT64_MAX", "MAX_DOCUMENT_BYTES", "UINT64_MAX", "DocumentFields", "decode_document", "encode_document"]
+__all__ = [
+    "INT64_MAX",
+    "MAX_DOCUMENT_BYTES",
+    "UINT64_MAX",
+    "DocumentFields",
+    "decode_document",
+    "encode_document",
+    "seal_in",
+]
 
 # A manifest grows by about 450 bytes a segment: this one would be of 25 TiB of messages.
 MAX_DOCUMENT_BYTES = 192 << 20
@@ -64,6 +72,13 @@ def decode_document(data: Data, what: str) -> DocumentFields:
         raise FormatError(f"{what} has changed since it was written (SHA-256 differs)")
     del value[_SEAL]
     return fields
+
+
+def seal_in(data: Data, what: str) -> str:
+    """Return the checksum in a document, which is not compared. Raises as `decode_document`."""
+    return DocumentFields(read_object(data, what, max_bytes=MAX_DOCUMENT_BYTES, max_depth=_MAX_DEPTH), what).hex256(
+        _SEAL
+    )
 
 
 class DocumentFields:

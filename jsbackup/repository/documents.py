@@ -120,9 +120,8 @@ class Documents:
             StoreError: it cannot be read.
         """
         stored_key = self.stored_key(key)
-        most = limit + (limit >> 10) + _ENVELOPE_BYTES
-        wrapped = self._store.get_range(stored_key, 0, most + 1)
-        data = self._envelope.unwrap(key, wrapped) if len(wrapped) <= most else wrapped
+        wrapped = self.stored_bytes(key, limit)
+        data = self._envelope.unwrap(key, wrapped) if len(wrapped) <= _most(limit) else wrapped
         if len(data) > limit:
             raise FormatError(f"{stored_key} has more than {limit} bytes")
         return Document(data, stored_key, len(wrapped), sha256_of(wrapped))
@@ -130,6 +129,22 @@ class Documents:
     def head(self, key: str) -> ObjectInfo:
         """Return what the store knows of a document; `size` is as stored. Raises ObjectNotFound and StoreError."""
         return self._named(self._store.head(self.stored_key(key)))
+
+    def stored_bytes(self, key: str, limit: int, store: Store | None = None) -> bytes:
+        """Return a document of at most `limit` bytes as it is stored, here or in the `store` of another repository;
+        more bytes than that if it is larger.
+
+        Raises:
+            ObjectNotFound: there is none.
+            StoreError: it cannot be read.
+        """
+        return (store or self._store).get_range(self.stored_key(key), 0, _most(limit) + 1)
+
+    def unwrapped(self, key: str, wrapped: bytes) -> bytes:
+        """Return the document in stored bytes, from wherever they are. Raises KeyUnavailable and IntegrityError as
+        `fetch`.
+        """
+        return self._envelope.unwrap(key, wrapped)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the documents whose key starts with `prefix`, in order, with the keys that `get` takes; `size` is as
@@ -165,3 +180,8 @@ class Documents:
     def _named(self, info: ObjectInfo) -> ObjectInfo:
         suffix = self._envelope.suffix
         return replace(info, key=info.key.removesuffix(suffix)) if suffix else info
+
+
+def _most(limit: int) -> int:
+    """Return the largest size of a stored document of at most `limit` bytes."""
+    return limit + (limit >> 10) + _ENVELOPE_BYTES

@@ -37,6 +37,7 @@ __all__ = [
     "FiniteStore",
     "Glance",
     "GlanceStore",
+    "LateRequests",
     "LateStore",
     "LockMode",
     "ObjectInfo",
@@ -50,6 +51,7 @@ __all__ = [
     "check_range",
     "glance_of",
     "is_key",
+    "late_seconds_of",
     "object_lock",
 ]
 
@@ -60,6 +62,9 @@ MAX_KEY_BYTES = 512
 MAX_PART_BYTES = 255
 
 _GLANCE = 999  # keys: one page of S3
+
+# Linux sends what a closed connection has left for 100 seconds (tcp_orphan_retries), and the server takes its time.
+_LATE_SECONDS = 120.0
 
 _PART = re.compile(r"[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254}")
 _PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
@@ -197,6 +202,19 @@ class LateStore(Protocol):
 
     def get_ready(self) -> None:
         """Prepare the location now. Raises the same errors as `put`."""
+
+
+@runtime_checkable
+class LateRequests(Protocol):
+    """A store that knows how long a request may be under way."""
+
+    def late_seconds(self) -> float:
+        """Return how long after the end of a process its last requests may still arrive."""
+
+
+def late_seconds_of(store: Store) -> float:
+    """Return `store.late_seconds()`, or a time that is long enough for any store."""
+    return store.late_seconds() if isinstance(store, LateRequests) else _LATE_SECONDS
 
 
 @runtime_checkable

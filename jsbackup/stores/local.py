@@ -102,6 +102,9 @@ class LocalStore:
     def is_temporary(self, error: StoreError) -> bool:
         return posix.is_temporary(error)
 
+    def late_seconds(self) -> float:
+        return 0.0
+
     def room(self) -> tuple[int, int]:
         """Return free and total bytes of the root's file system for this user (of its parent's if it does not
         exist).

@@ -60,6 +60,9 @@ class MemoryStore:
     def is_temporary(self, error: StoreError) -> bool:
         return False
 
+    def late_seconds(self) -> float:
+        return 0.0
+
     def _find(self, key: str) -> tuple[bytes, float]:
         check_key(key)
         with self._lock:

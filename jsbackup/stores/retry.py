@@ -28,6 +28,7 @@ from jsbackup.stores.base import (
     Store,
     StoreProbe,
     glance_of,
+    late_seconds_of,
     object_lock,
 )
 
@@ -147,6 +148,9 @@ class RetryingStore:
         if not isinstance(store, StaleUploads):
             return 0
         return self._retry(lambda: store.abort_stale_uploads(older_than_seconds))
+
+    def late_seconds(self) -> float:
+        return late_seconds_of(self._store)
 
     def glance(self, prefix: str = "") -> Glance:
         return self._retry(lambda: glance_of(self._store, prefix))

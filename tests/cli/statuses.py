@@ -10,7 +10,7 @@ from jsbackup.engine.check.health_rules import Limits, LiveStreams
 from jsbackup.engine.check.status import BackupSeries, RepositoryStatus, SeenWork, StoredTotals, StreamSize
 from jsbackup.repository.checks.outcomes import DrilledStream, DrillOutcome, FailedStream, VerifyOutcome
 from jsbackup.repository.checks.verify import Level
-from jsbackup.repository.keep.leases import LeaseText
+from jsbackup.repository.keep.seen_leases import LeaseText
 from jsbackup.repository.manifest import Result, Selection, SkippedStream
 from jsbackup.repository.origin import Origin
 from jsbackup.repository.summary import BackupSummary

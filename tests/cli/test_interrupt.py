@@ -72,3 +72,55 @@ def test_a_command_that_waits_for_a_server_is_stopped(shop: Shop, tmp_path: Path
     assert (process.returncode, out, err) == (130, "", f"error: {SENTENCE}\n")
     assert json.loads(in_shell("list", "-r", repo, "--json").out) == {"backups": [], "damaged": []}
     assert in_shell("backup", "-s", shop.url, "-r", repo).code == 0
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["follow", "backup", "verify"])
+def test_a_signal_that_it_was_started_to_ignore_does_not_stop_it(
+    shop: Shop, tmp_path: Path, ignored: signal.Signals, command: str
+) -> None:
+    """As `command &` in a script is."""
+    (other,) = {signal.SIGINT, signal.SIGTERM} - {ignored}
+    repo = tmp_path / "repo"
+    with NatsServer(NEWEST) as server:
+        if command == "verify":
+            line = command_line("verify", "-r", shop.repo, "--level", "data", *["latest"] * 5000)
+        else:
+            assert in_shell("init", "-r", repo).code == 0
+            if command == "backup":  # the other runs until it is stopped
+                server.freeze()
+            line = command_line(command, "-s", server.url, "-r", repo, "--timeout", "60s")
+        started = repo if command != "verify" else shop.repo
+        process = subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN),
+        )
+        wait_until(lambda: any((started / "locks").glob("*")), "the lease")
+        process.send_signal(ignored)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.communicate(timeout=1)
+        process.send_signal(other)
+        _, err = process.communicate(timeout=60)
+        server.thaw()
+    assert process.returncode == 0 if command == "follow" else (process.returncode == 130 and SENTENCE in err)
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_hook_runs_on_where_ctrl_c_is_ignored(shop: Shop, tmp_path: Path, ignored: bool) -> None:
+    mark = tmp_path / "mark"
+    hook = f"sh -c 'touch {mark}; sleep 1.5; touch {mark}.end'"
+    process = subprocess.Popen(
+        command_line("backup", "-s", shop.url, "-r", tmp_path / "repo", "--hook-before", hook),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
+    )
+    wait_until(mark.exists, "the hook")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == (0 if ignored else 130)
+    assert Path(f"{mark}.end").exists() is ignored

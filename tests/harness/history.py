@@ -26,9 +26,10 @@ from jsbackup.repository.crypto.new_keys import NewKeys, make_new_keys
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES
 from jsbackup.repository.keep.forget import carry_out, plan_by_policy
 from jsbackup.repository.keep.groups import Grouping
-from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit, list_leases
+from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire, commit
 from jsbackup.repository.keep.prune import PruneReport, prune
 from jsbackup.repository.keep.retention import Policy
+from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.manifest import Captured, Manifest, Result, objects_named, total_of
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segments import SegmentWriter

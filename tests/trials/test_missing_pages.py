@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.refs import PageRef, SegmentRef
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.local import LocalStore
@@ -159,3 +160,86 @@ def test_what_a_lost_page_does_not_list_is_restored_in_part(
     assert compare({"SHORT": before["SHORT"]}, {"SHORT": after["SHORT"]}) == []
     left = [one for one in before["LONG"].messages if not page.first_seq <= one.sequence <= page.last_seq]
     assert len(left) < 1500 and list(after["LONG"].messages) == left
+
+
+@pytest.fixture
+def broken(scene: Scene) -> Scene:
+    """Two backups; both list a page of LONG that is missing. SHORT ends in short segments."""
+    for _ in range(4):
+        asyncio.run(_publish(scene.server.url, ["SHORT"], 1))
+        scene.back_up().ok()
+    page = next(page for page in scene.pages() if page.level == 0)
+    (scene.repo / page.key).unlink()
+    return scene
+
+
+def _named(done: Ran, code: int) -> None:
+    """It did without LONG, and says so."""
+    (failed,) = done.document["failed"]
+    assert (done.code, failed["name"], failed["code"]) == (code, "LONG", 14) and "is missing" in failed["reason"]
+
+
+def test_streams_are_compared_beside_one_with_a_lost_page(broken: Scene) -> None:
+    old, new = Repository.open(LocalStore(broken.repo)).backups()[0], "latest"
+    asyncio.run(_publish(broken.server.url, ["LONG"], 5))
+    broken.back_up("--incremental", "always")
+    for page in broken.pages():
+        (broken.repo / page.key).unlink(missing_ok=True)
+    done = jsbackup("diff", old, new, "-r", broken.repo)
+    _named(done, 14)
+    (short,) = done.document["streams"]
+    assert (short["stream"], short["added"]) == ("SHORT", 4)
+
+
+@pytest.mark.parametrize("cut", [(), ("--subject", "*.1"), ("--since", "5"), ("--until", "30")])
+def test_streams_are_planned_beside_one_with_a_lost_page(
+    broken: Scene, nats_server: Callable[..., NatsServer], cut: tuple[str, ...]
+) -> None:
+    line = [*cut, "-s", nats_server(NEWEST).url, "-r", broken.repo]
+    done = jsbackup("plan", "latest", *line)
+    assert done.code == 14
+    (refusal,) = done.document["refusals"]
+    assert (refusal["stream"], refusal["rule"]) == ("LONG", "object-lost") and "is missing" in refusal["reason"]
+    assert "SHORT" in [action["stream"] for action in done.document["actions"]]
+    alone = jsbackup("plan", "latest", "LONG", *line)
+    assert alone.code == 14 and "LONG" in alone.out and "is missing" in alone.out
+    assert jsbackup("plan", "latest", "SHORT", *line).code == 0
+
+
+@pytest.mark.spark
+def test_spark_counts_streams_beside_one_with_a_lost_page(broken: Scene) -> None:
+    done = jsbackup("stats", "latest", "-r", broken.repo)
+    _named(done, 3)
+    assert [(one["stream"], one["messages"]) for one in done.document["streams"]] == [("SHORT", 44)]
+    _alone(jsbackup("stats", "latest", "LONG", "-r", broken.repo))
+
+
+@pytest.mark.parametrize("kind", ["nats-cli", pytest.param("jsonl", marks=pytest.mark.spark)])
+def test_streams_are_exported_beside_one_with_a_lost_page(broken: Scene, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    line = ["--format", kind, "--output", out, "-r", broken.repo]
+    _alone(jsbackup("export", "latest", "LONG", *line))
+    assert not out.exists()
+    done = jsbackup("export", "latest", *line)
+    _named(done, 3)
+    assert done.document["rows"] == 44 and [path.name for path in out.iterdir()] == ["SHORT"]
+
+
+@pytest.mark.spark
+def test_streams_are_compacted_beside_one_with_a_lost_page(broken: Scene) -> None:
+    before = {stream.name: stream for stream in _latest(broken.repo).streams}
+    done = jsbackup("compact", "latest", "-r", broken.repo)
+    _named(done, 3)
+    after = {stream.name: stream for stream in _latest(broken.repo).streams}
+    assert done.document["backup"] == _latest(broken.repo).id
+    assert len(after["SHORT"].segments) < len(before["SHORT"].segments)
+    assert next(iter(after["LONG"].walk())) == next(iter(before["LONG"].walk()))
+
+
+def _alone(done: Ran) -> None:
+    assert done.code == 14 and done.document["error"]["message"].startswith("stream LONG cannot be read: ")
+
+
+def _latest(repo: Path) -> Manifest:
+    repository = Repository.open(LocalStore(repo))
+    return repository.manifest(repository.backups()[-1])

@@ -22,7 +22,7 @@ from jsbackup.cli.options.opening import no_init_option, open_or_make_repository
 from jsbackup.cli.options.spark import Where, on_spark
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.grouped import in_short
+from jsbackup.cli.output.grouped import broken_json, in_short, tell_broken
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
@@ -34,6 +34,7 @@ from jsbackup.exchange.new_folder import NewFolder
 if TYPE_CHECKING:
     from jsbackup.exchange.exporting import ExportedStream
     from jsbackup.repository.manifest import Manifest, StreamBackup
+    from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = ["COMMANDS"]
 
@@ -178,6 +179,7 @@ def export(
     DIR appears when everything is written, or not at all. In S3, an object _SUCCESS is written last.
     """
     from jsbackup.exchange.exporting import Archive, export_account, export_configs, export_stream
+    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     start_log(shared)
     patterns = tuple(map(parse_glob, streams))
@@ -185,16 +187,19 @@ def export(
     if archive is not None and kind != "nats-cli":
         raise UsageError("--archive makes sense for --format nats-cli only")
     if kind in WRITTEN_FORMATS:
-        tables = write_tables(
+        tables, lost = write_tables(
             shared, backup, choosing, streams, kind=kind, output=directory, where=where, lock_timeout=lock_timeout
         )
-        return _tell(shared, tables.files, tables.bytes, tables.streams, directory=directory)
+        return _tell(shared, tables.files, tables.bytes, tables.streams, broken=lost, directory=directory)
     if where.given:
         raise UsageError("options of Spark make sense for tables only", hint="Leave them out.")
     repository = open_repository(shared)
     with reading(shared, repository, "export", lock_timeout):
         manifest = find_backup(shared, repository, backup, choosing, streams=patterns)
         chosen = _choose(manifest, patterns)
+        broken: BrokenLists = {} if kind == "config" else broken_lists(chosen)
+        refuse_broken(broken, of=len(chosen))
+        chosen = [stream for stream in chosen if stream.name not in broken]
         new = NewFolder(Path(directory), os.urandom(4).hex(), _PRIVATE if kind == "nats-cli" else _SHARED)
         with new, make_progress("export", wanted=shared.progress) as progress:
             if kind == "config":
@@ -204,7 +209,7 @@ def export(
             else:
                 exported = export_account(new, repository.objects, chosen, wanted, progress=progress)
             new.commit()
-    return _tell(shared, new.files, new.bytes, exported, directory=directory)
+    return _tell(shared, new.files, new.bytes, exported, broken=broken, directory=directory)
 
 
 def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
@@ -220,7 +225,15 @@ def _choose(manifest: Manifest, patterns: Sequence[Glob]) -> list[StreamBackup]:
     return chosen
 
 
-def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStream], *, directory: str) -> int:
+def _tell(
+    shared: Shared,
+    files: int,
+    size: int,
+    exported: Sequence[ExportedStream],
+    *,
+    broken: BrokenLists,
+    directory: str,
+) -> int:
     output = shared.output
     messages = sum(stream.messages for stream in exported)
 
@@ -230,6 +243,7 @@ def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStre
         )
         for note, names in _by_note(exported).items():
             output.line(f"note: {in_short(names)}: {note}")
+        tell_broken(output, broken)
         output.line(
             f"wrote {directory}: {format_count(len(exported), 'stream')}, {format_count(messages, 'message')}, "
             f"{format_count(files, 'file')}, {format_bytes(size)}"
@@ -242,9 +256,10 @@ def _tell(shared: Shared, files: int, size: int, exported: Sequence[ExportedStre
         "streams": [
             {"name": s.name, "messages": s.messages, "archive": s.archive, "notes": list(s.notes)} for s in exported
         ],
+        "failed": broken_json(broken),
     }
     output.result(document, text)
-    return IncompleteError.exit_code if any(stream.incomplete for stream in exported) else 0
+    return IncompleteError.exit_code if broken or any(stream.incomplete for stream in exported) else 0
 
 
 def _by_note(exported: Sequence[ExportedStream]) -> dict[str, list[str]]:

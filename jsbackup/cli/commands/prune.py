@@ -27,8 +27,9 @@ from jsbackup.times import format_time
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
-    from jsbackup.repository.keep.leases import Lease, Mode, SeenLease
+    from jsbackup.repository.keep.leases import Lease, Mode
     from jsbackup.repository.keep.prune import PruneReport
+    from jsbackup.repository.keep.seen_leases import SeenLease
     from jsbackup.repository.repository import Repository
 
 __all__ = ["COMMANDS", "grace_option", "print_prune", "prune_json", "run_prune"]
@@ -122,9 +123,11 @@ def print_prune(output: Output, report: PruneReport, *, dry_run: bool) -> None:
 def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> int:
     """Show the leases of running commands, and remove those that have expired; all, or those that you name.
 
-    An active lease belongs to a command that runs, or that was killed a few minutes ago: wait until it expires.
+    An active lease belongs to a command that runs, or that was killed a few minutes ago. If that command ran on this
+    machine, its lease is removed too. Otherwise wait until it expires.
     """
-    from jsbackup.repository.keep.leases import list_leases, remove_lease, store_now
+    from jsbackup.repository.keep.seen_leases import list_leases, remove_lease, store_now
+    from jsbackup.stores.base import late_seconds_of
 
     start_log(shared)
     repository = open_repository(shared)
@@ -138,7 +141,8 @@ def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> int:
     damaged = False
     for seen in found:
         row = _lease_json(repository, seen, now)
-        row["removed"] = (not leases or seen.key.id in leases) and (force or row["state"] == "expired")
+        is_over = row["state"] == "expired" or (row["process_gone"] and late_seconds_of(store) == 0)
+        row["removed"] = (not leases or seen.key.id in leases) and (force or is_over)
         damaged |= row["problem"] is not None and not row["removed"]
         if row["removed"]:
             try:
@@ -151,7 +155,8 @@ def unlock(shared: Shared, leases: tuple[str, ...], force: bool) -> int:
 
 
 def _lease_json(repository: Repository, seen: SeenLease, now: float) -> JsonObject:
-    from jsbackup.repository.keep.leases import read_lease
+    from jsbackup.repository.keep.holder_process import is_gone
+    from jsbackup.repository.keep.seen_leases import read_lease
 
     text, problem = None, None
     try:
@@ -170,6 +175,7 @@ def _lease_json(repository: Repository, seen: SeenLease, now: float) -> JsonObje
         "since": text and text.created,
         "tool": text and text.tool,
         "host": text and text.host,
+        "process_gone": text is not None and text.process is not None and is_gone(text.process),
         "problem": problem,
     }
 
@@ -189,8 +195,7 @@ def _print_leases(output: Output, rows: list[JsonObject]) -> None:
                 row["host"] or "?",
                 row["tool"] or "?",
                 f"{format_seconds(row['renewed_seconds_ago'])} ago",
-                ("expired" if row["state"] == "expired" else f"in {format_seconds(row['expires_in_seconds'])}")
-                + (", removed" if row["removed"] else ""),
+                _end_text(row),
             )
             for row in rows
         ],
@@ -198,8 +203,14 @@ def _print_leases(output: Output, rows: list[JsonObject]) -> None:
     for row in rows:
         if row["problem"]:
             output.line(State("problem"), f": {row['problem']}")
-    if any(row["removed"] and row["state"] == "live" for row in rows):
+    if any(row["removed"] and row["state"] == "live" and not row["process_gone"] for row in rows):
         output.line("note: the commands that held active leases were not stopped; backups among them fail at their end")
+
+
+def _end_text(row: JsonObject) -> str:
+    end = "expired" if row["state"] == "expired" else f"in {format_seconds(row['expires_in_seconds'])}"
+    gone = ", its process is gone" if row["process_gone"] and row["state"] == "live" else ""
+    return f"{end}{gone}{', removed' if row['removed'] else ''}"
 
 
 COMMANDS = {"prune": prune, "unlock": unlock}

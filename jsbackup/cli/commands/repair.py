@@ -38,8 +38,14 @@ from jsbackup.progress import Progress
 from jsbackup.tool import TOOL
 
 if TYPE_CHECKING:
+    from jsbackup.repository.checks.manifest_chain import Gap
     from jsbackup.repository.repository import Repository
     from jsbackup.repository.write.repair import Broken, Found, RepairOutcome
+    from jsbackup.repository.write.repair_manifests import BrokenManifest
+    from jsbackup.stores.base import Store
+
+    ManifestRow = tuple[BrokenManifest, JsBackupError | None]
+    """A manifest, and why it could not be repaired."""
 
 __all__ = ["COMMANDS"]
 
@@ -65,12 +71,12 @@ def repair(
     dry_run: bool,
     lock_timeout: str,
 ) -> int:
-    """Restore stored objects that are missing or damaged, in all backups or in those that you name.
+    """Restore stored objects and manifests that are missing or damaged, in all backups or in those that you name.
 
     Their bytes come from another repository (--from), or from the messages of a server (-s or --context). With both,
     the server is asked for what the repository lacks. Only the very same bytes are stored; SHA-256 decides. A server
     can supply only plain segments, if it still has the messages and this version of jsbackup writes them as they
-    were.
+    were. A manifest is put back only if the catalog, a later backup or its signature proves that it is the right one.
 
     What cannot be repaired is named, and the exit code is 3. A later backup stores messages that the server still
     has.
@@ -92,8 +98,14 @@ def repair(
     ):
         chosen = find_ids(shared, repository, backups) or repository.backups()
         found = find_broken(repository, chosen, progress, check=check)
-        if not backups:
-            removed = [(gap.key, f"{gap.backup}: {gap.problem}") for gap in find_missing(repository.documents)]
+        gaps = [] if backups else find_missing(repository.documents)
+        manifests: list[ManifestRow] = []
+        if from_repo is not None:
+            found, manifests = _manifests_from(
+                shared, repository, from_repo, found, gaps=gaps, check=check, dry_run=dry_run, progress=progress
+            )
+        else:
+            removed = [(gap.key, f"{gap.backup}: {gap.problem}") for gap in gaps]
             found = replace(found, beyond=(*found.beyond, *removed))
         outcomes: list[RepairOutcome | JsBackupError] = [IntegrityError("nothing has it") for _ in found.objects]
         if from_repo is not None:
@@ -114,19 +126,63 @@ def repair(
                 outcomes[number] = outcome
         if not dry_run:
             _remember(shared, repository, found.objects, outcomes, progress=progress)
-    return _print_result(shared, found, outcomes, dry_run=dry_run)
+    return _print_result(shared, found, outcomes, manifests, dry_run=dry_run)
 
 
-def _from_repository(
-    shared: Shared, repository: Repository, location: str, broken: Sequence[Broken], *, dry_run: bool
-) -> list[RepairOutcome | JsBackupError]:
+def _manifests_from(
+    shared: Shared,
+    repository: Repository,
+    location: str,
+    found: Found,
+    *,
+    gaps: Sequence[Gap],
+    check: bool,
+    dry_run: bool,
+    progress: Progress,
+) -> tuple[Found, list[ManifestRow]]:
+    """Repair manifests first: only then it is known which objects they need. Returns what else is broken, and what
+    became of the manifests.
+    """
+    from jsbackup.repository.write.repair import find_broken
+    from jsbackup.repository.write.repair_manifests import ManifestRepair, broken_manifests
+
+    broken = broken_manifests(repository, found.beyond, gaps)
+    if not broken:
+        return found, []
+    work = ManifestRepair(repository, _other(shared, repository, location))
+    rows: list[ManifestRow] = []
+    for one in broken:
+        try:
+            work.mend(one, dry_run=dry_run)
+            rows.append((one, None))
+        except (IntegrityError, KeyUnavailable) as error:
+            rows.append((one, error))
+    keys = {one.key for one in broken}
+    found = replace(found, beyond=tuple(problem for problem in found.beyond if problem[0] not in keys))
+    if mended := [one.backup for one, error in rows if error is None and not dry_run]:
+        more = find_broken(repository, mended, progress, check=check)
+        known = {(one.ref.key, one.ref.sha256) for one in found.objects}
+        added = [one for one in more.objects if (one.ref.key, one.ref.sha256) not in known]
+        found = replace(found, objects=(*found.objects, *added), beyond=(*found.beyond, *more.beyond))
+    return found, rows
+
+
+def _other(shared: Shared, repository: Repository, location: str) -> Store:
     from jsbackup.repository.repository import Repository
-    from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_back
 
     other = store_at(location, replace(shared, s3={}, variables="JSBACKUP_FROM_"))
     if other.location == repository.store.location:
         raise UsageError(f"{other.location} cannot be repaired from itself", hint="Name another one with --from.")
     Repository.open(other)  # checks that it is a repository; objects are copied without a key
+    return other
+
+
+def _from_repository(
+    shared: Shared, repository: Repository, location: str, broken: Sequence[Broken], *, dry_run: bool
+) -> list[RepairOutcome | JsBackupError]:
+    from jsbackup.repository.write.repair import RepairOutcome, fetch_from, put_back
+
+    other = _other(shared, repository, location)
     outcomes: list[RepairOutcome | JsBackupError] = []
     for one in broken:
         data = fetch_from(other, one.ref)
@@ -168,7 +224,12 @@ def _remember(
 
 
 def _print_result(
-    shared: Shared, found: Found, outcomes: Sequence[RepairOutcome | JsBackupError], *, dry_run: bool
+    shared: Shared,
+    found: Found,
+    outcomes: Sequence[RepairOutcome | JsBackupError],
+    manifests: Sequence[ManifestRow],
+    *,
+    dry_run: bool,
 ) -> int:
     output = shared.output
     rows: list[JsonObject] = []
@@ -184,11 +245,25 @@ def _print_result(
                 "reason": outcome.message if isinstance(outcome, JsBackupError) else None,
             }
         )
-    counts = {name: sum(row["outcome"] == name for row in rows) for name in ("mended", "beside", "lost")}
+    made_whole: list[JsonObject] = [
+        {
+            "backup": one.backup,
+            "key": one.key,
+            "problem": one.problem,
+            "outcome": "mended" if error is None else "lost",
+            "reason": None if error is None else error.message,
+        }
+        for one, error in manifests
+    ]
+    all_rows = [*rows, *made_whole]
+    counts = {name: sum(row["outcome"] == name for row in all_rows) for name in ("mended", "beside", "lost")}
     beyond = [{"key": key, "problem": problem} for key, problem in found.beyond]
     incomplete = bool(counts["lost"] or counts["beside"] or beyond)
 
     def text() -> None:
+        for row in made_whole:
+            could = "could be put back" if dry_run else "put back"
+            output.line(f"{row['problem']}: {could if row['reason'] is None else 'lost: ' + row['reason']}")
         for row in rows:
             said = {
                 "mended": "could be mended" if dry_run else "mended",
@@ -198,13 +273,14 @@ def _print_result(
             output.line(f"{row['stream']}: {row['problem']} ({format_count(row['messages'], 'message')}): {said}")
         for one in beyond:
             output.line(f"{one['problem']}: lost")
-        if not rows and not beyond:
+        if not all_rows and not beyond:
             output.line("nothing is known to be missing or damaged")
             return
         would = "would be mended" if dry_run else "mended"
         output.line(f"{format_count(counts['mended'], 'object')} {would}, {counts['lost'] + len(beyond)} lost")
 
-    output.result({"dry_run": dry_run, **counts, "objects": rows, "beyond": beyond}, text)
+    document = {"dry_run": dry_run, **counts, "manifests": made_whole, "objects": rows, "beyond": beyond}
+    output.result(document, text)
     return IncompleteError.exit_code if incomplete else 0
 
 

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import click
 
+from jsbackup.cli.stop_signals import stop_signals
 from jsbackup.config import Secret, environment, parse_duration, resolve_secret
 from jsbackup.errors import IncompleteError, Interrupted, JsBackupError, UsageError
 
@@ -230,8 +231,7 @@ def _signals_later() -> Iterator[None]:
     """Delay Ctrl-C and SIGTERM to the end: a process that is being started could not be ended."""
     came: list[int] = []
     before = {
-        number: signal.signal(number, lambda came_now, _frame: came.append(came_now))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda came_now, _frame: came.append(came_now)) for number in stop_signals()
     }
     try:
         yield

@@ -25,6 +25,7 @@ from jsbackup.cli.options.context import (
     write_options,
 )
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.typed_amounts import check_amounts
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import ConfigFile, default_config_path, environment, expand_path, read_config
@@ -74,6 +75,7 @@ class Command(click.Command):
                 return []
             left = super().parse_args(ctx, args)
             self._prefer_profile(ctx)
+            check_amounts(ctx)
             return left
         except click.NoSuchOption as unknown:
             if not self.needs_server and any(unknown.option_name in option.opts for option in SERVER_OPTIONS):

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.cli.options.typed_amounts import check_amounts
 from jsbackup.cli.output.colour import bold, wants_colour
 from jsbackup.cli.output.output import Output
 from jsbackup.cli.profiles.precedence import over
@@ -99,6 +100,11 @@ class HelpGroup(click.Group):
     """A group of commands."""
 
     context_class = HelpContext
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        left = super().parse_args(ctx, args)
+        check_amounts(ctx)
+        return left
 
 
 class CommandContext(HelpContext):

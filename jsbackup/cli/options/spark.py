@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from jsbackup.pipeline.messages.backup_frames import BackupFrames
     from jsbackup.pipeline.session.repository_ref import RepositoryRef
     from jsbackup.pipeline.session.session import SparkSettings
+    from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = [
     "Where",
-    "note_left_out",
+    "choose_readable",
     "on_spark",
     "open_with_spark",
     "place_given",
@@ -139,6 +140,7 @@ def open_with_spark(
     from jsbackup.pipeline.messages.source import choose_streams
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.pipeline.session.session import open_session
+    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     place, patterns = place_given(shared), tuple(map(parse_glob, streams))
     repository = place.open()
@@ -147,12 +149,20 @@ def open_with_spark(
         silent = purpose == "stats" and shared.output.as_json
         manifest = find_backup(shared, repository, backup, choosing, streams=patterns, silent=silent)
         check_readable(repository)
-        choose_streams(manifest, streams)
+        chosen = choose_streams(manifest, streams)
+        refuse_broken(broken_lists(chosen), of=len(chosen))
         with open_session(settings) as session:
             yield open_backup(session, place, manifest.id)
 
 
-def note_left_out(shared: Shared, backup: BackupFrames, streams: Sequence[str]) -> None:
-    """Report which of the chosen streams cannot be read."""
+def choose_readable(shared: Shared, backup: BackupFrames, streams: Sequence[str]) -> tuple[Sequence[str], BrokenLists]:
+    """Return the names or patterns of the chosen streams that can be read, and those whose lists are broken. Reports
+    which are left out because of their format.
+    """
+    from jsbackup.repository.read.broken_lists import broken_lists
+
     for name in backup.left_out(streams):
         shared.output.note(f"stream {name} is of an archive format that is not known here, and left out")
+    chosen = backup.streams(streams)
+    broken = broken_lists(chosen)
+    return [stream.name for stream in chosen if stream.name not in broken] if broken else streams, broken

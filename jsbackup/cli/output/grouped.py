@@ -6,17 +6,19 @@ A text often contains the stream's name, in a subject or a command: texts are eq
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsbackup.cli.output.colour import State
 from jsbackup.cli.output.output import Output, format_count
+from jsbackup.errors import JsBackupError
+from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.repository.checks.verify import Problem
 
-__all__ = ["NAMED", "Said", "in_short", "tell_each", "without"]
+__all__ = ["NAMED", "Said", "broken_json", "in_short", "tell_broken", "tell_each", "without"]
 
 NAMED = 4  # number of streams named in a shared line
 
@@ -90,3 +92,12 @@ def _lost_text(problem: Problem | None) -> str:
     if problem is None or not problem.messages:
         return ""
     return f" (lost: {format_count(problem.messages, 'message')}, sequences {problem.first_seq} to {problem.last_seq})"
+
+
+def broken_json(broken: Mapping[str, JsBackupError]) -> list[JsonObject]:
+    """Return the streams that a command did without, because the lists of their segments cannot be read."""
+    return [{"name": name, "code": e.exit_code, "reason": e.message} for name, e in broken.items()]
+
+
+def tell_broken(output: Output, broken: Mapping[str, JsBackupError]) -> None:
+    tell_each(output, (Said("failed", name, error.message, error.hint or "") for name, error in broken.items()))

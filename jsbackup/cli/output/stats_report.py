@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from jsbackup.cli.output.grouped import broken_json, tell_broken
 from jsbackup.cli.output.output import Output, format_bytes, format_count, format_time
+from jsbackup.errors import JsBackupError
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
@@ -17,11 +19,16 @@ __all__ = ["format_moment", "format_width", "stats_json", "tell_stats"]
 _SECOND = 10**9
 
 
-def stats_json(backup: str, found: Sequence[StreamStats], saved: str | None) -> JsonObject:
-    return {"backup": backup, "streams": [_stream_json(one) for one in found], "saved": saved}
+def stats_json(
+    backup: str, found: Sequence[StreamStats], broken: Mapping[str, JsBackupError], saved: str | None
+) -> JsonObject:
+    streams = [_stream_json(one) for one in found]
+    return {"backup": backup, "streams": streams, "failed": broken_json(broken), "saved": saved}
 
 
-def tell_stats(output: Output, found: Sequence[StreamStats], saved: str | None) -> None:
+def tell_stats(
+    output: Output, found: Sequence[StreamStats], broken: Mapping[str, JsBackupError], saved: str | None
+) -> None:
     output.table(
         ["STREAM", ">MESSAGES", ">BYTES", ">SUBJECTS", ">HALF", ">90 %", ">99 %", ">LARGEST", "OLDEST", "NEWEST"],
         [
@@ -44,6 +51,7 @@ def tell_stats(output: Output, found: Sequence[StreamStats], saved: str | None) 
         if rows:
             output.line()
             output.table(header, rows)
+    tell_broken(output, broken)
     if saved is not None:
         output.line(f"saved: {saved}")
 

@@ -22,7 +22,8 @@ from jsbackup.cli.notify.hooks import HOOK_OPTIONS, HOOK_PREFIX
 from jsbackup.cli.notify.pings import check_url
 from jsbackup.cli.options.option_keys import check_kind, option_keys
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
-from jsbackup.cli.options.tagging import parse_lock_end, parse_origin, parse_tag_rule, parse_tags
+from jsbackup.cli.options.tagging import parse_origin, parse_tag_rule, parse_tags
+from jsbackup.cli.options.typed_amounts import AMOUNTS
 from jsbackup.cli.profiles.precedence import over
 from jsbackup.config import (
     ConfigFile,
@@ -32,9 +33,7 @@ from jsbackup.config import (
     has_login,
     hide_logins,
     nearest,
-    parse_duration,
     parse_glob,
-    parse_size,
 )
 from jsbackup.errors import UnsupportedError, UsageError
 from jsbackup.stores.url import open_store
@@ -67,14 +66,11 @@ def _check_location(text: str) -> None:
 
 # Options that are any text for click, and parsed later, by their metavar.
 _BY_METAVAR: Final[Mapping[str, Callable[[str], object]]] = {
-    "DURATION": parse_duration,
-    "BYTES": parse_size,
-    "SIZE": parse_size,
+    **AMOUNTS,
     "GLOB": parse_glob,
     "ORIGIN": parse_origin,
     "[STREAM_OR_GLOB]...": parse_glob,
     "COMMAND": _check_program,
-    "DURATION|TIME": parse_lock_end,
     "K=V": lambda text: parse_tags((text,)),
     "K[=V]": parse_tag_rule,
 }

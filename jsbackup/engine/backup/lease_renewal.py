@@ -1,7 +1,8 @@
 """Hold a lease for the duration of some work: a thread renews it, and releases it at the end.
 
 A thread works for synchronous and asynchronous code, and continues while the work waits for a slow store. It sends one
-request at a time, so renewals cannot pile up if the store hangs. The lease of a killed process expires.
+request at a time, so renewals cannot pile up if the store hangs. The lease of a killed process is removed by the next
+command on the same machine that it excludes; elsewhere it expires.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from jsbackup.errors import KeyUnavailable, RepositoryLocked, StoreError
+from jsbackup.repository.keep.holder_process import is_gone, this_process
 from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.base import Store
@@ -34,7 +36,7 @@ _HURRIED_SECONDS = 5.0
 def lease_terms(purpose: str, mode: Mode = Mode.SHARED) -> Terms:
     """Return the terms of a lease of this program for `purpose`, such as `backup`."""
     host = socket.gethostname().encode("ascii", "backslashreplace").decode()[:100]
-    return Terms(mode, purpose, TOOL, host, format_time(time.time_ns()))
+    return Terms(mode, purpose, TOOL, host, format_time(time.time_ns()), process=this_process())
 
 
 @contextmanager
@@ -58,6 +60,8 @@ def hold_lease(
         sleep=sleep or time.sleep,
         random=os.urandom,
         waiting=waiting,
+        is_gone=is_gone,
+        removed=_log.warning,
     )
     keeper = _Keeper(lease)
     keeper.start()

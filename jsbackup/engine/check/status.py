@@ -28,8 +28,8 @@ from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.checks.outcomes import DrillOutcome, VerifyOutcome, read_drills, read_verifies
 from jsbackup.repository.inventory import Inventory, UnreadableBackup
 from jsbackup.repository.keep.groups import Grouping, group_of, hollow_backups
-from jsbackup.repository.keep.leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.retention import TagRule
+from jsbackup.repository.keep.seen_leases import LeaseText, SeenLease, list_leases, read_lease
 from jsbackup.repository.keep.unused_objects import Marks, read_marks
 from jsbackup.repository.manifest import ArchiveFormat, Manifest, Result, Selection, SkippedStream, StreamBackup
 from jsbackup.repository.origin import Origin, origin_of

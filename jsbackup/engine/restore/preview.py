@@ -12,10 +12,12 @@ from jsbackup.engine.link.threads import in_thread, with_own_threads
 from jsbackup.engine.restore.replacing import count_left_out
 from jsbackup.engine.restore.sampling import sample_stored
 from jsbackup.engine.restore.target import look_at, not_allowed
+from jsbackup.errors import IntegrityError
 from jsbackup.planning.model import RestoreOptions, RestorePlan, Target
 from jsbackup.planning.preflight import missing_objects
 from jsbackup.planning.readable_keys import locked_away
 from jsbackup.planning.rules import Finding, Rule
+from jsbackup.planning.selection.listed import Listed
 from jsbackup.planning.stored_plan import Planning
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -48,13 +50,18 @@ async def preview_restore(
     NatsError and StoreError.
     """
     async with connect_jetstream(connection) as js:
-        manifest = await found_for(js, connection, backup)
+        listed = Listed(await found_for(js, connection, backup), options)
 
         def make(target: Target) -> RestorePlan:
-            plan = Planning(repository, target, options).plan(manifest)
-            return sample_stored(repository.objects, manifest, plan, options)
+            nonlocal listed
+            try:
+                return _plan(repository, listed, target)
+            except IntegrityError:
+                listed = listed.without_broken_lists()
+                return _plan(repository, listed, target)
 
         preview = await preview_plan(js, make, now_ns)
+        manifest, options = listed.manifest, listed.options
         counted = await count_left_out(js, manifest, preview.plan, preview.target, options=options)
         preview = replace(preview, plan=counted)
     plan = preview.plan
@@ -62,8 +69,14 @@ async def preview_restore(
         Finding(problem.stream, Rule.OBJECT_LOST, problem.problem, _LOST)
         for problem in await in_thread(missing_objects, repository.objects, manifest, plan)
     ]
+    lost += [Finding(name, Rule.OBJECT_LOST, error.message, _LOST) for name, error in listed.broken.items()]
     locked = await in_thread(locked_away, repository.objects, plan)
     return replace(preview, plan=replace(plan, refusals=(*plan.refusals, *locked, *lost)))
+
+
+def _plan(repository: Repository, listed: Listed, target: Target) -> RestorePlan:
+    plan = Planning(repository, target, listed.options).plan(listed.manifest)
+    return sample_stored(repository.objects, listed.manifest, plan, listed.options)
 
 
 async def preview_plan(js: JetStream, make: Callable[[Target], RestorePlan], now_ns: Callable[[], int]) -> Preview:

@@ -16,7 +16,7 @@ Objects that only the old backup needs are deleted when that one is forgotten an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -58,10 +58,10 @@ def grouped(refs: Sequence[SegmentRef], segment_bytes: int) -> list[Group]:
     return groups
 
 
-def count_after(manifest: Manifest, segment_bytes: int) -> tuple[int, int]:
-    """Return the number of segments of a backup, and the number after compaction to that size."""
-    before = sum(len(stream.segments) for stream in manifest.streams)
-    return before, sum(len(grouped(stream.segments, segment_bytes)) for stream in manifest.streams)
+def count_after(streams: Sequence[StreamBackup], segment_bytes: int) -> tuple[int, int]:
+    """Return the number of segments of some streams, and the number after compaction to that size."""
+    before = sum(len(stream.segments) for stream in streams)
+    return before, sum(len(grouped(stream.segments, segment_bytes)) for stream in streams)
 
 
 def join_segments(objects: Objects, group: Group) -> SegmentRef:
@@ -125,7 +125,7 @@ def compact(
     repository.documents.ensure_writable()
     with held_lease(repository, "compact") as lease:
         manifest = find_readable(repository, backup)
-        before, after = count_after(manifest, repository.objects.segment_bytes)
+        before, after = count_after(manifest.streams, repository.objects.segment_bytes)
         if after == before:
             return None
         return compact_backup(session, place, repository, manifest, lease=lease, random=os.urandom, progress=progress)
@@ -139,22 +139,26 @@ def compact_backup(
     *,
     lease: Lease,
     random: Callable[[int], bytes],
+    unread: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the backup `manifest` in fewer segments, and commit it; `lease` is a shared one, renewed by the caller.
+    Streams in `unread` stay as they are.
 
     Raises:
         IntegrityError: a segment is missing or damaged; nothing is committed.
         RepositoryLocked: the lease was lost; nothing is committed.
         KeyUnavailable, StoreError: something cannot be read or stored.
     """
-    merged = merge_groups(session, place, [stream.segments for stream in manifest.streams], progress)
+    streams = [stream for stream in manifest.streams if stream.name not in unread]
+    refs = merge_groups(session, place, [stream.segments for stream in streams], progress)
+    merged = {stream.name: _checked(stream, found) for stream, found in zip(streams, refs, strict=True)}
     lease.check()
     made = replace(
         manifest,
         id=layout.backup_id(parse_time(manifest.created, f"backup {manifest.id}"), random(3), manifest.id),
         tool=TOOL,
-        streams=tuple(_checked(stream, refs) for stream, refs in zip(manifest.streams, merged, strict=True)),
+        streams=tuple(merged.get(stream.name, stream) for stream in manifest.streams),
         # The new objects are not locked.
         extra={**{k: v for k, v in manifest.extra.items() if k != LOCKED}, "compacted": {"backup": manifest.id}},
     )

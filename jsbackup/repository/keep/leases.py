@@ -5,9 +5,10 @@ first reads: a backup (no manifest names yet what it has stored or will reuse), 
 meanwhile). An *exclusive* lease excludes all others: only `prune` takes one, to delete.
 
 A lease is an object that is valid for some seconds after its put; it is renewed by putting the next generation. Nothing
-is overwritten. Only the key (`layout.LeaseKey`) and the time in the listing matter. The content is for people: damage
-to it changes nothing, and host names and process ids are not used. Time is the store's: "now" is the time of an object
-that this process has just put.
+is overwritten. Only the key (`layout.LeaseKey`) and the time in the listing matter. The content is for people, and
+damage to it changes nothing, with one exception: a lease whose process is certainly gone (`holder_process.py`) is
+removed by a command that it excludes. Time is the store's: "now" is the time of an object that this process has just
+put.
 
 Why this is safe:
 
@@ -26,6 +27,9 @@ Why this is safe:
   longer than requests are retried (`stores/retry.py`): a store cannot refuse a late request. `commit` renews once more
   afterwards and removes a manifest that came too late.
 
+- A process that is gone sends no more requests, but one that it has sent may still arrive in the store, such as the put
+  of a manifest. So a holder must have been gone for `stores.base.late_seconds_of` before its lease is removed.
+
 Users who may not delete objects can hold leases too: they are left behind, and expire.
 """
 
@@ -40,8 +44,10 @@ from enum import StrEnum
 from jsbackup.errors import FormatError, ObjectNotFound, RepositoryLocked, StoreError
 from jsbackup.model import JsonObject
 from jsbackup.repository import layout
-from jsbackup.repository.document import decode_document, encode_document
+from jsbackup.repository.document import encode_document
 from jsbackup.repository.inventory import retract
+from jsbackup.repository.keep.holder_process import HolderProcess
+from jsbackup.repository.keep.seen_leases import AbandonedLeases, SeenLease, delete_all, leases_among, read_lease
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import Manifest
 from jsbackup.repository.repository import Repository
@@ -50,17 +56,11 @@ from jsbackup.stores.base import ObjectInfo, Store
 __all__ = [
     "DURATION_SECONDS",
     "Lease",
-    "LeaseText",
     "Mode",
-    "SeenLease",
     "Terms",
     "acquire",
     "commit",
     "confirm",
-    "list_leases",
-    "read_lease",
-    "remove_lease",
-    "store_now",
 ]
 
 # Three fifths of it are longer than the five minutes after which no request is retried, plus one more try; and it is
@@ -69,7 +69,6 @@ DURATION_SECONDS = 600
 _SURE = 2 / 5
 
 _FORMAT_VERSION = 1
-_MAX_BYTES = 64 << 10
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 10.0
 
@@ -81,9 +80,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a lease. Except `mode` and `duration_seconds` (1 to 9999) they are only for people.
+    """The terms of a lease. Except `mode`, `duration_seconds` (1 to 9999) and `process` they are only for people.
 
-    `purpose` is the command, `tool` its name and version, `created` RFC 3339 by the host's clock.
+    `purpose` is the command, `tool` its name and version, `created` RFC 3339 by the host's clock. `process` is the one
+    that alone does what needs the lease, or None.
     """
 
     mode: Mode
@@ -92,37 +92,7 @@ class Terms:
     host: str
     created: str
     duration_seconds: int = DURATION_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseText:
-    """What a lease says about its holder."""
-
-    purpose: str
-    tool: str
-    host: str
-    created: str
-
-    def __str__(self) -> str:
-        return f"{self.purpose} (since {self.created}, {self.tool} on {self.host})"
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLease:
-    """A lease as a listing shows it: its newest generation, put at `modified_seconds`, and the keys of all
-    generations.
-    """
-
-    key: LeaseKey
-    modified_seconds: float
-    keys: tuple[str, ...]
-
-    @property
-    def expires_seconds(self) -> float:
-        return self.modified_seconds + self.key.duration_seconds
-
-    def is_live(self, now_seconds: float) -> bool:
-        return now_seconds - self.modified_seconds <= self.key.duration_seconds
+    process: HolderProcess | None = None
 
 
 class Lease:
@@ -156,7 +126,7 @@ class Lease:
         now, infos = self._put_and_list(layout.LOCKS)
         return [
             seen
-            for seen in _grouped(infos)
+            for seen in leases_among(infos)
             if seen.key.id != self.id
             and seen.is_live(now)
             and (seen.key.exclusive or self.terms.mode is Mode.EXCLUSIVE)
@@ -178,7 +148,7 @@ class Lease:
         """Release it. Raises `StoreError` if its objects cannot be deleted now; they expire."""
         with self._lock:
             self._lost = self._lost or "was given up"
-            _delete_all(self._store, [info.key for info in self._store.list(layout.lease_prefix(self.id))])
+            delete_all(self._store, [info.key for info in self._store.list(layout.lease_prefix(self.id))])
 
     def _put_and_list(self, prefix: str) -> tuple[float, list[ObjectInfo]]:
         with self._lock:
@@ -198,13 +168,13 @@ class Lease:
                 self._lose(own, "could not be renewed in time")
             self._last, self._sent_at = new, sent_at
             with suppress(StoreError):
-                _delete_all(self._store, own.keys() - {new.key, last.key})
+                delete_all(self._store, own.keys() - {new.key, last.key})
             return new.modified_seconds, infos
 
     def _lose(self, own: Iterable[str], why: str) -> None:
         self._lost = why
         with suppress(StoreError):
-            _delete_all(self._store, own)
+            delete_all(self._store, own)
         raise self._no_more(why)
 
     def _no_more(self, why: str) -> RepositoryLocked:
@@ -229,6 +199,8 @@ class Lease:
             "host": self.terms.host,
             "created": self.terms.created,
         }
+        if self.terms.process is not None:
+            document["process"] = self.terms.process.to_json()
         return encode_document(document, f"lease {self.id}")
 
 
@@ -241,10 +213,13 @@ def acquire(
     sleep: Callable[[float], None],
     random: Callable[[int], bytes],
     waiting: Callable[[RepositoryLocked], None] = lambda error: None,
+    is_gone: Callable[[HolderProcess], bool] = lambda process: False,
+    removed: Callable[[str], None] = lambda text: None,
 ) -> Lease:
     """Take a lease, waiting up to `wait_seconds` for leases that exclude it; `waiting` is then called once.
 
     `clock` is monotonic, in seconds, and continues while the machine sleeps. `random` returns that many random bytes.
+    `is_gone` decides whether the process of another lease is gone; such a lease is removed, and `removed` called.
     The caller has to renew the lease, well before two fifths of its time are over, and to release it.
 
     Raises:
@@ -255,10 +230,11 @@ def acquire(
     pause = _FIRST_PAUSE_SECONDS
     announced = False
     lease: Lease | None = None
+    abandoned = AbandonedLeases(store, clock, is_gone, removed)
     try:
         while True:
             lease = lease or Lease(store, terms, random(8).hex(), clock)
-            others = lease.look()
+            others = abandoned.without(lease.look())
             if not others:
                 if lease.held:
                     return lease
@@ -311,57 +287,6 @@ def confirm(repository: Repository, backup: str, lease: Lease) -> None:
     except StoreError:
         if not lease.held:
             raise
-
-
-def list_leases(store: Store) -> list[SeenLease]:
-    """List all leases, live and expired ones. Foreign objects among them are skipped."""
-    return _grouped(store.list(layout.LOCKS))
-
-
-def read_lease(store: Store, seen: SeenLease) -> LeaseText:
-    """Return what a lease says about its holder.
-
-    Raises:
-        ObjectNotFound: it was removed.
-        FormatError: it is damaged.
-    """
-    key = seen.keys[-1]
-    fields = decode_document(store.get_range(key, 0, _MAX_BYTES), f"lease {key}")
-    if (fields.text("id"), fields.number("generation")) != (seen.key.id, seen.key.generation):
-        raise FormatError(f"lease {key} is not the one that its key names")
-    return LeaseText(fields.text("purpose"), fields.text("tool"), fields.text("host"), fields.text("created"))
-
-
-def remove_lease(store: Store, seen: SeenLease) -> None:
-    """Remove the lease of another process. If it is live, its holder notices when it renews it, and stops."""
-    _delete_all(store, [info.key for info in store.list(layout.lease_prefix(seen.key.id))])
-
-
-def store_now(store: Store, random: Callable[[int], bytes]) -> float:
-    """Return the store's time without a lease: that of an object, which is removed again."""
-    key = layout.probe_key(random(8).hex())
-    store.put(key, b"")
-    try:
-        return store.head(key).modified_seconds
-    finally:
-        with suppress(StoreError):
-            store.delete(key)
-
-
-def _grouped(infos: Iterable[ObjectInfo]) -> list[SeenLease]:
-    """Return leases, each with the keys of all its generations; `infos` are in order."""
-    found: dict[str, SeenLease] = {}
-    for info in infos:
-        key = layout.parse_lease_key(info.key)
-        if key is not None:
-            before = found[key.id].keys if key.id in found else ()
-            found[key.id] = SeenLease(key, info.modified_seconds, (*before, info.key))
-    return list(found.values())
-
-
-def _delete_all(store: Store, keys: Iterable[str]) -> None:
-    for key in sorted(keys):
-        store.delete(key)
 
 
 def _locked(store: Store, others: Sequence[SeenLease]) -> RepositoryLocked:

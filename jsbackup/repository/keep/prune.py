@@ -32,8 +32,9 @@ from jsbackup.repository import layout
 from jsbackup.repository.background import in_order
 from jsbackup.repository.checks.evidence import find_missing
 from jsbackup.repository.checks.manifest_chain import refuse_gaps
-from jsbackup.repository.keep.leases import Lease, Mode, list_leases
+from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.named_objects import NamedObjects
+from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.keep.unused_objects import delete_marks, put_marks, read_marks
 from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import Manifest

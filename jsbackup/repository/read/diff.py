@@ -144,9 +144,15 @@ def diff_backups(run: DiffRun, a: Manifest, b: Manifest, compare: Compare | None
     Raises what `choose` raises. An error in one stream does not stop the others.
     """
     ours, theirs = ({s.name: s for s in one.streams} for one in (a, b))
-    lost = {**left_out(a), **left_out(b)}
+    lost: dict[str, JsBackupError] = {**left_out(a), **left_out(b)}
     names = sorted(run.choose({*ours, *theirs, *lost}))
-    work = [_work(ours[name], theirs[name]) for name in names if name in ours and name in theirs and name not in lost]
+    work = []
+    for name in names:
+        if name in ours and name in theirs and name not in lost:
+            try:
+                work.append(_work(ours[name], theirs[name]))
+            except JsBackupError as error:  # of a page
+                lost[name] = error
     found = (compare or _Here(run.objects, run.progress))(work, run.named)
     diffs: list[StreamDiff] = []
     failures: list[NotCompared] = []

@@ -23,7 +23,7 @@ from jsbackup.repository import layout
 from jsbackup.repository.crypto.access import Access
 from jsbackup.repository.crypto.keys import NO_KEYS, GivenKeys
 from jsbackup.repository.descriptor import Descriptor
-from jsbackup.repository.keep.leases import list_leases
+from jsbackup.repository.keep.seen_leases import list_leases
 from jsbackup.repository.location import is_vacant
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.segment_size import fitting_bytes

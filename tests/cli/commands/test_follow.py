@@ -42,8 +42,8 @@ def test_it_says_what_it_has_done_when_its_time_is_over(shop: Shop, typed: Type,
     [
         (["NOT_THERE"], "no stream matches NOT_THERE"),
         (["--for", "0"], "--for 0 would follow nothing"),
-        (["--every", "5"], "not a duration: '5'"),
-        (["--every-bytes", "much"], "not a size: 'much'"),
+        (["--every", "5"], "--every: not a duration: '5'"),
+        (["--every-bytes", "much"], "--every-bytes: not a size: 'much'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(

@@ -31,9 +31,9 @@ def test_without_it_segments_have_the_usual_size_and_nothing_is_said(typed: Type
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("", "not a size: ''"),
-        ("8 kibs", "not a size: '8 kibs'"),
-        ("-8KiB", "not a size: '-8KiB'"),
+        ("", "--segment-size: not a size: ''"),
+        ("8 kibs", "--segment-size: not a size: '8 kibs'"),
+        ("-8KiB", "--segment-size: not a size: '-8KiB'"),
         ("0.1", "not a whole number of bytes: '0.1'"),
         ("0", "--segment-size 0: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),
         ("4095", "--segment-size 4095: each segment is an object, so sizes from 4.00 KiB to 256 MiB can be chosen"),

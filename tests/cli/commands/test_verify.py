@@ -339,7 +339,7 @@ def test_who_cannot_write_is_told_that_nothing_is_remembered(
         "--sample 4 --level manifest": "reads no objects",
         "--sample 0": "0<x<=100",
         "--sample 101": "0<x<=100",
-        "--max-bytes many": "not a size",
+        "--max-bytes many": "--max-bytes: not a size",
     }.items(),
 )
 def test_parts_that_make_no_sense_are_refused(

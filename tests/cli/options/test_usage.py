@@ -15,6 +15,7 @@ from jsbackup.cli.main import COMMANDS, GROUPS, cli
 from jsbackup.cli.options import restore_options
 from jsbackup.cli.options.command import Command
 from jsbackup.cli.options.shared import GLOBAL_OPTIONS, KEY_OPTIONS, S3_OPTIONS, SERVER_OPTIONS
+from jsbackup.errors import UsageError
 from jsbackup.exit_codes import EXIT_CODES
 from jsbackup.planning.model import Consumers, IfExists, SendAs
 from jsbackup.repository.checks.verify import Level
@@ -89,8 +90,8 @@ WRONG = {
     "backup --jobs many": ("'many' is not a valid integer", "See 'jsbackup backup --help'."),
     "backup --tag novalue -r x": ("not a tag: 'novalue'", "KEY=VALUE"),
     "backup orders.new -r x": ("no stream can be named 'orders.new'", "not by subject"),
-    "backup --timeout 5 -r x": ("not a duration: '5'", "500ms, 90s"),
-    "restore latest --window 1Q -r x": ("not a size: '1Q'", "64MiB"),
+    "backup --timeout 5 -r x": ("--timeout: not a duration: '5'", "500ms, 90s"),
+    "restore latest --window 1Q -r x": ("--window: not a size: '1Q'", "64MiB"),
     "restore latest --replicas 9 -r x": ("9 is not in the range", "See 'jsbackup restore --help'."),
     "backup --user a --creds b -r x": ("--user and --creds are different ways to log in", "Give one of them."),
     "backup --js-domain d --js-api-prefix p -r x": ("exclude each other", "Give one of them."),
@@ -261,3 +262,35 @@ def test_choices_are_those_of_the_engine() -> None:
         map(str, Consumers)
     )
     assert list(restore_options.WIRES) == [str(wire) for wire in (SendAs.AUTO, SendAs.V1, SendAs.V2)]
+
+
+def test_every_duration_and_size_is_named_where_it_is_none() -> None:
+    """Whichever command has it, and whether it stands before or after the command."""
+    seen = set()
+    for words, command in _commands():
+        for option in command.params:
+            if option.metavar in ("DURATION", "SIZE", "BYTES", "DURATION|TIME"):
+                needed = [value for param in command.params if param.required for value in _some(param)]
+                with pytest.raises(UsageError, match=f"^{option.opts[0]}: not a (duration|size): 'soon'$"):
+                    cli.main([*words, option.opts[0], "soon", *needed], standalone_mode=False)
+                seen.add(option.opts[0])
+    assert {"--segment-size", "--timeout", "--window", "--grace", "--lock-until", "--hook-timeout"} <= seen
+
+
+def _some(param: click.Parameter) -> list[str]:
+    value = str(param.type.choices[0]) if isinstance(param.type, click.Choice) else "x"
+    return [value] if isinstance(param, click.Argument) else [param.opts[0], value]
+
+
+def _commands() -> Iterator[tuple[list[str], click.Command]]:
+    groups: list[tuple[list[str], click.Group]] = [([], cli)]
+    for words, group in groups:
+        yield words, group
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                groups.append(([*words, name], command))
+            else:
+                yield [*words, name], command

@@ -13,22 +13,15 @@ from jsbackup.repository import layout
 from jsbackup.repository.checks.evidence import find_gaps
 from jsbackup.repository.inventory import write_catalog
 from jsbackup.repository.keep import leases
-from jsbackup.repository.keep.leases import (
-    Lease,
-    Mode,
-    Terms,
-    acquire,
-    list_leases,
-    read_lease,
-    remove_lease,
-    store_now,
-)
+from jsbackup.repository.keep.holder_process import HolderProcess
+from jsbackup.repository.keep.leases import Lease, Mode, Terms, acquire
 from jsbackup.repository.keep.prune import prune
+from jsbackup.repository.keep.seen_leases import SeenLease, list_leases, read_lease, remove_lease, store_now
 from jsbackup.repository.layout import LeaseKey
 from jsbackup.repository.manifest import Manifest, Result, Source, objects_named
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.repository import Repository
-from jsbackup.stores.base import Store
+from jsbackup.stores.base import Store, late_seconds_of
 from jsbackup.stores.memory import MemoryStore
 from tests.harness.backups import CREATED, FIRST, SECOND, make_repository, store_opaque
 from tests.harness.interleave import World, explore, wander
@@ -48,6 +41,8 @@ class Clockwork:
         self.slept: list[float] = []
         self.waited: list[RepositoryLocked] = []
         self.on_sleep: Callable[[], object] = lambda: None
+        self.gone: set[HolderProcess] = set()
+        self.removed: list[str] = []
         self._made = 0
 
     def sleep(self, seconds: float) -> None:
@@ -68,6 +63,8 @@ class Clockwork:
             sleep=self.sleep,
             random=self.random,
             waiting=self.waited.append,
+            is_gone=self.gone.__contains__,
+            removed=self.removed.append,
         )
 
     def keys(self) -> list[str]:
@@ -118,6 +115,53 @@ def test_a_lease_of_a_killed_holder_is_waited_for_until_it_ends(clock: Clockwork
     clock.acquire(ALONE)
     clock.acquire(TERMS, wait_seconds=DURATION + 60)
     assert DURATION < clock.now - begun < DURATION + 30
+
+
+PROCESS = HolderProcess("machine", "boot", 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_lease_whose_process_is_gone_is_removed(clock: Clockwork, mode: Mode) -> None:
+    dead = clock.acquire(replace(ALONE, process=PROCESS))
+    clock.gone.add(PROCESS)
+    lease = clock.acquire(replace(TERMS, mode=mode))
+    assert [seen.key.id for seen in list_leases(clock.store)] == [lease.id] and clock.waited == []
+    (text,) = clock.removed
+    assert text.startswith(f"removed the lease {dead.id} of prune (since ") and text.endswith("its process 3 is gone")
+    with pytest.raises(RepositoryLocked):
+        dead.renew()
+
+
+def test_where_requests_may_be_under_way_it_is_removed_when_they_have_arrived(clock: Clockwork) -> None:
+    clock.acquire(replace(ALONE, process=PROCESS))
+    begun = clock.now
+    bucket = FaultStore(clock.store)
+    assert late_seconds_of(bucket) == 120
+    clock.gone.add(PROCESS)
+    with pytest.raises(RepositoryLocked):
+        clock.acquire(TERMS, wait_seconds=100, store=bucket)
+    clock.acquire(ALONE, wait_seconds=DURATION, store=bucket)
+    assert 220 <= clock.now - begun < 240 and len(clock.removed) == 1
+
+
+def test_one_that_may_not_be_deleted_holds_nobody_up_either(clock: Clockwork) -> None:
+    dead = clock.acquire(replace(ALONE, process=PROCESS))
+    clock.gone.add(PROCESS)
+
+    def refuse(key: str) -> None:
+        raise StoreError("not allowed")
+
+    clock.store.delete = refuse  # type: ignore[method-assign]
+    assert clock.acquire(TERMS).held and clock.removed == []
+    assert dead.id in [seen.key.id for seen in list_leases(clock.store)]
+
+
+def test_a_living_process_keeps_its_lease_and_so_does_one_that_is_not_named(clock: Clockwork) -> None:
+    for process in (PROCESS, None):
+        lease = clock.acquire(replace(ALONE, process=process))
+        with pytest.raises(RepositoryLocked):
+            clock.acquire(TERMS)
+        lease.release()
 
 
 def test_renewals_keep_a_lease_alive_and_leave_two_generations(clock: Clockwork) -> None:
@@ -436,7 +480,7 @@ def test_no_order_in_which_time_passes_and_leases_end_does_harm() -> None:
 def test_the_explorer_finds_what_careless_leases_would_lose(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Lease.look
 
-    def careless(lease: Lease) -> list[leases.SeenLease]:
+    def careless(lease: Lease) -> list[SeenLease]:
         real(lease)
         return []
 

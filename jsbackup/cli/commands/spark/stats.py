@@ -19,13 +19,14 @@ from jsbackup.cli.options.completion import complete_backup, complete_stream
 from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import choosing_options, parse_choosing
 from jsbackup.cli.options.leases import lock_timeout_option
-from jsbackup.cli.options.spark import Where, note_left_out, on_spark, open_with_spark, require_spark
+from jsbackup.cli.options.spark import Where, choose_readable, on_spark, open_with_spark, require_spark
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.new_file import check_new_file, write_new_file
 from jsbackup.cli.output.output import format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.cli.output.stats_report import stats_json, tell_stats
 from jsbackup.errors import UsageError
+from jsbackup.exit_codes import combined
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.jobs.query import Answer
@@ -95,8 +96,8 @@ def stats(
         ) as opened,
         make_progress("stats", wanted=shared.progress) as progress,
     ):
-        note_left_out(shared, opened, streams)
-        found = collect_stats(opened, streams, most_subjects=most_subjects, duplicates=duplicates, progress=progress)
+        readable, broken = choose_readable(shared, opened, streams)
+        found = collect_stats(opened, readable, most_subjects=most_subjects, duplicates=duplicates, progress=progress)
         manifest = opened.manifest
     saved = None
     if page is not None:
@@ -104,8 +105,9 @@ def stats(
 
         write_new_file(page, stats_page(manifest.id, manifest.created, found), replace=force)
         saved = str(page)
-    shared.output.result(stats_json(manifest.id, found, saved), lambda: tell_stats(shared.output, found, saved))
-    return 0
+    document = stats_json(manifest.id, found, broken, saved)
+    shared.output.result(document, lambda: tell_stats(shared.output, found, broken, saved))
+    return combined([0, *(error.exit_code for error in broken.values())])
 
 
 @click.command(cls=Command)

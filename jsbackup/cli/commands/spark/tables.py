@@ -14,7 +14,7 @@ from jsbackup.cli.options.context import Shared
 from jsbackup.cli.options.latest import Choosing
 from jsbackup.cli.options.leases import writing
 from jsbackup.cli.options.opening import open_or_make_repository
-from jsbackup.cli.options.spark import Where, note_left_out, open_with_spark, place_given, require_spark, settings_of
+from jsbackup.cli.options.spark import Where, choose_readable, open_with_spark, place_given, require_spark, settings_of
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import environment, s3_settings
 from jsbackup.errors import UsageError
@@ -23,6 +23,7 @@ from jsbackup.model import JsonObject
 if TYPE_CHECKING:
     from jsbackup.pipeline.tables.export import Exported
     from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.read.broken_lists import BrokenLists
     from jsbackup.repository.write.new_backup import StoredStream
 
 __all__ = ["READ_FORMATS", "WRITTEN_FORMATS", "read_tables", "write_tables"]
@@ -42,9 +43,10 @@ def write_tables(
     output: str,
     where: Where,
     lock_timeout: str,
-) -> Exported:
-    """Write streams of a backup to `output`, a folder or a URL. Raises the errors of `export_tables` and
-    `new_target`.
+) -> tuple[Exported, BrokenLists]:
+    """Write streams of a backup to `output`, a folder or a URL; return also those that cannot be read.
+
+    Raises the errors of `export_tables` and `new_target`.
     """
     require_spark()
     from jsbackup.pipeline.session.repository_ref import place_of
@@ -63,17 +65,17 @@ def write_tables(
         ) as opened,
         make_progress("export", wanted=shared.progress) as progress,
     ):
-        note_left_out(shared, opened, streams)
-        chosen = opened.streams(streams)
-        return export_tables(
+        readable, broken = choose_readable(shared, opened, streams)
+        exported = export_tables(
             opened.session,
             opened.place,
             target,
             TableFormat(kind),
             backup=opened.manifest.id,
-            streams=chosen,
+            streams=opened.streams(readable),
             progress=progress,
         )
+        return exported, broken
 
 
 def read_tables(

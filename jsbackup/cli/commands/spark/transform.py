@@ -20,16 +20,18 @@ from jsbackup.cli.options.reshaping import mask_key_names, reshaping_options
 from jsbackup.cli.options.spark import Where, on_spark, place_given, settings_of
 from jsbackup.cli.options.tag_options import tagged_as
 from jsbackup.cli.options.tagging import parse_tags
-from jsbackup.cli.output.grouped import Said, tell_each
+from jsbackup.cli.output.grouped import Said, broken_json, tell_broken, tell_each
 from jsbackup.cli.output.log import start_log
 from jsbackup.cli.output.output import format_bytes, format_count
 from jsbackup.cli.output.progress import make_progress
 from jsbackup.config import parse_glob
+from jsbackup.exit_codes import combined
 from jsbackup.model import JsonObject
 
 if TYPE_CHECKING:
     from jsbackup.pipeline.jobs.transform import Transformed
     from jsbackup.repository.manifest import Manifest
+    from jsbackup.repository.read.broken_lists import BrokenLists
 
 __all__ = ["COMMANDS"]
 
@@ -147,6 +149,7 @@ def compact(
     from jsbackup.pipeline.jobs.compact import compact_backup, count_after
     from jsbackup.pipeline.session.repository_ref import check_readable
     from jsbackup.pipeline.session.session import open_session
+    from jsbackup.repository.read.broken_lists import broken_lists, refuse_broken
 
     choosing = parse_choosing(backup, origins, tags)
     place = place_given(shared)
@@ -158,15 +161,25 @@ def compact(
     ):
         manifest = find_backup(shared, repository, backup, choosing, silent=shared.output.as_json)
         check_readable(repository)
-        before, after = count_after(manifest, repository.objects.segment_bytes)
+        broken = broken_lists(manifest.streams)
+        refuse_broken(broken, of=len(manifest.streams))
+        whole = [stream for stream in manifest.streams if stream.name not in broken]
+        before, after = count_after(whole, repository.objects.segment_bytes)
         made = None
         if after < before:
             with open_session(settings) as session:
                 made = compact_backup(
-                    session, place, repository, manifest, lease=lease, random=os.urandom, progress=progress
+                    session,
+                    place,
+                    repository,
+                    manifest,
+                    lease=lease,
+                    random=os.urandom,
+                    unread=broken.keys(),
+                    progress=progress,
                 )
-    _tell_compacted(shared, manifest, made)
-    return 0
+    _tell_compacted(shared, manifest, made, broken)
+    return combined([0, *(error.exit_code for error in broken.values())])
 
 
 # --- what they print ---
@@ -219,7 +232,7 @@ def _tell_transformed(shared: Shared, source: str, made: Transformed) -> None:
     output.result(document, text)
 
 
-def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None) -> None:
+def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None, broken: BrokenLists) -> None:
     output = shared.output
     after = made or manifest
     rows = [
@@ -233,9 +246,11 @@ def _tell_compacted(shared: Shared, manifest: Manifest, made: Manifest | None) -
         "segments_before": total,
         "segments": left,
         "streams": [{"name": name, "segments_before": before, "segments": now} for name, before, now in rows],
+        "failed": broken_json(broken),
     }
 
     def text() -> None:
+        tell_broken(output, broken)
         if made is None:
             had = format_count(total, "segment")
             output.line(f"nothing to gain: none of the {had} of {manifest.id} would be joined, and no backup was made")

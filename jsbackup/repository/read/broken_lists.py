@@ -1,0 +1,41 @@
+"""Streams whose list of segments cannot be read whole, because a page is missing or damaged. What works on several
+streams goes on without them, and names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from jsbackup.errors import IntegrityError, StoreError, UnsupportedError
+from jsbackup.repository.manifest import StreamBackup
+from jsbackup.repository.pages.segment_list import BrokenPage
+
+__all__ = ["BrokenLists", "broken_lists", "refuse_broken"]
+
+BrokenLists: TypeAlias = Mapping[str, IntegrityError | StoreError | UnsupportedError]
+
+_HINT = "See 'jsbackup verify' for all that is lost. 'jsbackup repair' restores pages from a copy of the repository."
+
+
+def broken_lists(streams: Iterable[StreamBackup]) -> BrokenLists:
+    """Return these streams by name, each with the error of its first such page. Reads all pages of `streams`.
+
+    Raises KeyUnavailable.
+    """
+    found: dict[str, IntegrityError | StoreError | UnsupportedError] = {}
+    for stream in streams:
+        broken = next((part for part in stream.walk() if isinstance(part, BrokenPage)), None)
+        if broken is not None:
+            page, error = broken.page, broken.error
+            found[stream.name] = error.with_message(
+                f"stream {stream.name} cannot be read: the list of its segments for sequences {page.first_seq} to "
+                f"{page.last_seq} is broken: {error.message}"
+            ).with_hint(_HINT)
+    return found
+
+
+def refuse_broken(broken: BrokenLists, *, of: int) -> None:
+    """Raise the error of the first of the streams if all are broken; `of` is how many there are."""
+    if broken and len(broken) == of:
+        raise next(iter(broken.values()))

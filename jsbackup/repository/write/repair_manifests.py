@@ -1,0 +1,148 @@
+"""Put manifests back that were removed, replaced or damaged, from another repository that has copies.
+
+Nobody names the digest of a manifest as manifests name those of objects. So the bytes of the copy are taken only if
+something here proves that they are the ones that were stored:
+
+- the newest catalog, or a backup that follows this one, names their SHA-256 (`checks/manifest_chain.py`)
+- they are signed by a writer of this repository. A signed manifest belongs to one id, and is made once.
+- the damaged manifest still has the checksum of its content (`document.py`), and the copy has that content. This is
+  against accidents, as all of a repository without signatures is.
+
+A copy that was signed again, or whose objects have other keys, has other bytes, and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectExists, ObjectLocked, ObjectNotFound, UnsupportedError
+from jsbackup.repository import layout
+from jsbackup.repository.checks.manifest_chain import Gap
+from jsbackup.repository.document import MAX_DOCUMENT_BYTES, seal_in
+from jsbackup.repository.inventory import newest_catalog
+from jsbackup.repository.manifest_json import decode_manifest
+from jsbackup.repository.objects import sha256_of
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import Store
+
+__all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
+
+_SEALS = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenManifest:
+    """A manifest that is missing or damaged, or not the one that was stored. `key` is that of the stored object."""
+
+    backup: str
+    key: str
+    problem: str
+
+
+def broken_manifests(
+    repository: Repository, beyond: Iterable[tuple[str, str]], gaps: Sequence[Gap]
+) -> list[BrokenManifest]:
+    """Return the manifests among what is `beyond` repair (key and problem), and those that the chain misses."""
+    suffix = repository.documents.stored_key("")
+    found = {}
+    for key, problem in beyond:
+        backup = layout.backup_id_of(key.removesuffix(suffix))
+        if backup is not None and key == repository.documents.stored_key(layout.manifest_key(backup)):
+            found[backup] = BrokenManifest(backup, key, problem)
+    for gap in gaps:
+        text = f"{gap.backup}: {gap.problem}"
+        found.setdefault(gap.backup, BrokenManifest(gap.backup, repository.documents.stored_key(gap.key), text))
+    return [found[backup] for backup in sorted(found)]
+
+
+class ManifestRepair:
+    """Repairs manifests of `repository` from the store `other`, of another repository.
+
+    Raises KeyUnavailable and StoreError if the backups of `repository` cannot be listed.
+    """
+
+    def __init__(self, repository: Repository, other: Store) -> None:
+        self._repository = repository
+        self._other = other
+        self._named: dict[str, dict[str, str]] = {}  # who names which SHA-256, by backup
+        catalog, _ = newest_catalog(repository.documents)
+        for entry in catalog.entries if catalog else ():
+            self._named.setdefault(entry.id, {})[entry.sha256] = "the catalog of backups"
+        for entry in repository.inventory().entries:
+            if entry.previous is not None and entry.previous_sha256 is not None:
+                self._named.setdefault(entry.previous, {})[entry.previous_sha256] = f"backup {entry.id}"
+
+    def mend(self, broken: BrokenManifest, *, dry_run: bool) -> None:
+        """Put the right bytes of a manifest back; only check them if it is a `dry_run`.
+
+        Raises:
+            IntegrityError: the other repository does not have them, or nothing proves that these are the right ones.
+            KeyUnavailable: no key that opens them was given, and nothing else proves them.
+            StoreError: a store does not answer, or does not allow it.
+        """
+        key = layout.manifest_key(broken.backup)
+        try:
+            data = self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
+        except ObjectNotFound:
+            raise IntegrityError(f"{self._other.location} has no manifest of backup {broken.backup}") from None
+        damaged = self._damaged(key)
+        if data == damaged:
+            raise IntegrityError(f"{self._other.location} has the same bytes")
+        self._prove(broken.backup, data, damaged)
+        if not dry_run:
+            self._put(broken.key, data)
+
+    def _damaged(self, key: str) -> bytes:
+        try:
+            return self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES)
+        except ObjectNotFound:
+            return b""
+
+    def _prove(self, backup: str, data: bytes, damaged: bytes) -> None:
+        named, sha256 = self._named.get(backup, {}), sha256_of(data)
+        if len(named) > 1:
+            raise IntegrityError(f"{' and '.join(named.values())} name different manifests of backup {backup}")
+        if named and sha256 not in named:
+            (who,) = named.values()
+            raise IntegrityError(
+                f"{self._other.location} has a manifest of backup {backup} of other bytes than {who} names"
+            )
+        try:
+            seal = self._seal_of(backup, data)
+        except KeyUnavailable:
+            if not named:
+                raise
+            return
+        except (IntegrityError, UnsupportedError) as error:
+            raise IntegrityError(
+                f"{self._other.location} has a manifest of backup {backup} that is not of this repository: "
+                f"{error.message}"
+            ) from error
+        if named or self._repository.descriptor.authority is not None:
+            return
+        if seal not in _SEALS.findall(damaged):
+            raise IntegrityError(
+                f"nothing proves that the manifest of backup {backup} in {self._other.location} is the right one: no "
+                "catalog and no later backup names its SHA-256, and it is not signed"
+            )
+
+    def _seal_of(self, backup: str, data: bytes) -> bytes:
+        """Check a manifest; return the checksum of its content."""
+        key = layout.manifest_key(backup)
+        plain = self._repository.documents.unwrapped(key, data)
+        decode_manifest(plain, key, self._repository.pages)
+        return seal_in(plain, f"manifest {key}").encode()
+
+    def _put(self, key: str, data: bytes) -> None:
+        store = self._repository.store
+        try:
+            store.delete(key)
+        except ObjectLocked as error:
+            raise IntegrityError(f"the store keeps the damaged manifest {key} locked") from error
+        with suppress(ObjectExists):  # somebody else repairs it, too
+            store.put(key, data)
+        if store.get_range(key, 0, len(data) + 1) != data:
+            raise IntegrityError(f"{store.location} does not return the manifest {key} as it was put")

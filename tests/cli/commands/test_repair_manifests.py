@@ -1,0 +1,174 @@
+"""`jsbackup repair --from` of manifests: what is proved comes back byte for byte, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jsbackup.repository.inventory import write_catalog
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.local import LocalStore
+from tests.cli.test_json import check
+from tests.cli.typed import Typed
+from tests.harness.backups import FIRST, SECOND, make_repository, store_backup
+
+Type = Callable[..., Typed]
+
+RECIPIENT = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"
+KINDS = ("plain", "signed", "encrypted")
+DAMAGES = ("removed", "flipped", "cut", "emptied")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A repository with two backups, and a copy of it."""
+
+    typed: Type
+    repo: Path
+    copy: Path
+    keys: tuple[str | Path, ...] = ()
+
+    def manifests(self, repo: Path | None = None) -> list[Path]:
+        return sorted(((repo or self.repo) / "backups").iterdir())
+
+    def repair(self, *options: str | Path) -> Typed:
+        return self.typed("repair", "--from", self.copy, "-r", self.repo, *self.keys, "--json", *options)
+
+    def verify(self) -> Typed:
+        return self.typed("verify", "-r", self.repo, *self.keys)
+
+
+def damage(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if how == "flipped":
+        data[len(data) // 2] ^= 1
+    if how != "removed":
+        path.write_bytes({"flipped": bytes(data), "cut": bytes(data[:-9]), "emptied": b""}[how])
+
+
+def plain(typed: Type, folder: Path) -> Place:
+    repo = folder / "repo"
+    repo.parent.mkdir(exist_ok=True)
+    make_repository(LocalStore(repo))
+    for backup in (FIRST, SECOND):
+        store_backup(Repository.open(LocalStore(repo)), backup)
+    place = Place(typed, repo, folder / "copy")
+    assert typed("copy", "--to-repo", place.copy, "-r", repo).code == 0
+    return place
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, typed: Type, tmp_path: Path) -> Place:
+    if (kind := getattr(request, "param", "plain")) == "plain":
+        return plain(typed, tmp_path)
+    # The same, signed, through an import of what the plain one exports.
+    from_plain = plain(typed, tmp_path / "plain")
+    out = tmp_path / "out"
+    line = ("export", FIRST, "orders", "--format", "nats-cli", "--output", out)
+    assert typed(*line, "-r", from_plain.repo).code == 0
+    keys = ("--writer-key", tmp_path / "writer.key")
+    made = Place(typed, tmp_path / "repo", tmp_path / "copy", keys)
+    how = ("--sign",) if kind == "signed" else ("--encrypt-to", RECIPIENT)
+    assert typed("init", *how, *keys, "-r", made.repo).code == 0
+    for _ in range(2):
+        assert typed("import", out, "-r", made.repo, *keys).code == 0
+    assert typed("copy", "--to-repo", made.copy, "-r", made.repo, *keys).code == 0
+    return made
+
+
+@pytest.mark.parametrize("place", KINDS, indirect=True)
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_manifest_is_put_back_as_it_was(place: Place, how: str, which: int) -> None:
+    """It is proved by its signature, or by what is left of it."""
+    path = place.manifests()[which]
+    before = path.read_bytes()
+    damage(path, how)
+    assert place.verify().code == 14
+    there = path.read_bytes() if path.exists() else None
+    unproved = place.keys == () and how in ("removed", "emptied")
+    tried = place.repair("--dry-run")
+    assert (path.read_bytes() if path.exists() else None) == there
+    done = place.repair()
+    assert tried.code == done.code == (3 if unproved else 0)
+    (row,) = check("repair", done)["manifests"]
+    assert row["backup"] in path.name and path.name in row["key"]
+    assert tried.document["manifests"] == [row] and done.document["beyond"] == []
+    if unproved:
+        assert row["outcome"] == "lost" and row["reason"].startswith("nothing proves that the manifest of backup ")
+        assert (path.read_bytes() if path.exists() else None) == there
+        return
+    assert (row["outcome"], row["reason"], done.document["mended"]) == ("mended", None, 1)
+    assert path.read_bytes() == before and place.verify().code == 0
+    again = place.repair()
+    assert again.code == 0 and again.document["manifests"] == []
+
+
+@pytest.mark.parametrize("place", KINDS, indirect=True)
+def test_a_catalog_proves_the_newest_one(place: Place) -> None:
+    assert place.typed("hold", "latest", "-r", place.repo, *place.keys).code == 0
+    if not place.keys:
+        write_catalog(Repository.open(LocalStore(place.repo)).documents)
+    path = place.manifests()[1]
+    before = path.read_bytes()
+    damage(path, "removed")
+    assert place.repair().code == 0 and path.read_bytes() == before
+    assert place.verify().code == 0
+
+
+@pytest.mark.parametrize("place", KINDS, indirect=True)
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_not_the_stored_manifest_is_not_put_back(place: Place, which: int) -> None:
+    """A copy that is damaged itself, that has another backup under the id, or that has none."""
+    path, theirs = place.manifests()[which], place.manifests(place.copy)[which]
+    other = place.manifests(place.copy)[1 - which].read_bytes()
+    damage(path, "removed")
+    whole = theirs.read_bytes()
+    for data in (whole[:-3], whole.replace(b"a", b"b"), b"", b"{}", other, os.urandom(300), None):
+        theirs.unlink(missing_ok=True)
+        if data is not None:
+            theirs.write_bytes(data)
+        done = place.repair()
+        (row,) = done.document["manifests"]
+        assert (done.code, row["outcome"]) == (3, "lost") and "Traceback" not in done.err
+        assert str(place.copy) in row["reason"] and not path.exists()
+    assert place.typed("repair", "--from", place.copy, "-r", place.repo, *place.keys).out.count(": lost: ") == 1
+
+
+def test_a_copy_that_was_signed_again_proves_nothing(typed: Type, tmp_path: Path, place: Place) -> None:
+    signed = tmp_path / "signed"
+    keys = ("--writer-key", tmp_path / "their.key")
+    assert typed("init", "--sign", *keys, "-r", signed).code == 0
+    to = ("--to-repo", signed, "--to-writer-key", tmp_path / "their.key")
+    assert typed("copy", *to, "-r", place.repo).code == 0
+    path = place.manifests()[0]
+    damage(path, "removed")
+    done = typed("repair", "--from", signed, "-r", place.repo, "--json")
+    (row,) = done.document["manifests"]
+    assert done.code == 3 and row["outcome"] == "lost" and "not of this repository" in row["reason"]
+    assert not path.exists()
+
+
+def test_objects_of_a_repaired_manifest_are_repaired_too(place: Place) -> None:
+    path = place.manifests()[0]
+    damage(path, "flipped")
+    lost = [one for one in place.repo.rglob("*.parquet") if one.is_file()]
+    for one in lost:
+        one.unlink()
+    shutil.rmtree(place.repo / "verified", ignore_errors=True)
+    done = place.repair()
+    assert done.code == 0 and len(done.document["objects"]) == len(lost)
+    assert place.verify().code == 0
+
+
+def test_only_the_named_backups_are_repaired(place: Place) -> None:
+    for path in place.manifests():
+        damage(path, "flipped")
+    done = place.repair(FIRST)
+    assert [row["backup"] for row in done.document["manifests"]] == [FIRST]
