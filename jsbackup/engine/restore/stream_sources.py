@@ -19,9 +19,11 @@ from jsbackup.engine.restore.attempts import deliver
 from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.stored_archive import archive_of, load_consumers
+from jsbackup.errors import IntegrityError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.interrupted.leftovers import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
+from jsbackup.planning.preflight import LEFT
 from jsbackup.planning.selection.count_subset import messages_of
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
@@ -144,13 +146,16 @@ class StoredSupply:
                 hurried=hurried,
             )
 
-        await deliver(
-            delivery.js,
-            delivery.transfer.connection,
-            lambda: delivery.sender(state_to_restore(entry)),
-            archive,
-            limits=delivery.transfer.limits,
-        )
+        try:
+            await deliver(
+                delivery.js,
+                delivery.transfer.connection,
+                lambda: delivery.sender(state_to_restore(entry)),
+                archive,
+                limits=delivery.transfer.limits,
+            )
+        except IntegrityError as error:
+            raise error.with_hint(error.hint or LEFT) from error.__cause__
         return self._sent(action, consumers)
 
     async def sent_before(self, action: Action) -> Sent:
