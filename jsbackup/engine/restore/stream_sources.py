@@ -130,6 +130,12 @@ class StoredSupply:
         return await in_thread(has_message_at, self._objects, action.entry, state)
 
     async def send(self, delivery: Delivery) -> Sent:
+        try:
+            return await self._send(delivery)
+        except IntegrityError as error:
+            raise error.with_hint(error.hint or LEFT) from error.__cause__
+
+    async def _send(self, delivery: Delivery) -> Sent:
         action, entry = delivery.action, delivery.action.entry
         consumers = await in_thread(load_consumers, self._objects, action)
         opaque = sum(piece.bytes for piece in entry.opaque)
@@ -146,16 +152,13 @@ class StoredSupply:
                 hurried=hurried,
             )
 
-        try:
-            await deliver(
-                delivery.js,
-                delivery.transfer.connection,
-                lambda: delivery.sender(state_to_restore(entry)),
-                archive,
-                limits=delivery.transfer.limits,
-            )
-        except IntegrityError as error:
-            raise error.with_hint(error.hint or LEFT) from error.__cause__
+        await deliver(
+            delivery.js,
+            delivery.transfer.connection,
+            lambda: delivery.sender(state_to_restore(entry)),
+            archive,
+            limits=delivery.transfer.limits,
+        )
         return self._sent(action, consumers)
 
     async def sent_before(self, action: Action) -> Sent:
