@@ -107,12 +107,14 @@ def test_a_restore_reads_what_is_stored_once(
     assert stored <= once["read_bytes"] <= 1.05 * stored, once
     segments = sum(1 for _ in store.list(layout.SEGMENTS))
     assert once["requests"]["get"] <= segments + 10 and once["requests"].get("head", 0) <= 10, once
+    renamed = _counted(at, out, *restore, "--rename", f"{NAME}=OTHER", "--map-subject", f"{NAME}.>=>OTHER.>")
+    assert 2 * stored <= renamed["read_bytes"] <= 2.05 * stored, renamed
     # A copy is made first, and proved.
     replaced = _counted(at, out, *restore, "--if-exists", "replace")
     assert 2 * stored <= replaced["read_bytes"] <= 2.05 * stored, replaced
     twice = _counted(at, out, *restore, "--if-exists", "replace", "--check-first")
     assert 3 * stored <= twice["read_bytes"] <= 3.05 * stored, twice
-    assert standing(target.url) == WHOLE
+    assert standing(target.url)[NAME] == WHOLE[NAME]
 
 
 def _delete(url: str) -> None:
