@@ -132,6 +132,7 @@ def _restore(
     server: AnyServer,
     *,
     partial: bool = False,
+    check_first: bool = False,
     verify: bool = True,
     window_bytes: int | None = None,
     mask_key: bytes = b"",
@@ -155,7 +156,7 @@ def _restore(
     - `mask`, `unmaskable`, `mask_may_miss`, and `mask_key`, the key for hashes
     - `config` (fields of streams, None to leave one out; the `--set` of the command), `replicas`, `storage`,
       `placement_cluster`, `placement_tags`, `consumers` (`all`, `config`, `none`)
-    - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `window_bytes`
+    - `adapt`, `wire`, `resume_sources`, `pattern_may_miss`, `allow_empty`, `partial`, `check_first`, `window_bytes`
 
     If it is interrupted (by Ctrl-C, or by cancelling the task), it removes incomplete streams, and raises the
     interruption.
@@ -163,7 +164,8 @@ def _restore(
     Raises:
         UsageError: an argument is wrong, or names something that does not exist.
         PlanRefused, TargetConflict: something blocks it; nothing was changed.
-        IntegrityError: something that is needed is lost or damaged; nothing was changed.
+        IntegrityError: something that is needed is lost or damaged; nothing of its stream was restored. With
+            `check_first`, nothing was changed.
         KeyUnavailable: messages are encrypted, and no key that reads them was given.
         IncompleteError: not everything requested was restored; `result` is the outcome.
         NatsError: the server does not answer, or with an error. Any error of its streams, if none was restored.
@@ -173,7 +175,12 @@ def _restore(
     connection, options = connection_to(server), restore_options(typed_arguments("restore", how))
     options.reshape.masks.check_secret(mask_key)
     settings = RestoreSettings(
-        jobs=checked_jobs(jobs), window_bytes=window_bytes, verify=verify, partial=partial, mask_secret=mask_key
+        jobs=checked_jobs(jobs),
+        window_bytes=window_bytes,
+        verify=verify,
+        partial=partial,
+        check_first=check_first,
+        mask_secret=mask_key,
     )
     watcher = progress_to(progress)
 

@@ -1,26 +1,54 @@
-"""Checks before a restore sends anything: its plan is not refused, and the objects that it needs are sound.
+"""Checks before a restore sends anything: its plan is not refused, and the objects that it needs are there.
 
-If objects are lost, a restore is refused, or planned again without them.
+A restore reads each object once. So before anything is changed its objects are only looked at (`presence.py`). Each is
+checked against its SHA-256 when it is read, before any of it is sent. If that fails, the incomplete stream is removed.
+
+That must not cost what the target had before. So some things are read twice, first here (`check_before_removal`):
+
+    a leftover of an interrupted restore is removed before its stream is sent: all objects of that stream
+    a replaced stream is removed after a copy of the new one was made from the same objects, but without consumers:
+        their pending sets
+    a stream that cannot be marked as incomplete, and that the server shows before it is complete: all of its objects
+
+With `--check-first` everything is read here first, and with `--partial`, because a plan without what is lost has to
+know all of that. If objects are lost, a restore is refused, or planned again without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from jsbackup.errors import IntegrityError, PlanRefused, TargetConflict
 from jsbackup.failure import Failure
-from jsbackup.planning.model import RestorePlan
+from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within
-from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
+from jsbackup.repository.checks.presence import find_absent
+from jsbackup.repository.checks.verify import Checker, Level, Problem, check_object, problem_with, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.salvage import find_lost, salvage
 from jsbackup.transforms.cut import Cut
 
-__all__ = ["PartialPlan", "check_objects", "missing_objects", "plan_what_is_left", "refuse_if_refused", "without"]
+__all__ = [
+    "LEFT",
+    "PartialPlan",
+    "check_before_removal",
+    "check_objects",
+    "look_at_objects",
+    "missing_objects",
+    "plan_what_is_left",
+    "refuse_if_refused",
+    "without",
+]
+
+LEFT = (
+    "See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
+    "--partial restores what is left of the others, too."
+)
+"""What to do about lost objects."""
 
 _MOST_REASONS = 4  # reasons in one message
 _NAMED = 5  # streams of a reason
@@ -59,17 +87,51 @@ def check_objects(objects: Objects, manifest: Manifest, plan: RestorePlan, check
 
     A `checker` reads objects elsewhere.
     """
-    for problem in verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker):
-        raise IntegrityError(
-            f"nothing was restored: stream {problem.stream}: {problem.problem}",
-            hint="See 'jsbackup verify' for all that is lost. Streams that are whole can be restored by name; "
-            "--partial restores what is left of the others, too.",
-        )
+    _refuse_lost(verify_backup(objects, _chosen(manifest, plan), Level.OBJECTS, checker=checker))
+
+
+def look_at_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> None:
+    """Raise IntegrityError if `missing_objects` finds any; raises as that."""
+    _refuse_lost(missing_objects(objects, manifest, plan))
+
+
+def check_before_removal(
+    objects: Objects, manifest: Manifest, plan: RestorePlan, *, marking: bool, checker: Checker | None = None
+) -> None:
+    """Do `check_objects` for what is read too late otherwise: after something at the target was removed.
+
+    `marking`: streams can be marked while they are incomplete.
+    """
+    late = {
+        action.entry.name for action in plan.actions if action.leftover or not _shows_that_it_is_half(action, marking)
+    }
+    if late:
+        check_objects(objects, manifest, _only(plan, late), checker)
+    replaced = {action.entry.name for action in plan.actions if action.replaces} - late
+    for stream in _chosen(manifest, _only(plan, replaced)).streams:
+        for ref in (consumer.pending for consumer in stream.consumers if consumer.pending is not None):
+            flaw = check_object(objects, ref, Level.DATA)
+            if flaw is not None:
+                _refuse_lost([problem_with(stream.name, ref, flaw)])
+
+
+def _shows_that_it_is_half(action: Action, marking: bool) -> bool:
+    """Return whether a stream that is sent has a mark, or does not exist, until it is complete."""
+    return action.wire in (SendAs.API, SendAs.V1) or (marking and not action.config.get("sealed"))
+
+
+def _refuse_lost(problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        raise IntegrityError(f"nothing was restored: stream {problem.stream}: {problem.problem}", hint=LEFT)
 
 
 def missing_objects(objects: Objects, manifest: Manifest, plan: RestorePlan) -> list[Problem]:
-    """Return objects that are missing or have another size, without reading any. Raises StoreError."""
-    return list(verify_backup(objects, _chosen(manifest, plan), Level.MANIFEST))
+    """Return objects that are missing, or are not those that were stored as far as can be seen without reading them.
+
+    Raises as `find_absent`.
+    """
+    stored = {stream.name: len(stream.segments) + len(stream.opaque) for stream in manifest.streams}
+    return list(find_absent(objects, _chosen(manifest, plan), stored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +170,10 @@ def without(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
     """Return the plan without these streams."""
     stages = (tuple(action for action in stage if action.entry.name not in names) for stage in plan.stages)
     return replace(plan, stages=tuple(filter(None, stages)))
+
+
+def _only(plan: RestorePlan, names: Collection[str]) -> RestorePlan:
+    return without(plan, {action.entry.name for action in plan.actions} - set(names))
 
 
 def _beyond(problem: Problem) -> IntegrityError:

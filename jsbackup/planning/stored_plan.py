@@ -15,6 +15,7 @@ from jsbackup.planning.selection.point_in_time import find_nearest, naming_neare
 from jsbackup.planning.selection.subset import KeptStream
 from jsbackup.repository.manifest import Manifest, StreamBackup
 from jsbackup.repository.repository import Repository
+from jsbackup.transforms.cut import Cut
 from jsbackup.transforms.reshape import Reshape
 
 __all__ = ["Planning"]
@@ -44,7 +45,7 @@ class Planning:
         return replace(plan, refusals=(*plan.refusals, *self._against_unwanted(manifest, plan)))
 
     def settle(self, manifest: Manifest, plan: RestorePlan, secret: bytes) -> RestorePlan:
-        """Return the plan after all kept messages were transformed; `plan` itself if there is nothing to transform.
+        """Return the plan after all kept messages were transformed; `plan` itself if it has only exact cuts.
 
         Raises as `survey`: nothing has been sent yet.
         """
@@ -52,7 +53,9 @@ class Planning:
         def surveyed(entry: StreamBackup, action: Action) -> KeptStream:
             return survey(self.repository.objects, entry, action.reshape, secret)
 
-        return self._knowing(manifest, plan, surveyed) if any(action.reshape for action in plan.actions) else plan
+        if all(action.counted and not replace(action.reshape, cut=Cut()) for action in plan.actions):
+            return plan
+        return self._knowing(manifest, plan, surveyed)
 
     def _against_unwanted(self, manifest: Manifest, plan: RestorePlan) -> Iterator[Finding]:
         """Refuse messages with headers that the target does not support: all messages of such streams are read."""

@@ -3,7 +3,7 @@
     put      create-only: an object appears whole under its key, or not at all, and is never replaced
     get      the whole object
     get_range  a part of it
-    head     its size and age
+    head     its size and age, and the SHA-256 that was put with it, if the store keeps one
     list     all objects whose key starts with a prefix, in order
     delete   idempotent
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -72,11 +72,15 @@ _PREFIX_TAIL = re.compile(r"([A-Za-z0-9_%-][A-Za-z0-9._%-]{0,254})?")
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object's key, size and age. `modified_seconds` is the Unix time of the put by the store's own clock."""
+    """An object's key, size and age. `modified_seconds` is the Unix time of the put by the store's own clock.
+
+    `sha256` (in hex) was recorded by whoever put the object; "" if there is none, and in listings.
+    """
 
     key: str
     size: int
     modified_seconds: float
+    sha256: str = field(default="", compare=False)
 
 
 class Store(Protocol):

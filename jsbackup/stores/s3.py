@@ -113,7 +113,8 @@ class S3Store:
         try:
             with bucket.explained(doing, _HEAD_ABSENT | _HEAD_REFUSED):
                 answer = bucket.client.head_object(**bucket.target(key))
-                return ObjectInfo(key, int(answer["ContentLength"]), answer["LastModified"].timestamp())
+                sha256 = answer.get("Metadata", {}).get(SHA256_FIELD, "")
+                return ObjectInfo(key, int(answer["ContentLength"]), answer["LastModified"].timestamp(), sha256)
         except Refusal as refusal:
             if refusal.code in _HEAD_REFUSED or not self._is_there:
                 # A request whose answer has a body, which says what is wrong.

@@ -13,11 +13,12 @@ PAGE = 1000  # of S3's ListObjectsV2
 
 
 class CountingStore:
-    """`store`; `requests` by operation."""
+    """`store`; `requests` by operation, and the `read_bytes` of all gets by key."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.requests: Counter[str] = Counter()
+        self.read_bytes: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -34,11 +35,11 @@ class CountingStore:
 
     def get(self, key: str) -> bytes:
         self._count("get")
-        return self.store.get(key)
+        return self._read(key, self.store.get(key))
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         self._count("get")
-        return self.store.get_range(key, offset, length)
+        return self._read(key, self.store.get_range(key, offset, length))
 
     def head(self, key: str) -> ObjectInfo:
         self._count("head")
@@ -57,6 +58,11 @@ class CountingStore:
 
     def is_temporary(self, error: StoreError) -> bool:
         return self.store.is_temporary(error)
+
+    def _read(self, key: str, data: bytes) -> bytes:
+        with self._lock:
+            self.read_bytes[key] += len(data)
+        return data
 
     def _count(self, operation: str) -> None:
         with self._lock:

@@ -124,7 +124,7 @@ def test_a_damaged_backup_fails_and_is_told_until_a_drill_goes_well(small: Path,
     path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     done = jsbackup("drill", "-r", copy, "--nats-server", EMBEDDED, "--work-dir", tmp_path)
     assert done.code == 14, done
-    assert "OLD" in done.document["error"]["message"]
+    assert [(one["name"], one["code"]) for one in done.document["failed"]] == [("OLD", 14)]
     assert [one.name for one in tmp_path.iterdir()] == ["small"]
     [outcome] = outcomes(copy)
     assert (outcome.ok, outcome.code, outcome.backup) == (False, 14, manifest)

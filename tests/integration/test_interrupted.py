@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness.commands import command_line, environment, jsbackup
+from tests.harness.damage import flip
 from tests.harness.proxy import Direction, Proxy
 from tests.harness.servers import REPOSITORY, NatsServer, wait_until
-from tests.integration.large import MESSAGES, TOTAL_BYTES, WHOLE, backups_in, make_large, standing
+from tests.integration.large import MESSAGES, NAME, TOTAL_BYTES, WHOLE, backups_in, make_large, standing
 
 pytestmark = [pytest.mark.nats, pytest.mark.timeout(180)]
 
@@ -154,6 +156,28 @@ def test_what_a_killed_restore_leaves_is_known_for_a_leftover(
     wait_until(lambda: not receiving(server), "the server to give up the restore of the dead one", server)
     assert standing(server.url) == WHOLE
     server.restart()
+    assert standing(server.url) == WHOLE
+
+
+def test_a_leftover_stays_while_its_backup_is_damaged(nats_server: Starter, repository: Path, tmp_path: Path) -> None:
+    """It may have messages that the repository has lost."""
+    server, repo = nats_server("2.15.1"), tmp_path / "repo"
+    shutil.copytree(repository, repo)
+    with Proxy(server.port) as proxy:
+        line = restore(proxy.url, repo, "v2")
+        assert stopped(proxy, line, signal.SIGKILL, Direction.TO_SERVER, 0.5) == -signal.SIGKILL
+    wait_until(lambda: not receiving(server), "the server to give up the restore of the dead one", server)
+    left = standing(server.url)
+    assert left[NAME].marked and left[NAME].messages > 0
+    (*_, segment) = sorted((repo / "segments").rglob("*.parquet"))
+    whole = segment.read_bytes()
+    segment.chmod(0o600)
+    segment.write_bytes(flip(whole))
+    refused = jsbackup("restore", "latest", "-s", server.url, "-r", repo)
+    assert refused.code == 14 and "nothing was restored" in refused.document["error"]["message"]
+    assert standing(server.url) == left
+    segment.write_bytes(whole)
+    jsbackup("restore", "latest", "-s", server.url, "-r", repo).ok()
     assert standing(server.url) == WHOLE
 
 

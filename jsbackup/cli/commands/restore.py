@@ -44,6 +44,11 @@ _SPARK = ("spark_master", "spark_remote", "spark_conf")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, as 'jsbackup plan' does; change nothing.")
 @window_option
 @click.option("--partial", is_flag=True, help="Where stored objects are lost or damaged, restore what is left.")
+@click.option(
+    "--check-first",
+    is_flag=True,
+    help="Read and check all stored objects before anything is changed. They are then read twice.",
+)
 @click.option("--no-verify", is_flag=True, help="Do not read back what was restored.")
 @jobs_option
 @mask_key_options
@@ -59,6 +64,7 @@ def restore(
     dry_run: bool,
     window: str | None,
     partial: bool,
+    check_first: bool,
     no_verify: bool,
     jobs: int,
     where: Where,
@@ -71,8 +77,11 @@ def restore(
     several. If the backup lacks streams, they are named together with the backup that has them, and the exit code is
     3.
 
-    Nothing is changed unless everything you ask for can be restored; 'jsbackup plan' shows that before. With
-    --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
+    Nothing is changed unless everything you ask for can be restored; 'jsbackup plan' shows that before. Stored objects
+    are looked at first, and checked while they are sent. A stream with a damaged object fails, and nothing of it stays
+    at the target; --check-first finds that before anything is changed.
+
+    With --partial, lost messages are missing from a stream as if they had been deleted. The output says which, and the
     exit code is 3.
 
     With --spark-master, executors of Spark send and compare the streams, as many at a time as Spark can, or as --jobs
@@ -90,6 +99,7 @@ def restore(
         window_bytes=None if window is None else parse_size(window),
         verify=not no_verify,
         partial=partial,
+        check_first=check_first,
         mask_secret=mask_secret,
     )
     if runbook is not None:
@@ -125,7 +135,7 @@ def restore(
 
 def _preview(shared: Shared, asked: Asked, runbook: Path | None, mask_secret: bytes, *, lock_timeout: str) -> int:
     """Print what 'jsbackup plan' prints for the same restore; return the exit code."""
-    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", *_SPARK)
+    refuse_given(click.get_current_context(), "--dry-run", "plan_file", "partial", "check_first", *_SPARK)
     if runbook is not None:
         from jsbackup.cli.commands.runbook import plan_runbook
 

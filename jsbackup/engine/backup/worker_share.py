@@ -87,10 +87,11 @@ class RestorePart:
 
 @dataclass(frozen=True, slots=True)
 class RestoredPart:
-    """Streams that were restored, and those that failed."""
+    """Streams that were restored, and those that failed; and the ids of objects that were found damaged."""
 
     results: tuple[RestoredStream, ...]
     failures: tuple[Failure, ...]
+    damaged: frozenset[bytes] = frozenset()
 
 
 def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, again: bool) -> RestoredPart:
@@ -107,7 +108,7 @@ def restore_part(run: RestoreRun, repository: Repository, part: RestorePart, *, 
     execution = (_Repeated if again else Execution)(alone, stored, part.start)
     work = with_own_threads(execution.all)(RestorePlan(part.start.label, (part.actions,)))
     results, failures = asyncio.run(work)
-    return RestoredPart(tuple(results), tuple(failures))
+    return RestoredPart(tuple(results), tuple(failures), frozenset(repository.objects.found_damaged))
 
 
 class _Repeated(Execution):

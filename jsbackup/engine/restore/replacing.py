@@ -83,7 +83,7 @@ def _with(plan: RestorePlan, counted: Mapping[str, LeftOut], options: RestoreOpt
 
     def with_count(action: Action) -> Action:
         left_out = counted.get(action.name)
-        if left_out is None:
+        if left_out is None or action.left_out is not None:
             return action
         action = replace(action, left_out=left_out)
         if options.replace_with_part:

@@ -1,6 +1,6 @@
 """Restore streams of a repository into a server: make a plan and execute it (`execution.py`).
 
-Everything that the plan needs is checked before the first chunk (`preflight.py`).
+Before the first chunk, the objects that the plan needs are looked at, or read if that is requested (`preflight.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,21 @@ from jsbackup.engine.restore.settled_copies import look_again
 from jsbackup.engine.restore.stream_restore import StartingPoint
 from jsbackup.engine.restore.stream_sources import StoredSupply, Supply
 from jsbackup.engine.restore.target import check_allowed, look_at, may_update
-from jsbackup.errors import IncompleteError, PlanRefused
+from jsbackup.errors import IncompleteError, IntegrityError, PlanRefused
 from jsbackup.exit_codes import combined
 from jsbackup.failure import Failure
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import RestorePlan, Target
-from jsbackup.planning.preflight import PartialPlan, check_objects, plan_what_is_left, refuse_if_refused, without
+from jsbackup.planning.preflight import (
+    LEFT,
+    PartialPlan,
+    check_before_removal,
+    check_objects,
+    look_at_objects,
+    plan_what_is_left,
+    refuse_if_refused,
+    without,
+)
 from jsbackup.planning.readable_keys import refuse_if_locked
 from jsbackup.planning.rules import Rule
 from jsbackup.planning.stored_plan import Planning
@@ -85,7 +94,9 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A restore that may begin: everything was checked, nothing changed. `sound` is what the repository has of it."""
+    """A restore that may begin: it was checked, nothing changed. `sound` is what the repository has of it, as far as
+    known.
+    """
 
     plan: RestorePlan
     target: Target
@@ -112,7 +123,7 @@ async def run_restore(
 async def prepare_restore(
     run: RestoreRun, repository: Repository, js: JetStream, manifest: Manifest, *, saved: SavedPlan | None = None
 ) -> Prepared:
-    """Plan a restore, and check everything that the plan needs. Raises as `run_restore`; nothing is changed."""
+    """Plan a restore and check what the plan needs (`make_sure`). Raises as `run_restore`; nothing is changed."""
     prospect = await _look_and_plan(run, repository, js, manifest, saved=saved)
     return await in_thread(make_sure, manifest, prospect, run.settings)
 
@@ -145,7 +156,7 @@ async def _look_and_plan(
 def make_sure(
     manifest: Manifest, prospect: Prospect, settings: RestoreSettings, checker: Checker | None = None
 ) -> Prepared:
-    """Check what the plan needs from the repository; a `checker` reads objects elsewhere.
+    """Check what the plan needs from the repository, as far as requested; a `checker` reads objects elsewhere.
 
     Raises as `run_restore`; nothing is changed.
     """
@@ -156,9 +167,15 @@ def make_sure(
     if settings.partial:
         sound = plan_what_is_left(objects, manifest, plan, planning.plan, checker=checker)
         refuse_if_refused(refuse_remains(sound.plan, planning.target, sound.lost, planning.options))
-    else:
+    elif settings.check_first:
         check_objects(objects, manifest, plan, checker)
-    plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
+    else:
+        look_at_objects(objects, manifest, plan)
+        check_before_removal(objects, manifest, plan, marking=prospect.marking, checker=checker)
+    try:
+        plan = planning.settle(sound.manifest, sound.plan, settings.mask_secret)
+    except IntegrityError as error:
+        raise error.with_message(f"nothing was restored: {error.message}").with_hint(LEFT) from error.__cause__
     plan = with_left_out(plan, prospect.plan, planning.options)
     plan = without(plan, {failure.name for failure in sound.failures})
     refuse_if_refused(plan)

@@ -28,14 +28,15 @@ class Complete(Protocol):
 class RestoreSettings:
     """Settings of a restore. `window_bytes` may be unacknowledged; None chooses by the link.
 
-    `partial` restores the rest if objects are lost; without it that refuses everything. `mask_secret` is the key for
-    hashing values.
+    `check_first` reads and checks all objects before anything is changed, and again when they are sent. `partial` does
+    that too, and restores the rest if objects are lost. `mask_secret` is the key for hashing values.
     """
 
     jobs: int = 4
     window_bytes: int | None = None
     verify: bool = True
     partial: bool = False
+    check_first: bool = False
     limits: TransmitLimits = field(default_factory=TransmitLimits)
     mask_secret: bytes = field(default=b"", repr=False)
 

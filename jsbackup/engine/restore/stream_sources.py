@@ -19,9 +19,11 @@ from jsbackup.engine.restore.attempts import deliver
 from jsbackup.engine.restore.proof import Expected, Proof, prove_stream
 from jsbackup.engine.restore.restore_transfer import TransmitLimits
 from jsbackup.engine.restore.stored_archive import archive_of, load_consumers
+from jsbackup.errors import IntegrityError
 from jsbackup.model import JsonObject, StreamState
 from jsbackup.planning.interrupted.leftovers import has_message_at
 from jsbackup.planning.model import Action, PlannedConsumer, SendAs
+from jsbackup.planning.preflight import LEFT
 from jsbackup.planning.selection.count_subset import messages_of
 from jsbackup.protocol.restore import RestoreSender, chunk_limit
 from jsbackup.protocol.window import LEAST_WINDOW_BYTES
@@ -128,6 +130,12 @@ class StoredSupply:
         return await in_thread(has_message_at, self._objects, action.entry, state)
 
     async def send(self, delivery: Delivery) -> Sent:
+        try:
+            return await self._send(delivery)
+        except IntegrityError as error:
+            raise error.with_hint(error.hint or LEFT) from error.__cause__
+
+    async def _send(self, delivery: Delivery) -> Sent:
         action, entry = delivery.action, delivery.action.entry
         consumers = await in_thread(load_consumers, self._objects, action)
         opaque = sum(piece.bytes for piece in entry.opaque)

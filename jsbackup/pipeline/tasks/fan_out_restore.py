@@ -1,9 +1,9 @@
 """Distributed restores: the driver plans, executors read what is stored, send it, and verify it.
 
-Everything is as in a restore on one machine: the same plan, the same check of all objects before anything is changed
-(executors do it), the same order of origins and mirrors, the same report. A task has one stream, or several small ones;
-one that replaces another stream has its own task. A stream that fails does not affect others. For a task that is run
-again, because its worker was lost, see `engine/backup/worker_share.py`.
+Everything is as in a restore on one machine: the same plan, the same look at all objects before anything is changed (or
+check, which executors do), the same order of origins and mirrors, the same report. A task has one stream, or several
+small ones; one that replaces another stream has its own task. A stream that fails does not affect others. For a task
+that is run again, because its worker was lost, see `engine/backup/worker_share.py`.
 
 With a single server tasks run one at a time: restores take turns there (`engine/link/restore_mutex.py`), and executors
 do not know of each other.
@@ -87,7 +87,7 @@ def restore(
     Raises:
         UsageError: there is no such backup, or a secret would have to be sent to executors.
         PlanRefused, TargetConflict: something blocks it; nothing was changed.
-        IntegrityError: something that is needed is lost or damaged; nothing was changed.
+        IntegrityError: something that is needed is lost, or was found damaged before anything was changed.
         NatsError, StoreError: the server or the repository does not answer, or with an error.
     """
     attach(session)
@@ -140,6 +140,7 @@ def restore_streams(
             _log.warning("stream %s failed: %s", failure.name, failure.error.message)
         results.extend(restored.results)
         failures.extend(restored.failures)
+        prospect.planning.repository.objects.found_damaged.update(restored.damaged)
         for action in part:
             size, messages = bytes_to_move(action, settings), action.entry.captured.messages
             progress.start(action.name, size, messages)

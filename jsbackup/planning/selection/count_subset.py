@@ -9,7 +9,7 @@ restore.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jsbackup.formats.digest import MessageBatch, StreamDigester
@@ -90,25 +90,24 @@ def survey_cut(objects: Objects, entry: StreamBackup, cut: Cut) -> KeptStream:
     """Return what a cut keeps of a stream. Raises IntegrityError, KeyUnavailable and StoreError."""
     if not cut or entry.archive_format in _WITHOUT_MESSAGES:
         return KeptStream(entry, counted=True, had=entry.captured.messages)
-    consumers = WatchedConsumers(objects, entry)
+    counting = _Counting(objects, entry, cut)
     parts: list[tuple[Part, Counted]] = []
     segments = segments_within(entry, cut)
     for part in parts_of(segments):
         if isinstance(part, SegmentRef) and share_of(part, cut) is KeptShare.SOME:
-            found = _count(objects, entry, [part], cut, consumers=consumers)
+            found = counting.count(part)
         else:
             found = _whole(part)
         if found.kept.messages:
             parts.append((part, found))
     counted = _sum(one for _, one in parts)
-    if parts:  # bounds of segments are not times of messages
-        ends = (touching(entry.segments, at, at) for at in (parts[0][0].first_seq, parts[-1][0].last_seq))
-        first, last = (_count(objects, entry, list(end), cut, consumers=consumers).kept for end in ends)
-        extent = replace(counted.kept, first_ns=first.first_ns, last_ns=last.last_ns)
+    if parts:
+        extent = replace(counted.kept, first_ns=counting.first_ns(parts[0][0]), last_ns=counting.last_ns(parts[-1][0]))
         counted = replace(counted, cut=extent, kept=extent)
     whole = whole_segments(segments, cut)
+    consumers = counting.consumers
     kept = kept_from(entry, cut, counted, KeptSequences(consumers.found, whole), whole=consumers.whole)
-    dropped = _first_after(objects, entry, cut, counted.kept.last_seq)
+    dropped = counting.first_after(counted.kept.last_seq)
     times = (counted.kept.first_ns, counted.kept.last_ns)
     return KeptStream(kept, counted=True, first_dropped=dropped, times=times, had=entry.captured.messages)
 
@@ -145,16 +144,56 @@ def _whole(ref: Part) -> Counted:
     return Counted(extent, extent, ref.bytes, ref.fingerprint)
 
 
-def _count(
-    objects: Objects, entry: StreamBackup, refs: Sequence[SegmentRef], cut: Cut, *, consumers: WatchedConsumers
-) -> Counted:
-    """Count what a cut keeps of some segments."""
-    digester, tally = StreamDigester(), ReshapeTally()
-    batches = read_stream(objects, replace(entry, segments=refs))
-    for batch in Reshape(cut=cut).apply(batches, stream=entry.name, tally=tally):
-        digester.update(batch)
-        consumers.look(batch)
-    return Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
+class _Counting:
+    """Counts what a cut keeps of segments of a stream. Reads each of them once."""
+
+    def __init__(self, objects: Objects, entry: StreamBackup, cut: Cut) -> None:
+        self._objects = objects
+        self._entry = entry
+        self._cut = cut
+        self._read: dict[str, tuple[Counted, tuple[int, int] | None]] = {}
+        self.consumers = WatchedConsumers(objects, entry)
+
+    def count(self, ref: SegmentRef) -> Counted:
+        return self._count(ref)[0]
+
+    def first_ns(self, part: Part) -> int:
+        """Return the time of the first kept message, which is in `part`: bounds are not times of messages."""
+        state = self._entry.state
+        if self._is_reported(part, state.first_seq == part.first_seq, state.first_ns):
+            return state.first_ns
+        return self.count(next(touching(self._entry.segments, part.first_seq, part.first_seq))).kept.first_ns
+
+    def last_ns(self, part: Part) -> int:
+        """Return the time of the last kept message, which is in `part`."""
+        state = self._entry.state
+        if self._is_reported(part, state.last_seq == part.last_seq, state.last_ns):
+            return state.last_ns
+        return self.count(next(touching(self._entry.segments, part.last_seq, part.last_seq))).kept.last_ns
+
+    def first_after(self, last_seq: int) -> tuple[int, int] | None:
+        """Do `_first_after`."""
+        later = None if self._cut.until is None else _next_segment(self._entry, last_seq)
+        if later is not None and later.key in self._read:
+            return self._read[later.key][1]
+        return _first_after(self._objects, self._entry, self._cut, last_seq)
+
+    def _is_reported(self, part: Part, at_end: bool, time_ns: int) -> bool:
+        """Return whether the state of the stream has the time of this end of `part`, all of which is kept."""
+        whole = share_of(part, self._cut) is KeptShare.ALL
+        return whole and at_end and part.min_ns <= time_ns <= part.max_ns
+
+    def _count(self, ref: SegmentRef) -> tuple[Counted, tuple[int, int] | None]:
+        """Return the totals, and the first message after the last kept one (if nothing is kept: the first one)."""
+        if ref.key not in self._read:
+            digester, tally = StreamDigester(), ReshapeTally()
+            batches = read_stream(self._objects, replace(self._entry, segments=(ref,)))
+            for batch in Reshape(cut=self._cut).apply(batches, stream=self._entry.name, tally=tally):
+                digester.update(batch)
+                self.consumers.look(batch)
+            counted = Counted(tally.cut, tally.kept, digester.raw_bytes, digester.stream_digest)
+            self._read[ref.key] = counted, tally.first_dropped
+        return self._read[ref.key]
 
 
 def _sum(parts: Iterable[Counted]) -> Counted:
@@ -169,9 +208,14 @@ def _first_after(objects: Objects, entry: StreamBackup, cut: Cut, last_seq: int)
     """Return sequence and time of the first message after `last_seq`; None if there is none, or the cut has no end."""
     if cut.until is None:
         return None
-    later = next(touching(entry.segments, last_seq + 1, ends_of(entry.segments)[1]), None)
+    later = _next_segment(entry, last_seq)
     for batch in read_stream(objects, replace(entry, segments=() if later is None else (later,))):
         for row, sequence in enumerate(batch.column(SEQUENCE).to_pylist()):
             if sequence > last_seq:
                 return sequence, batch.column(TIMESTAMP)[row].as_py()
     return None
+
+
+def _next_segment(entry: StreamBackup, last_seq: int) -> SegmentRef | None:
+    """Return the segment of the first message after `last_seq`."""
+    return next(touching(entry.segments, last_seq + 1, ends_of(entry.segments)[1]), None)

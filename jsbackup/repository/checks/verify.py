@@ -46,6 +46,8 @@ __all__ = [
     "Verifier",
     "check_manifest",
     "check_object",
+    "flaw_of",
+    "problem_with",
     "verify_backup",
     "weight_of",
 ]
@@ -197,7 +199,7 @@ class Verifier:
                     self._progress.advance(stream.name, *weight_of(ref))
                     self._take(name, flaw)
                 if name in self._flaws:
-                    yield _problem(stream.name, ref, self._flaws[name])
+                    yield problem_with(stream.name, ref, self._flaws[name])
         finally:
             results.close()
             if due:
@@ -208,7 +210,7 @@ class Verifier:
         refs: dict[bytes, AnyRef] = {}
         for ref in stream.walk():
             if isinstance(ref, BrokenPage):
-                self._take(id_of(ref.page), _flaw_of(ref.error))
+                self._take(id_of(ref.page), flaw_of(ref.error))
             else:
                 refs[id_of(ref)] = ref
         return refs
@@ -312,11 +314,12 @@ def check_object(objects: Objects, ref: AnyRef, level: Level) -> ObjectFlaw | No
         else:
             decode_pending(objects.fetch(ref))
     except (IntegrityError, StoreError, UnsupportedError) as error:
-        return _flaw_of(error)
+        return flaw_of(error)
     return None
 
 
-def _flaw_of(error: IntegrityError | StoreError | UnsupportedError) -> ObjectFlaw:
+def flaw_of(error: IntegrityError | StoreError | UnsupportedError) -> ObjectFlaw:
+    """Return the flaw of an object that cannot be read because of `error`."""
     if isinstance(error, IntegrityError):
         missing = isinstance(error.__cause__, ObjectNotFound)
         return ObjectFlaw(ProblemKind.MISSING if missing else ProblemKind.DAMAGED, error.message)
@@ -336,7 +339,8 @@ def weight_of(ref: AnyRef) -> tuple[int, int]:
     return (ref.bytes, ref.messages) if isinstance(ref, SegmentRef) else (ref.size, 0)
 
 
-def _problem(stream: str, ref: AnyRef, flaw: ObjectFlaw) -> Problem:
+def problem_with(stream: str, ref: AnyRef, flaw: ObjectFlaw) -> Problem:
+    """Return the problem that a stream has because an object of it has a flaw."""
     if isinstance(ref, SegmentRef | PageRef):
         lost = (ref.first_seq, ref.last_seq, ref.messages)
         return Problem(flaw.kind, stream, ref.key, flaw.text, *lost, cause=flaw.cause)

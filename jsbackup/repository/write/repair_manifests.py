@@ -133,7 +133,7 @@ class ManifestRepair:
         """Check a manifest; return the checksum of its content."""
         key = layout.manifest_key(backup)
         plain = self._repository.documents.unwrapped(key, data)
-        decode_manifest(plain, key, self._repository.pages)
+        decode_manifest(plain, key)
         return seal_in(plain, f"manifest {key}").encode()
 
     def _put(self, key: str, data: bytes) -> None:

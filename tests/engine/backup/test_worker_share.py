@@ -21,11 +21,13 @@ from jsbackup.errors import DigestMismatch, TransferError
 from jsbackup.planning.interrupted.marker import MARKER
 from jsbackup.planning.model import IfExists, RestoreOptions
 from jsbackup.repository.manifest import Manifest
+from jsbackup.repository.refs import id_of
 from jsbackup.repository.repository import Repository
 from jsbackup.stores.memory import MemoryStore
 from tests.engine.restores import connection_to
 from tests.harness.api import JSON, call, connected
 from tests.harness.backups import make_repository
+from tests.harness.damage import flip, put_instead
 from tests.harness.held import held
 from tests.harness.servers import NEWEST, NatsServer
 
@@ -133,6 +135,18 @@ def test_what_is_there_and_differs_is_a_failure_and_stays(source: str, target: s
     (failure,) = done.failures
     assert failure.name == "A" and isinstance(failure.error, DigestMismatch)
     assert asyncio.run(_last(target, "A")) == 7
+
+
+def test_what_a_worker_found_damaged_is_told_to_the_one_that_records_it(source: str, target: str) -> None:
+    repository, manifest = _stored(source)
+    part = _part(target, repository, manifest)
+    ref, store = manifest.streams[1].segments[0], repository.objects.store
+    put_instead(store, ref.key, flip(store.get(ref.key)))
+    done: RestoredPart = pickle.loads(pickle.dumps(_restore(target, repository, part, again=False)))
+    assert [stream.name for stream in done.results] == ["A", "C"]
+    (failure,) = done.failures
+    assert failure.name == "B" and failure.error.exit_code == 14 and ref.key in failure.error.message
+    assert done.damaged == {id_of(ref)}
 
 
 def test_a_stream_that_was_being_replaced_is_left_to_the_user(source: str, target: str) -> None:

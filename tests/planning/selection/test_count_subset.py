@@ -153,7 +153,8 @@ def test_a_cut_reads_the_segments_around_its_ends_only() -> None:
     ):
         store.read.clear()
         survey(objects, entry, Reshape(cut), b"")
-        assert 0 < len(set(store.read)) <= 5
+        assert 0 < len(set(store.read)) <= 4
+        assert len(set(store.read)) == len(store.read)
     store.read.clear()
     kept = survey(objects, entry, Reshape(Cut(until=AtSequence(entry.segments[3].last_seq))), b"")
     assert [ref.key for ref in kept.entry.segments] == [ref.key for ref in entry.segments[:4]]
@@ -202,7 +203,7 @@ def test_a_message_that_cannot_be_masked_stops_it_before_anything_is_sent() -> N
 
 def test_a_lost_segment_is_told() -> None:
     store = MemoryStore()
-    entry = stored(Objects(store), [Message(1, 1, "a.b", None, b"")])
+    entry = stored(Objects(store), [Message(number, number, "a.b", None, b"") for number in (1, 2)])
     store.delete(entry.segments[0].key)
     with pytest.raises(IntegrityError):
         estimate(Objects(store), entry, Reshape(Cut(until=AtSequence(1))))

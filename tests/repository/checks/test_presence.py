@@ -1,0 +1,143 @@
+"""A look at stored objects finds what can be found without reading them, with few requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jsbackup.repository.checks.presence import find_absent
+from jsbackup.repository.checks.verify import Level, Problem, ProblemKind, verify_backup
+from jsbackup.repository.manifest import Manifest, objects_named, total_of
+from jsbackup.repository.objects import Objects
+from jsbackup.repository.refs import SegmentRef
+from jsbackup.repository.repository import Repository
+from jsbackup.stores.base import ObjectInfo
+from jsbackup.stores.memory import MemoryStore
+from jsbackup.stores.s3 import S3Store
+from tests.harness.backups import FIRST, make_repository
+from tests.harness.counting import CountingStore
+from tests.harness.damage import DAMAGES, put_instead, store_restorable
+from tests.harness.s3server import BUCKET, S3Server
+from tests.harness.small_pages import make_pages_small
+from tests.stores.s3_bench import settings_of
+
+
+def _look(objects: Objects, manifest: Manifest, stored: int = 0) -> list[Problem]:
+    return list(find_absent(objects, manifest, {stream.name: stored for stream in manifest.streams}))
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_it_finds_what_verify_finds_at_level_manifest(paged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if paged:
+        make_pages_small(monkeypatch)
+    store = MemoryStore()
+    store_restorable(make_repository(store), FIRST)
+    manifest = Repository.open(store).manifest(FIRST)
+    assert _look(Objects(store), manifest) == []
+    keys = sorted(objects_named(manifest))
+    assert any("/page-" in key for key in keys) is paged
+    found = Counter[str]()
+    for key in keys:
+        whole = store.get(key)
+        for damage, left in DAMAGES.items():
+            put_instead(store, key, left(whole))
+            repository = Repository.open(store)
+            objects = Objects(store)
+            problems = _look(objects, repository.manifest(FIRST))
+            verified = verify_backup(Objects(store), repository.manifest(FIRST), Level.MANIFEST)
+            # Of a page of another size verify says that, and not that it has changed.
+            assert [replace(one, problem="") for one in problems] == [replace(one, problem="") for one in verified]
+            found[damage] += len(problems) > 0
+            assert bool(objects.found_damaged) is bool(problems)
+            put_instead(store, key, whole)
+    for damage in ("missing", "empty", "truncated", "longer"):
+        assert found[damage] == len(keys)
+
+
+def test_a_manifest_that_contradicts_itself_is_found() -> None:
+    store = MemoryStore()
+    manifest = store_restorable(make_repository(store), FIRST)
+    stream = manifest.streams[1]
+    wrong = replace(stream, captured=replace(stream.captured, messages=1))
+    (problem,) = _look(Objects(store), replace(manifest, streams=(wrong,)))
+    assert problem.kind is ProblemKind.INCONSISTENT
+
+
+class _Folder(MemoryStore):
+    """A stream of many segments, of which there are only names."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.refs = [
+            SegmentRef(
+                f"segments/S-00000000/{number * 10 + 1:020}-{number * 10 + 10:020}-00.parquet",
+                first_seq=number * 10 + 1,
+                last_seq=number * 10 + 10,
+                messages=10,
+                bytes=100,
+                min_ns=1,
+                max_ns=2,
+                size=1,
+                sha256="",
+                digest="",
+                fingerprint=total_of(()).digest,
+            )
+            for number in range(count)
+        ]
+        for ref in self.refs:
+            self.put(ref.key, b"x")
+
+
+def test_it_asks_for_a_few_objects_or_lists_those_beside_them() -> None:
+    folder = _Folder(20_000)
+    stream = store_restorable(make_repository(MemoryStore()), FIRST).streams[1]
+
+    def requests(refs: list[SegmentRef], stored: int = 20_000) -> Counter[str]:
+        store, total = CountingStore(folder), total_of(refs)
+        captured = replace(
+            stream.captured,
+            messages=total.messages,
+            bytes=total.bytes,
+            first_seq=total.first_seq,
+            last_seq=total.last_seq,
+        )
+        of = replace(stream, segments=tuple(refs), consumers=(), captured=captured, digest=total.digest)
+        manifest = Manifest(FIRST, stream.created, "t", source=None, result=None, streams=(of,))  # type: ignore[arg-type]
+        assert _look(Objects(store), manifest, stored) == []
+        return store.requests
+
+    assert requests(folder.refs) == {"list": 20}
+    assert requests(folder.refs[5000:5010]) == {"head": 10}
+    assert requests(folder.refs[1200:1290]) == {"list": 1}
+    assert requests(folder.refs[:1], 1) == {"head": 1}
+    assert requests(folder.refs[:64], 64)["head"] == 0
+
+
+@pytest.mark.s3
+def test_an_object_that_was_put_with_other_bytes_is_found_where_the_store_keeps_their_sha256(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.credentials().items():
+        monkeypatch.setenv(name, value)
+    store = S3Store(BUCKET, "presence", settings_of(s3_server.url))
+    manifest = store_restorable(make_repository(store), FIRST)
+    stream = next(one for one in manifest.streams if one.name == "OTHER")
+    ref = stream.segments[0]
+    head = store.head(ref.key)
+    assert head == ObjectInfo(ref.key, ref.size, head.modified_seconds) and head.sha256 == ref.sha256
+    alone = replace(
+        stream,
+        segments=(ref,),
+        consumers=(),
+        digest=ref.fingerprint,
+        captured=replace(
+            stream.captured, messages=ref.messages, bytes=ref.bytes, first_seq=ref.first_seq, last_seq=ref.last_seq
+        ),
+    )
+    backup = replace(manifest, streams=(alone,))
+    assert _look(Objects(store), backup) == []
+    put_instead(store, ref.key, bytes(ref.size))
+    (problem,) = _look(Objects(store), backup)
+    assert (problem.kind, problem.key) == (ProblemKind.DAMAGED, ref.key) and "SHA-256 differs" in problem.problem
