@@ -3,12 +3,12 @@
 A restore reads each object once. So before anything is changed its objects are only looked at (`presence.py`). Each is
 checked against its SHA-256 when it is read, before any of it is sent. If that fails, the incomplete stream is removed.
 
-That must not cost what the target had before. So some things are read twice, first here (`check_before_removal`):
+That must not cost what the target had before. So all objects of some streams are read twice, first here
+(`check_before_removal`):
 
-    a leftover of an interrupted restore is removed before its stream is sent: all objects of that stream
-    a replaced stream is removed after a copy of the new one was made from the same objects, but without consumers:
-        their pending sets
-    a stream that cannot be marked as incomplete, and that the server shows before it is complete: all of its objects
+    a leftover of an interrupted restore, which is removed before its stream is sent
+    a stream that is replaced: of several, all are replaced or none
+    a stream that cannot be marked as incomplete, and that the server shows before it is complete
 
 With `--check-first` everything is read here first, and with `--partial`, because a plan without what is lost has to
 know all of that. If objects are lost, a restore is refused, or planned again without them.
@@ -26,7 +26,7 @@ from jsbackup.planning.model import Action, RestorePlan, SendAs
 from jsbackup.planning.rules import Finding
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.checks.presence import find_absent
-from jsbackup.repository.checks.verify import Checker, Level, Problem, check_object, problem_with, verify_backup
+from jsbackup.repository.checks.verify import Checker, Level, Problem, verify_backup
 from jsbackup.repository.manifest import Manifest, StreamBackup, total_of
 from jsbackup.repository.objects import Objects
 from jsbackup.repository.read.salvage import find_lost, salvage
@@ -103,16 +103,12 @@ def check_before_removal(
     `marking`: streams can be marked while they are incomplete.
     """
     late = {
-        action.entry.name for action in plan.actions if action.leftover or not _shows_that_it_is_half(action, marking)
+        action.entry.name
+        for action in plan.actions
+        if action.leftover or action.replaces or not _shows_that_it_is_half(action, marking)
     }
     if late:
         check_objects(objects, manifest, _only(plan, late), checker)
-    replaced = {action.entry.name for action in plan.actions if action.replaces} - late
-    for stream in _chosen(manifest, _only(plan, replaced)).streams:
-        for ref in (consumer.pending for consumer in stream.consumers if consumer.pending is not None):
-            flaw = check_object(objects, ref, Level.DATA)
-            if flaw is not None:
-                _refuse_lost([problem_with(stream.name, ref, flaw)])
 
 
 def _shows_that_it_is_half(action: Action, marking: bool) -> bool:

@@ -13,15 +13,10 @@ from jsbackup.model import JsonObject
 from jsbackup.repository import layout
 from jsbackup.repository.document import DocumentFields, decode_document, encode_document
 from jsbackup.repository.manifest import Manifest, Result, Selection, SkippedStream, Source
+from jsbackup.repository.pages.captures import captured_as, captures_to_json
 from jsbackup.repository.pages.segment_list import SegmentList
 from jsbackup.repository.pages.stream_json import stream_from_json, stream_to_json, time_from_json
-from jsbackup.repository.pages.stream_pages import (
-    StreamPages,
-    captured_as,
-    captures_to_json,
-    stream_pages_from_json,
-    stream_pages_to_json,
-)
+from jsbackup.repository.pages.stream_pages import StreamPages, stream_pages_from_json, stream_pages_to_json
 from jsbackup.stores.base import Data
 
 __all__ = [

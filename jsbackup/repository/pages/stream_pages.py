@@ -5,8 +5,7 @@ compressed by zstd. Backups share the pages whose streams have not changed, so a
 grow with what changed, also in an account of thousands of streams.
 
 How and when a stream was captured differs with each backup, so a page does not have it: `archive_format`, `read`, and
-`begun` and `ended` of `captured` are in the manifest. There, the streams in which nothing had changed are named by no
-list, and share one window of time: from the first of their captures to the last.
+`begun` and `ended` of `captured` are in the manifest (`captures.py`).
 
 Where pages end depends on each stream alone: after one whose name's SHA-256 ends in five zero bits, or fewer if its
 entry is large. So a stream that is added, removed or changed concerns one page, or two. Measured, 10,000 streams of one
@@ -19,9 +18,9 @@ an object that a manifest names.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -40,22 +39,18 @@ from jsbackup.repository.document import (
     encode_document,
 )
 from jsbackup.repository.documents import Documents
-from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, StreamBackup
+from jsbackup.repository.manifest import ArchiveFormat, StreamBackup
 from jsbackup.repository.pages.named_documents import NamedDocuments
 from jsbackup.repository.pages.page_row import HEX256, REPLACEMENT, PageRow
 from jsbackup.repository.pages.page_store import PageStore
 from jsbackup.repository.pages.segment_list import parts_of
 from jsbackup.repository.pages.stream_json import (
-    reading_from_json,
-    reading_to_json,
     stream_from_json,
     stream_to_json,
-    time_from_json,
 )
 from jsbackup.repository.refs import StreamPageRef
-from jsbackup.times import parse_time
 
-__all__ = ["StreamPages", "captured_as", "captures_to_json", "stream_pages_from_json", "stream_pages_to_json"]
+__all__ = ["UNPAGED", "StreamPages", "stream_pages_from_json", "stream_pages_to_json"]
 
 # At most this many streams are in the manifest.
 UNPAGED = 64
@@ -73,46 +68,6 @@ _LEVEL = 9
 _KEPT = 2048  # pages kept in memory
 _THREADS = 16
 _UNKNOWN = "1970-01-01T00:00:00Z"
-
-
-@dataclass(frozen=True, slots=True)
-class _Capture:
-    """How and when a stream was captured."""
-
-    archive_format: ArchiveFormat
-    read: Reading | None
-    begun: str
-    ended: str
-
-    @classmethod
-    def of(cls, stream: StreamBackup) -> _Capture:
-        return cls(stream.archive_format, stream.read, stream.captured.begun, stream.captured.ended)
-
-    @property
-    def kind(self) -> tuple[str, str, str] | None:
-        """What captures that are told once have in common; None for one that read messages."""
-        if self.read is None:
-            return self.archive_format.value, "", ""
-        if self.read.how is not ReadAs.INCREMENT or self.read.extra:
-            return None
-        return self.archive_format.value, self.read.how.value, self.read.why
-
-    def to_json(self) -> JsonObject:
-        return {
-            "archive_format": self.archive_format,
-            "read": reading_to_json(self.read),
-            "begun": self.begun,
-            "ended": self.ended,
-        }
-
-    @classmethod
-    def from_json(cls, fields: DocumentFields) -> _Capture:
-        return cls(
-            fields.choice("archive_format", ArchiveFormat),
-            reading_from_json(fields.optional_fields("read")),
-            time_from_json(fields, "begun"),
-            time_from_json(fields, "ended"),
-        )
 
 
 class StreamPages:
@@ -167,6 +122,14 @@ class StreamPages:
         streams = _decode(found.data, page, self.segments)
         self._keep(page, streams)
         return streams
+
+    def is_sound(self, page: StreamPageRef) -> bool:
+        """Return whether a page can be read. Raises KeyUnavailable and StoreError as `read`."""
+        try:
+            self._read(page)
+        except (IntegrityError, FormatError):
+            return False
+        return True
 
     def note(self, pages: Iterable[StreamPageRef], backup: str) -> None:
         """Note that the manifest of a backup names these pages: as long as it exists, they do."""
@@ -223,47 +186,6 @@ class StreamPages:
                 self._named_by.pop(gone, None)
                 if self._by_first.get(gone.first) == gone:
                     del self._by_first[gone.first]
-
-
-def captured_as(streams: Iterable[StreamBackup], fields: DocumentFields) -> Iterator[StreamBackup]:
-    """Yield streams of pages as the manifest with these fields captured them. Raises FormatError."""
-    captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
-    others = fields.optional_fields("unchanged")
-    unchanged = None if others is None else _Capture.from_json(others)
-    for stream in streams:
-        capture = captures.pop(stream.name, unchanged)
-        if capture is None:
-            fields.wrong("captures", f"with one of stream {stream.name}")
-        yield replace(
-            stream,
-            archive_format=capture.archive_format,
-            read=capture.read,
-            captured=replace(stream.captured, begun=capture.begun, ended=capture.ended),
-        )
-    if captures:
-        fields.wrong("captures", "without streams that no page lists")
-
-
-def captures_to_json(streams: Sequence[StreamBackup]) -> JsonObject:
-    """Return how and when each stream was captured, for `captured_as`."""
-    captures = {stream.name: _Capture.of(stream) for stream in streams}
-    kinds = Counter(kind for one in captures.values() if (kind := one.kind) is not None)
-    common = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
-    alike = [one for one in captures.values() if one.kind == common] if common is not None else []
-    return {
-        "captures": [
-            {"stream": name, **one.to_json()} for name, one in captures.items() if not alike or one.kind != common
-        ],
-        "unchanged": _window(alike).to_json() if alike else None,
-    }
-
-
-def _window(captures: Sequence[_Capture]) -> _Capture:
-    return replace(
-        captures[0],
-        begun=min((one.begun for one in captures), key=parse_time),
-        ended=max((one.ended for one in captures), key=parse_time),
-    )
 
 
 def stream_pages_to_json(pages: Sequence[StreamPageRef]) -> JsonObject:

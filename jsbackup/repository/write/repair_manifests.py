@@ -18,7 +18,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from jsbackup.errors import IntegrityError, KeyUnavailable, ObjectExists, ObjectLocked, ObjectNotFound, UnsupportedError
+from jsbackup.errors import (
+    IntegrityError,
+    KeyUnavailable,
+    ObjectExists,
+    ObjectLocked,
+    ObjectNotFound,
+    UnsupportedError,
+    UsageError,
+)
 from jsbackup.repository import layout
 from jsbackup.repository.checks.manifest_chain import Gap
 from jsbackup.repository.document import MAX_DOCUMENT_BYTES, seal_in
@@ -26,6 +34,7 @@ from jsbackup.repository.inventory import newest_catalog
 from jsbackup.repository.manifest_json import decode_manifest
 from jsbackup.repository.objects import sha256_of
 from jsbackup.repository.repository import Repository
+from jsbackup.repository.write.repair import fetch_from, put_back
 from jsbackup.stores.base import Store
 
 __all__ = ["BrokenManifest", "ManifestRepair", "broken_manifests"]
@@ -83,6 +92,8 @@ class ManifestRepair:
             KeyUnavailable: no key that opens them was given, and nothing else proves them.
             StoreError: a store does not answer, or does not allow it.
         """
+        if self._mend_pages(broken.backup, dry_run=dry_run):
+            return
         key = layout.manifest_key(broken.backup)
         try:
             data = self._repository.documents.stored_bytes(key, MAX_DOCUMENT_BYTES, self._other)
@@ -94,6 +105,22 @@ class ManifestRepair:
         self._prove(broken.backup, data, damaged)
         if not dry_run:
             self._put(broken.key, data)
+            self._mend_pages(broken.backup, dry_run=False)
+
+    def _mend_pages(self, backup: str, *, dry_run: bool) -> bool:
+        """Put pages of streams back that a sound manifest names. Returns whether any was missing or damaged."""
+        try:
+            manifest = self._repository.manifest(backup, streams=False)
+        except (IntegrityError, UnsupportedError, UsageError):
+            return False
+        broken = [page for page in manifest.stream_pages if not self._repository.stream_pages.is_sound(page)]
+        for page in broken:
+            data = fetch_from(self._other, page)
+            if data is None:
+                raise IntegrityError(f"{self._other.location} has no object {page.key} of these bytes")
+            if not dry_run:
+                put_back(self._repository.store, page, data)
+        return bool(broken)
 
     def _damaged(self, key: str) -> bytes:
         try:

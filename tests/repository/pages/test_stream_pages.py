@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib.resources import files
@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, IntegrityError, JsBackupError
-from jsbackup.model import StreamState
 from jsbackup.progress import NullProgress
 from jsbackup.repository import layout
 from jsbackup.repository.checks.verify import Level, verify_backup
@@ -22,32 +21,24 @@ from jsbackup.repository.document import MAX_DOCUMENT_BYTES, decode_document, en
 from jsbackup.repository.keep.forget import carry_out, plan_by_ids
 from jsbackup.repository.keep.leases import Lease, Mode
 from jsbackup.repository.keep.prune import prune
-from jsbackup.repository.layout import ObjectKind
 from jsbackup.repository.manifest import (
     ArchiveFormat,
     Captured,
-    Manifest,
     ReadAs,
     Reading,
-    Result,
-    Selection,
-    Source,
     StreamBackup,
 )
 from jsbackup.repository.pages import stream_pages
 from jsbackup.repository.repository import Repository
 from jsbackup.repository.summary import summary_of
 from jsbackup.repository.write.copying import copy_backups
-from jsbackup.stores.base import Store
 from jsbackup.stores.memory import MemoryStore
-from tests.harness.backups import CREATED, FIRST, INCARNATION, SECOND, make_repository, store_stream
+from tests.harness.backups import FIRST, SECOND, make_repository, store_stream
 from tests.harness.batches import some_messages
 from tests.harness.counting import CountingStore
 from tests.harness.damage import DAMAGES
 from tests.harness.history import KINDS, Scene, initialise
-
-UNCHANGED = Reading(ReadAs.INCREMENT, "nothing has changed since the last backup")
-MANY = 500
+from tests.harness.many_streams import MANY, manifest_of, many_streams, pages_in, small_stream
 
 
 @pytest.fixture(params=KINDS)
@@ -55,35 +46,6 @@ def scene(request: pytest.FixtureRequest) -> Scene:
     scene = Scene(request.param)
     initialise(scene, scene.store)
     return scene
-
-
-def small_stream(number: int, *, limit: int = -1, at: int = 0, read: Reading | None = UNCHANGED) -> StreamBackup:
-    """A stream without messages, of which it may have as many as `limit`."""
-    moment = f"2026-11-21T01:45:{at % 60:02}Z"
-    return StreamBackup(
-        name=f"STREAM_{number:04}",
-        incarnation=INCARNATION,
-        config={"name": f"STREAM_{number:04}", "subjects": [f"s.{number}.>"], "max_msgs": limit},
-        created=CREATED,
-        state=StreamState(),
-        captured=Captured(0, 0, 0, 0, moment, moment),
-        archive_format=ArchiveFormat.MESSAGES,
-        read=read,
-    )
-
-
-def many_streams(count: int = MANY) -> list[StreamBackup]:
-    return [small_stream(number, limit=number, at=number) for number in range(count)]
-
-
-def manifest_of(streams: Sequence[StreamBackup], backup: str = FIRST) -> Manifest:
-    return Manifest(
-        backup, CREATED, "t", Source("2.15.1"), Result.COMPLETE, tuple(streams), selection=Selection(), tags={"a": "b"}
-    )
-
-
-def pages_in(store: Store) -> set[str]:
-    return {info.key for info in store.list(layout.STREAMS) if layout.kind_of(info.key) is ObjectKind.STREAM_PAGE}
 
 
 def same_but_times(streams: Sequence[StreamBackup]) -> list[StreamBackup]:
@@ -228,12 +190,12 @@ def test_verify_lists_the_folders_of_many_streams_at_once_and_finds_what_is_miss
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damage_to_a_page_is_an_error_that_names_it(scene: Scene, damage: object) -> None:
+def test_damage_to_a_page_is_an_error_that_names_it(scene: Scene, damage: Callable[[bytes], bytes | None]) -> None:
     scene.open().commit(manifest_of(many_streams()))
     key = min(pages_in(scene.store))
     data = scene.store.get(key)
     scene.store.delete(key)
-    changed = damage(data)  # type: ignore[operator]
+    changed = damage(data)
     if changed is not None:
         scene.store.put(key, changed)
     with pytest.raises(IntegrityError, match=layout.replaced_key(key).split("/")[1][:20]):

@@ -1,0 +1,100 @@
+"""How and when the streams of pages were captured: what of them differs with each backup, so that manifests have it.
+
+The streams in which nothing had changed are named by no list, and share one window of time: from the first of their
+captures to the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jsbackup.model import JsonObject
+from jsbackup.repository.document import DocumentFields
+from jsbackup.repository.manifest import ArchiveFormat, ReadAs, Reading, StreamBackup
+from jsbackup.repository.pages.stream_json import reading_from_json, reading_to_json, time_from_json
+from jsbackup.times import parse_time
+
+__all__ = ["captured_as", "captures_to_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """How and when a stream was captured."""
+
+    archive_format: ArchiveFormat
+    read: Reading | None
+    begun: str
+    ended: str
+
+    @classmethod
+    def of(cls, stream: StreamBackup) -> _Capture:
+        return cls(stream.archive_format, stream.read, stream.captured.begun, stream.captured.ended)
+
+    @property
+    def kind(self) -> tuple[str, str, str] | None:
+        """What captures that are told once have in common; None for one that read messages."""
+        if self.read is None:
+            return self.archive_format.value, "", ""
+        if self.read.how is not ReadAs.INCREMENT or self.read.extra:
+            return None
+        return self.archive_format.value, self.read.how.value, self.read.why
+
+    def to_json(self) -> JsonObject:
+        return {
+            "archive_format": self.archive_format,
+            "read": reading_to_json(self.read),
+            "begun": self.begun,
+            "ended": self.ended,
+        }
+
+    @classmethod
+    def from_json(cls, fields: DocumentFields) -> _Capture:
+        return cls(
+            fields.choice("archive_format", ArchiveFormat),
+            reading_from_json(fields.optional_fields("read")),
+            time_from_json(fields, "begun"),
+            time_from_json(fields, "ended"),
+        )
+
+
+def captured_as(streams: Iterable[StreamBackup], fields: DocumentFields) -> Iterator[StreamBackup]:
+    """Yield streams of pages as the manifest with these fields captured them. Raises FormatError."""
+    captures = {one.text("stream"): _Capture.from_json(one) for one in fields.each("captures")}
+    others = fields.optional_fields("unchanged")
+    unchanged = None if others is None else _Capture.from_json(others)
+    for stream in streams:
+        capture = captures.pop(stream.name, unchanged)
+        if capture is None:
+            fields.wrong("captures", f"with one of stream {stream.name}")
+        yield replace(
+            stream,
+            archive_format=capture.archive_format,
+            read=capture.read,
+            captured=replace(stream.captured, begun=capture.begun, ended=capture.ended),
+        )
+    if captures:
+        fields.wrong("captures", "without streams that no page lists")
+
+
+def captures_to_json(streams: Sequence[StreamBackup]) -> JsonObject:
+    """Return how and when each stream was captured, for `captured_as`."""
+    captures = {stream.name: _Capture.of(stream) for stream in streams}
+    kinds = Counter(kind for one in captures.values() if (kind := one.kind) is not None)
+    common = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
+    alike = [one for one in captures.values() if one.kind == common] if common is not None else []
+    return {
+        "captures": [
+            {"stream": name, **one.to_json()} for name, one in captures.items() if not alike or one.kind != common
+        ],
+        "unchanged": _window(alike).to_json() if alike else None,
+    }
+
+
+def _window(captures: Sequence[_Capture]) -> _Capture:
+    return replace(
+        captures[0],
+        begun=min((one.begun for one in captures), key=parse_time),
+        ended=max((one.ended for one in captures), key=parse_time),
+    )
