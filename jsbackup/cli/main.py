@@ -64,6 +64,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "list": ("jsbackup.cli.commands.repo", "List the backups of a repository."),
         "show": ("jsbackup.cli.commands.repo", "Show one backup: streams, consumers, segments, warnings."),
+        "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup."),
+        "get": ("jsbackup.cli.commands.look.view", "Print one message, byte for byte."),
+        "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
         "status": (

@@ -114,6 +114,54 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "shown", 2: "usage; there is no such backup, or there are several"},
         ("list", "stats", "diff"),
     ),
+    "view": CommandHelp(
+        {
+            "jsbackup view latest ORDERS --last 20 -r ./repo": "the last messages",
+            "jsbackup view latest ORDERS --subject 'orders.eu.>' --since 2h --until 1h -r ./repo": "those of an hour",
+            "jsbackup view latest ORDERS --header Nats-Msg-Id=4711 --json -r ./repo": "those with a header, as JSON",
+            "jsbackup view latest ORDERS --grep 4711 -r ./repo": "those with a text in the payload",
+        },
+        _READS,
+        {0: "shown; there may be none"},
+        ("get", "show", "export"),
+    ),
+    "get": CommandHelp(
+        {
+            "jsbackup get latest ORDERS 4711 -r ./repo > message": "the payload of one message, into a file",
+            "jsbackup get latest ORDERS 4711 --json -r ./repo": "with subject, time and headers",
+        },
+        _READS,
+        {0: "printed", 1: "failed; the backup does not have the message"},
+        ("view", "restore"),
+    ),
+    "kv ls": CommandHelp(
+        {
+            "jsbackup kv ls latest -r ./repo": "the buckets of a backup",
+            "jsbackup kv ls latest settings --at 2h -r ./repo": "the keys of a bucket, as of two hours ago",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("kv get", "kv history"),
+    ),
+    "kv get": CommandHelp(
+        {
+            "jsbackup kv get latest settings theme -r ./repo": "the value of a key",
+            "jsbackup kv get latest settings theme --at 2026-11-20T14:00:00Z -r ./repo": "the one that it had then",
+        },
+        _READS,
+        {
+            0: "printed",
+            1: "failed; the key did not exist then, or was deleted",
+            3: "the backup cannot say, because older revisions may be gone",
+        },
+        ("kv history", "kv ls"),
+    ),
+    "kv history": CommandHelp(
+        {"jsbackup kv history latest settings theme -r ./repo": "the revisions of a key that the backup has"},
+        _READS,
+        {0: "shown", 1: "failed; there is no revision of the key"},
+        ("kv get", "kv ls"),
+    ),
     "diff": CommandHelp(
         {
             "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",
@@ -409,6 +457,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 # command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
+    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history"), "look"),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),

@@ -15,7 +15,6 @@ _DELETES = {"forget", "prune", "unlock", "--prune", "--force", "--release", "--r
 _SURELY = 0.8
 # The names in other tools.
 _OTHER_WORDS = {
-    "get": "'restore', or 'export' for files",
     "ls": "'list'",
     "snapshots": "'list'",
     "snapshot": "'backup'",
@@ -26,7 +25,7 @@ _OTHER_WORDS = {
     "info": "'show', or 'status'",
     "sync": "'follow', or 'copy' for repositories",
     "mirror": "'follow', or 'copy' for repositories",
-    "dump": "'export'",
+    "dump": "'get' for one message, 'view' for several, or 'export' for files",
     "find": "'query'",
     "rm": "'forget', which removes backups",
     "remove": "'forget', which removes backups",
