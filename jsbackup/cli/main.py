@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "view": ("jsbackup.cli.commands.look.view", "Show messages of a stream in a backup."),
         "get": ("jsbackup.cli.commands.look.view", "Print one message, byte for byte."),
         "kv": ("jsbackup.cli.commands.look.kv", "Show keys and values of a bucket, as they were at a moment."),
+        "object": ("jsbackup.cli.commands.look.objects", "List and get files of an object store in a backup."),
         "diff": ("jsbackup.cli.commands.diff", "Compare two backups, or a backup and a server."),
         "verify": ("jsbackup.cli.commands.verify", "Check stored backups: names and sizes, digests, every message."),
         "status": (

@@ -162,6 +162,29 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "shown", 1: "failed; there is no revision of the key"},
         ("kv get", "kv ls"),
     ),
+    "object ls": CommandHelp(
+        {
+            "jsbackup object ls latest -r ./repo": "the object stores of a backup",
+            "jsbackup object ls latest reports -r ./repo": "the files of one",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("object get",),
+    ),
+    "object get": CommandHelp(
+        {
+            "jsbackup object get latest reports 2026/q3.pdf -o q3.pdf -r ./repo": "a file",
+            "jsbackup object get latest reports data.tar -r ./repo > data.tar": "to stdout",
+        },
+        _READS,
+        {
+            0: "written, and size and digest are those that were stored",
+            1: "failed; the backup does not have the file",
+            2: "usage; FILE exists, or is a link",
+            14: "the file is not whole in the backup, or has another digest",
+        },
+        ("object ls",),
+    ),
     "diff": CommandHelp(
         {
             "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",
@@ -457,7 +480,7 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 # command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
-    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history"), "look"),
+    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get"), "look"),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),
