@@ -185,6 +185,21 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         },
         ("object ls",),
     ),
+    "subjects": CommandHelp(
+        {
+            "jsbackup subjects latest ORDERS --limit 20 -r ./repo": "the largest",
+            "jsbackup subjects latest ORDERS --subject 'orders.eu.>' --since 24h -r ./repo": "some, of the last day",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("view", "stats"),
+    ),
+    "consumers": CommandHelp(
+        {"jsbackup consumers latest ORDERS -r ./repo": "what each had delivered and acknowledged"},
+        _READS,
+        {0: "listed; there may be none"},
+        ("show", "diff"),
+    ),
     "diff": CommandHelp(
         {
             "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",
@@ -480,7 +495,9 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 # command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
-    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get"), "look"),
+    **dict.fromkeys(
+        ("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get", "subjects", "consumers"), "look"
+    ),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),

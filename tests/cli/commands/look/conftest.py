@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from tests.harness.api import call, connected
 from tests.harness.commands import jsbackup
@@ -46,6 +47,11 @@ async def _fill(url: str, folder: Path) -> None:
         await js.publish(f"orders.{EVIL}", f"{EVIL}\n{EVIL}".encode(), headers={"Evil": EVIL.replace("\x1b", "\x9b")})
         await js.publish("orders.binary", BINARY)
         await js.publish("orders.empty", b"")
+        await js.add_consumer("ORDERS", ConsumerConfig(durable_name="billing", ack_policy=AckPolicy.EXPLICIT))
+        billing = await js.pull_subscribe_bind("billing", stream="ORDERS")
+        for message in await billing.fetch(6):
+            if message.metadata.sequence.stream in (1, 2, 5):
+                await message.ack_sync()
         await call(nc, "STREAM.MSG.DELETE.ORDERS", {"seq": 7})
         bucket = await js.create_key_value(bucket="settings", history=3)
         await bucket.put("theme", b"dark")

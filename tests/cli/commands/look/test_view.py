@@ -171,3 +171,29 @@ def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: P
     assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
     segment.unlink()
     assert typed("view", "latest", "ORDERS", "-r", second).code == 14
+
+
+def test_subjects_are_counted(shelf: Shelf, typed: Type) -> None:
+    document = check("subjects", typed("subjects", "latest", "ORDERS", "--json", "-r", shelf.repo))
+    found = {one["subject"]: one for one in document["subjects"]}
+    assert len(found) == document["subject_count"] == 13
+    assert sum(one["messages"] for one in found.values()) == 302
+    (stream,) = typed("show", "latest", "-r", shelf.repo, "--json").document["streams"][2:]
+    assert stream["name"] == "ORDERS" and stream["bytes"] == sum(one["bytes"] for one in found.values())
+    times = [line["time"] for line in _lines(typed("view", "latest", "ORDERS", "--json", "-r", shelf.repo))]
+    assert min(one["first"] for one in found.values()) == times[0]
+    assert max(one["last"] for one in found.values()) == times[-1]
+    some = typed("subjects", "latest", "ORDERS", "--subject", "orders.eu.*", "--limit", "2", "-r", shelf.repo)
+    assert some.code == 0 and some.out.endswith("… and 3 more subjects\n")
+    assert "\x1b" not in typed("subjects", "latest", "ORDERS", "-r", shelf.repo).out
+    assert typed("subjects", "latest", "ORDERS", "--subject", "none", "-r", shelf.repo).code == 0
+
+
+def test_consumers_are_listed(shelf: Shelf, typed: Type) -> None:
+    document = check("consumers", typed("consumers", "latest", "ORDERS", "--json", "-r", shelf.repo))
+    (one,) = document["consumers"]
+    told = {name: one[name] for name in ("name", "delivered_seq", "ack_floor_seq", "pending", "fidelity")}
+    assert told == {"name": "billing", "delivered_seq": 6, "ack_floor_seq": 2, "pending": 3, "fidelity": "exact"}
+    assert "billing" in typed("consumers", "latest", "ORDERS", "-r", shelf.repo).out
+    none = typed("consumers", "latest", "KV_settings", "-r", shelf.repo)
+    assert (none.code, none.out) == (0, "stream KV_settings has no consumers\n")
