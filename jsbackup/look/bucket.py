@@ -37,6 +37,7 @@ __all__ = [
     "KeyRevision",
     "KeyState",
     "KeyValueBucket",
+    "check_key",
     "find_bucket",
     "key_subjects",
     "operation_of",
@@ -158,7 +159,7 @@ class KeyValueBucket:
 
     def revisions(self, key: str, at: Edge | None = None) -> Iterator[KeyRevision]:
         """Yield the revisions of a key, oldest first."""
-        for message in messages_of(self._objects, self.stream, self._wanted(_checked_key(key), at)):
+        for message in messages_of(self._objects, self.stream, self._wanted(check_key(key), at)):
             yield _revision(message)
 
     def value(self, key: str, at: Edge | None = None) -> KeyRevision:
@@ -168,7 +169,7 @@ class KeyValueBucket:
             JsBackupError: it had none: it did not exist, or was deleted.
             IncompleteError: the backup cannot say.
         """
-        wanted = self._wanted(_checked_key(key), at)
+        wanted = self._wanted(check_key(key), at)
         message = next(last_messages(self._objects, self.stream, wanted), None)
         if message is None:
             raise self._absent(key, at)
@@ -227,7 +228,8 @@ class KeyValueBucket:
         return value if isinstance(value, int) else 0
 
 
-def _checked_key(key: str) -> str:
+def check_key(key: str) -> str:
+    """Return `key` if it can be one. Raises UsageError otherwise."""
     if not is_subject(key):
         raise UsageError(f"not a key: {key[:80]!r}", hint="Keys are tokens joined by dots, without wildcards.")
     return key

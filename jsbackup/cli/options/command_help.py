@@ -200,6 +200,30 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "listed; there may be none"},
         ("show", "diff"),
     ),
+    "history": CommandHelp(
+        {
+            "jsbackup history settings theme -r ./repo": "every value of a key that any backup has",
+            "jsbackup history ORDERS --subject orders.eu.4711 -r ./repo": "the messages of a subject",
+            "jsbackup history ORDERS -r ./repo": "the backups in which a stream changed",
+        },
+        _READS,
+        {
+            0: "shown",
+            1: "failed; no backup has such a message",
+            2: "usage; no backup has the stream",
+            14: "a backup cannot be read; what the others have is shown",
+        },
+        ("find", "kv get", "get"),
+    ),
+    "find": CommandHelp(
+        {
+            "jsbackup find --grep 4711 --since 2d -r ./repo": "a text in the payloads of two days",
+            "jsbackup find ORDERS --header Nats-Msg-Id=order-4711 -r ./repo": "a message by a header",
+        },
+        _READS,
+        {0: "searched; nothing may be found", 14: "a backup cannot be read; what the others have is shown"},
+        ("history", "view", "get"),
+    ),
     "diff": CommandHelp(
         {
             "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",

@@ -26,7 +26,7 @@ _OTHER_WORDS = {
     "sync": "'follow', or 'copy' for repositories",
     "mirror": "'follow', or 'copy' for repositories",
     "dump": "'get' for one message, 'view' for several, or 'export' for files",
-    "find": "'query'",
+    "grep": "'view' or 'find', each with --grep",
     "rm": "'forget', which removes backups",
     "remove": "'forget', which removes backups",
     "delete": "'forget', which removes backups",
