@@ -12,12 +12,15 @@ left, the backup cannot say what the key was, and this is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import islice
 
+import pyarrow as pa
+
+from jsbackup import compute as pc
 from jsbackup.errors import IncompleteError, JsBackupError, UsageError
 from jsbackup.look.message import LookedUp, headers_of, subject_text
 from jsbackup.look.message_filter import MessageFilter
@@ -45,6 +48,7 @@ __all__ = [
 
 BUCKET_STREAM = "KV_"
 _PREFIX = "$KV."
+_COLUMNS = ("sequence", "timestamp_ns", "subject", "headers")
 
 
 class KeyOperation(StrEnum):
@@ -140,22 +144,14 @@ class KeyValueBucket:
     def keys(self, at: Edge | None = None, pattern: str = ">") -> list[KeyState]:
         """Return the keys that had a value, sorted. Needs memory for all keys that match."""
         wanted = self._wanted(check_pattern("KEY", pattern), at)
-        newest: dict[str, KeyState] = {}
         refs = refs_within(self.stream.segments, wanted)
-        for found in in_parallel(partial(self._newest, wanted), refs):
-            newest.update(found)
-        return sorted((s for s in newest.values() if s.operation is KeyOperation.PUT), key=lambda state: state.key)
+        found = _last_rows(row for rows in in_parallel(partial(self._newest, wanted), refs) for row in rows)
+        states = (state for table in found for state in _states(table))
+        return sorted((one for one in states if one.operation is KeyOperation.PUT), key=lambda state: state.key)
 
-    def _newest(self, wanted: MessageFilter, ref: SegmentRef) -> dict[str, KeyState]:
-        newest: dict[str, KeyState] = {}
-        for batch in heads(self._objects, ref, wanted, (*wanted.columns, "headers")):
-            sequences, times, subjects, blocks = (batch.column(name) for name in (*wanted.columns, "headers"))
-            last_rows = {subject: row for row, subject in enumerate(subjects.to_pylist())}
-            for subject, row in last_rows.items():
-                key = _key_of(subject_text(subject))
-                operation = operation_of(blocks[row].as_py())
-                newest[key] = KeyState(key, sequences[row].as_py(), times[row].as_py(), operation)
-        return newest
+    def _newest(self, wanted: MessageFilter, ref: SegmentRef) -> list[pa.Table]:
+        """Return the last row of each subject in a segment."""
+        return _last_rows(map(_comparable, heads(self._objects, ref, wanted, _COLUMNS)))
 
     def revisions(self, key: str, at: Edge | None = None) -> Iterator[KeyRevision]:
         """Yield the revisions of a key, oldest first."""
@@ -226,6 +222,27 @@ class KeyValueBucket:
     def _limit(self, name: str) -> int:
         value = self.stream.config.get(name)
         return value if isinstance(value, int) else 0
+
+
+def _comparable(batch: pa.RecordBatch) -> pa.Table:
+    """Return the rows with subjects as bytes, as they are where one is not UTF-8."""
+    sequences, times, subjects, headers = batch.columns
+    return pa.table([sequences, times, subjects.cast(pa.binary()), headers], names=list(_COLUMNS))
+
+
+def _last_rows(tables: Iterable[pa.Table]) -> list[pa.Table]:
+    """Return a table with the row with the highest sequence of each subject; none without rows."""
+    newest: list[pa.Table] = []
+    for table in tables:
+        whole = pa.concat_tables([*newest, table])
+        last = whole.group_by("subject", use_threads=False).aggregate([("sequence", "max")]).column("sequence_max")
+        newest = [whole.filter(pc.is_in(whole.column("sequence"), value_set=last)).combine_chunks()]
+    return newest
+
+
+def _states(table: pa.Table) -> Iterator[KeyState]:
+    for sequence, time_ns, subject, headers in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        yield KeyState(_key_of(subject_text(subject)), sequence, time_ns, operation_of(headers))
 
 
 def check_key(key: str) -> str:

@@ -106,14 +106,14 @@ class MessageFilter:
             masks.append(pc.match_substring(batch.column("data"), self.text))
         if self.headers:
             masks += [_header_rows(batch.column("headers"), rule) for rule in self.headers]
-        return reduce(pc.and_, masks) if masks else pa.repeat(pa.scalar(True), batch.num_rows)
+        return reduce(pc.and_, masks) if masks else pc.is_valid(batch.column("sequence"))
 
     def any_row(self, batch: pa.RecordBatch) -> bool:
         return bool(self.rows(batch).true_count)
 
     @cached_property
     def _literals(self) -> pa.Array:
-        return pa.array([one.encode() for one in self.subjects if not _has_wildcard(one)], pa.binary())
+        return pc.binary_array([one.encode() for one in self.subjects if not _has_wildcard(one)])
 
     @cached_property
     def _expressions(self) -> list[str]:

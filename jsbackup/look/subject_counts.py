@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,33 +38,32 @@ def count_subjects(objects: Objects, stream: StreamBackup, wanted: MessageFilter
 
     Raises as `matching`.
     """
-    whole = _nothing()
-    for counted in in_parallel(partial(_counted, objects, wanted), refs_within(stream.segments, wanted)):
-        whole = _added(pa.concat_tables([whole, counted]))
-    rows = zip(*(whole.column(name).to_pylist() for name in _COLUMNS), strict=True)
+    counted = in_parallel(partial(_counted, objects, wanted), refs_within(stream.segments, wanted))
+    whole = _added(table for tables in counted for table in tables)
+    rows = [row for table in whole for row in zip(*(c.to_pylist() for c in table.columns), strict=True)]
     counts = [SubjectCount(subject_text(subject), *numbers) for subject, *numbers in rows]
     return sorted(counts, key=lambda one: (-one.bytes, -one.messages, one.subject))
 
 
-def _nothing() -> pa.Table:
-    numbers = [(name, pa.int64()) for name in _COLUMNS[1:]]
-    return pa.schema([("subject", pa.binary()), *numbers]).empty_table()
+def _counted(objects: Objects, wanted: MessageFilter, ref: SegmentRef) -> list[pa.Table]:
+    return _added(map(_rows_of, heads(objects, ref, wanted, BATCH_SCHEMA.names)))
 
 
-def _counted(objects: Objects, wanted: MessageFilter, ref: SegmentRef) -> pa.Table:
-    whole = _nothing()
-    for batch in heads(objects, ref, wanted, BATCH_SCHEMA.names):
-        ends = pa.array(encode_rows(batch).ends, pa.int64())
-        before = pa.concat_arrays([pa.array([0], pa.int64()), ends.slice(0, len(ends) - 1)])
-        times = batch.column("timestamp_ns")
-        ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
-        columns = [batch.column("subject").cast(pa.binary()), ones, pc.subtract(ends, before), times, times]
-        whole = _added(pa.concat_tables([whole, pa.table(columns, schema=whole.schema)]))
+def _rows_of(batch: pa.RecordBatch) -> pa.Table:
+    """Return a row for each message, with its raw bytes."""
+    ends = pc.int64_array(encode_rows(batch).ends)
+    before = pa.concat_arrays([pc.int64_array([0]), ends.slice(0, len(ends) - 1)])
+    subjects, times = batch.column("subject").cast(pa.binary()), batch.column("timestamp_ns")
+    ones = pa.repeat(pc.int64_array([1])[0], batch.num_rows)
+    return pa.table([subjects, ones, pc.subtract(ends, before), times, times], names=list(_COLUMNS))
+
+
+def _added(tables: Iterable[pa.Table]) -> list[pa.Table]:
+    """Return one table with a row for each subject; none without rows."""
+    whole: list[pa.Table] = []
+    for table in tables:
+        sums = [("messages", "sum"), ("bytes", "sum"), ("first_ns", "min"), ("last_ns", "max")]
+        added = pa.concat_tables([*whole, table]).group_by("subject", use_threads=False).aggregate(sums)
+        columns = ["subject", *(f"{name}_{what}" for name, what in sums)]
+        whole = [added.select(columns).rename_columns(list(_COLUMNS))]
     return whole
-
-
-def _added(table: pa.Table) -> pa.Table:
-    sums = [("messages", "sum"), ("bytes", "sum"), ("first_ns", "min"), ("last_ns", "max")]
-    added = table.group_by("subject", use_threads=False).aggregate(sums)
-    names = {f"{name}_{what}": name for name, what in sums}
-    return added.rename_columns([names.get(name, name) for name in added.column_names]).select(list(_COLUMNS))

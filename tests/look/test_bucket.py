@@ -133,9 +133,9 @@ def test_a_value_that_expired_is_there_before_and_gone_after(
     async def fill() -> int:
         async with connected(server.url) as nc:
             config = {"name": "KV_b", "subjects": [f"{SUBJECT}>"], "max_msgs_per_subject": 5, "discard": "new"}
-            more = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 4 * 10**9, "allow_rollup_hdrs": True}
+            more = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 12 * 10**9, "allow_rollup_hdrs": True}
             await call(nc, "STREAM.CREATE.KV_b", {**config, **more})
-            ack = await nc.jetstream().publish(f"{SUBJECT}short", b"once", headers={"Nats-TTL": "4s"})
+            ack = await nc.jetstream().publish(f"{SUBJECT}short", b"once", headers={"Nats-TTL": "12s"})
             return parse_time((await _stored(nc, "KV_b", ack.seq))["time"])
 
     async def wait() -> int:
