@@ -519,9 +519,8 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 # command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
-    **dict.fromkeys(
-        ("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get", "subjects", "consumers"), "look"
-    ),
+    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get"), "look"),
+    **dict.fromkeys(("subjects", "consumers", "history", "find"), "look"),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),
