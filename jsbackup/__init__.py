@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         restore_async,
     )
     from jsbackup.api.stored import Backup, BackupRepository
-    from jsbackup.api.streams import Consumer, Stream
+    from jsbackup.api.streams import Consumer, Revision, StoredFile, Stream, StreamMessage
     from jsbackup.api.telling import StreamProgress
     from jsbackup.config import Connection
     from jsbackup.planning.rules import Finding
@@ -45,7 +45,10 @@ __all__ = [
     "PlannedRestore",
     "PlannedTarget",
     "RestoreOutcome",
+    "Revision",
+    "StoredFile",
     "Stream",
+    "StreamMessage",
     "StreamOutcome",
     "StreamProgress",
     "__version__",
@@ -73,7 +76,7 @@ _HOMES = {
         *("plan", "plan_async", "restore", "restore_async"),
     ],
     "jsbackup.api.stored": ["Backup", "BackupRepository"],
-    "jsbackup.api.streams": ["Consumer", "Stream"],
+    "jsbackup.api.streams": ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"],
     "jsbackup.api.telling": ["StreamProgress"],
     "jsbackup.config": ["Connection"],
     "jsbackup.planning.rules": ["Finding"],

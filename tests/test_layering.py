@@ -44,6 +44,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"pyarrow"},
     ),
     "planning": (BASE | {"protocol", "formats", "stores", "repository", "transforms"}, {"pyarrow"}),
+    "look": (
+        BASE | {"memory", "compute", "protocol", "formats", "stores", "repository", "transforms", "planning"},
+        {"pyarrow"},
+    ),
     "engine": (
         BASE | {"compute", "protocol", "formats", "stores", "repository", "transforms", "planning"},
         {"pyarrow"},
@@ -54,13 +58,13 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     # It imports pyspark for types alone.
     "api": (
-        BASE | {"formats", "stores", "repository", "transforms", "planning", "engine", "pipeline"},
+        BASE | {"formats", "stores", "repository", "transforms", "planning", "look", "engine", "pipeline"},
         {"pyarrow", "pyspark"},
     ),
     "cli": (
         BASE
         | {"memory", "protocol", "formats", "stores", "repository", "transforms", "exchange", "planning", "engine"}
-        | {"pipeline", "api"},
+        | {"look", "pipeline", "api"},
         {"click", "prometheus_client", "tqdm"},
     ),
     "__main__": ({"cli"}, set()),

@@ -10,21 +10,25 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jsbackup.api.arguments import Moment, as_texts, moment_text, to_datetime
-from jsbackup.errors import UnsupportedError, UsageError
+from jsbackup.errors import JsBackupError, UnsupportedError, UsageError
 from jsbackup.formats.batch import BATCH_SCHEMA
 from jsbackup.model import JsonObject
 from jsbackup.planning.selection.subset import segments_within
 from jsbackup.repository.manifest import ArchiveFormat, ConsumerBackup, SegmentRef, StreamBackup
 from jsbackup.repository.segments import SegmentReader
-from jsbackup.transforms.cut import Cut
+from jsbackup.times import format_time
+from jsbackup.transforms.cut import Cut, Edge, parse_edge
 from jsbackup.transforms.reshape import Reshape
 from jsbackup.transforms.subject_filter import SubjectFilter
 
 if TYPE_CHECKING:
     from jsbackup.api.stored import Backup
     from jsbackup.formats.digest import MessageBatch
+    from jsbackup.look.bucket import KeyValueBucket
+    from jsbackup.look.object_bucket import ObjectBucket
+    from jsbackup.repository.objects import Objects
 
-__all__ = ["Consumer", "Stream"]
+__all__ = ["Consumer", "Revision", "StoredFile", "Stream", "StreamMessage"]
 
 
 class Stream:
@@ -120,6 +124,90 @@ class Stream:
         batches = self._read(segments_within(entry, cut))
         return reshape.apply(batches, stream=self.name) if reshape else batches
 
+    def message(self, sequence: int) -> StreamMessage:
+        """Return one message. Raises JsBackupError if the backup does not have it, and as `messages`."""
+        from jsbackup.look.stream import message_at, with_messages
+
+        manifest = self.backup._manifest
+        found = message_at(self._objects, manifest, with_messages(manifest, self._entry), sequence)
+        time_of = to_datetime(format_time(found.timestamp_ns))
+        return StreamMessage(found.sequence, time_of, found.subject, found.headers, found.data)
+
+    def value(self, key: str, at: Moment | None = None) -> bytes:
+        """Return the value that a key of this bucket had at a moment or revision; by default, when it was backed up.
+
+        Raises:
+            JsBackupError: the key had no value: it did not exist, or was deleted.
+            IncompleteError: the backup cannot say, because older revisions may be gone.
+            UsageError: this is not a bucket, or the moment is after the backup.
+            IntegrityError, KeyUnavailable, StoreError: as `messages`.
+        """
+        return self._bucket.value(key, _edge(at)).value
+
+    def keys(self, pattern: str = ">", *, at: Moment | None = None) -> dict[str, int]:
+        """Return the keys of this bucket that had a value, with their revisions. Raises as `value`."""
+        return {state.key: state.revision for state in self._bucket.keys(_edge(at), pattern)}
+
+    def revisions(self, key: str, *, at: Moment | None = None) -> list[Revision]:
+        """Return the revisions of a key of this bucket, oldest first. Raises as `value`."""
+        return [
+            Revision(
+                one.revision,
+                to_datetime(format_time(one.timestamp_ns)),
+                one.operation,
+                one.value if one.operation == "put" else None,
+            )
+            for one in self._bucket.revisions(key, _edge(at))
+        ]
+
+    def files(self) -> list[StoredFile]:
+        """Return the files of this object store, without deleted ones. Raises as `value`."""
+        return [
+            StoredFile(one.name, one.size, to_datetime(format_time(one.modified_ns)), str(one.link or ""))
+            for one in self._object_store.entries()[0]
+        ]
+
+    def read_file(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file of this object store, in pieces. A link is not followed.
+
+        With the last piece, size and digest have been compared with those that were stored.
+
+        Raises:
+            JsBackupError: there is no such file, or it is a link.
+            IntegrityError: it is not whole, or has another digest.
+            UsageError, KeyUnavailable, StoreError: as `value`.
+        """
+        store = self._object_store
+        entry = store.entry(name)
+        if entry.link is not None:
+            raise JsBackupError(f"object {name} is a link to {entry.link}")
+        return store.content(entry)
+
+    @property
+    def _objects(self) -> Objects:
+        return self.backup.repository._opened().objects
+
+    @property
+    def _bucket(self) -> KeyValueBucket:
+        from jsbackup.look.bucket import BUCKET_STREAM, KeyValueBucket
+
+        self._check_kind(BUCKET_STREAM, "bucket")
+        return KeyValueBucket(self._objects, self.backup._manifest, self._entry)
+
+    @property
+    def _object_store(self) -> ObjectBucket:
+        from jsbackup.look.object_bucket import OBJECT_STREAM, ObjectBucket
+
+        self._check_kind(OBJECT_STREAM, "object store")
+        return ObjectBucket(self._objects, self.backup._manifest, self._entry)
+
+    def _check_kind(self, prefix: str, kind: str) -> None:
+        from jsbackup.look.stream import with_messages
+
+        if not self.name.startswith(prefix):
+            raise UsageError(f"stream {self.name} is not a {kind}", hint=f"Their names begin with {prefix}.")
+        with_messages(self.backup._manifest, self._entry)
+
     def _read(self, segments: Sequence[SegmentRef]) -> Iterator[MessageBatch]:
         # Without the memory budget of a run: a thread that reads two streams side by side would wait for itself.
         reader = SegmentReader(self.backup.repository._opened().objects)
@@ -159,6 +247,42 @@ class Consumer:
     ack_floor_seq: int | None
     exact: bool
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """A message. `time` is when the server stored it, to the microsecond; `headers` is the header block as bytes."""
+
+    sequence: int
+    time: datetime
+    subject: str
+    headers: bytes | None
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A revision of a key. `operation` is `put`, `delete` or `purge`; `value` is None unless it was put."""
+
+    revision: int
+    time: datetime
+    operation: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of an object store. `time` is when it was stored; `link` says what it is a link to, "" if it is none."""
+
+    name: str
+    size: int
+    time: datetime
+    link: str
+
+
+def _edge(at: Moment | None) -> Edge | None:
+    text = moment_text("at", at)
+    return None if text is None else parse_edge("at", text, time.time_ns())
 
 
 def _consumer(entry: ConsumerBackup) -> Consumer:

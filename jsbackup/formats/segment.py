@@ -215,12 +215,18 @@ class Probe:
 
 
 def scan_segment(
-    file: BinaryIO, columns: Sequence[str], wanted: Callable[[GroupBounds], bool], probe: Probe | None = None
+    file: BinaryIO,
+    columns: Sequence[str],
+    wanted: Callable[[GroupBounds], bool],
+    probe: Probe | None = None,
+    *,
+    newest_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield some columns (of the five, in any order) of the `wanted` row groups; the rest of the file is not read.
 
     With a `probe` its columns are read first, and a group stays wanted if one of its batches is. The pages that are
-    read are checked, but not that they belong to the stored file.
+    read are checked, but not that they belong to the stored file. `newest_first` yields the batches from the last to
+    the first; the rows of each stay in order.
 
     Raises:
         FormatError: not a segment, or a damaged one.
@@ -236,12 +242,12 @@ def scan_segment(
         )
         schema = _checked_schema(parquet)
         groups = [index for index in range(parquet.metadata.num_row_groups) if wanted(_bounds(parquet, index))]
-    for index in groups:
+    for index in reversed(groups) if newest_first else groups:
         with _explained():
             if probe is not None and not any(map(probe.wanted, _read_columns(parquet, index, probe.columns, schema))):
                 continue
             batches = _read_columns(parquet, index, columns, schema)
-        for batch in batches:
+        for batch in reversed(batches) if newest_first else batches:
             yield batch.select(list(columns))
 
 

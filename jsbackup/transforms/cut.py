@@ -159,7 +159,7 @@ class Cut:
         for edge, compare in ((self.since, pc.greater_equal), (self.until, pc.less_equal)):
             if edge is not None:
                 column = SEQUENCE if isinstance(edge, AtSequence) else TIMESTAMP
-                kept.append(compare(batch.column(column), pa.scalar(_value(edge), pa.int64())))
+                kept.append(compare(batch.column(column), pc.int64_array([_value(edge)])[0]))
         return reduce(pc.and_, kept) if kept else pa.repeat(pa.scalar(True), batch.num_rows)
 
     def state_after(

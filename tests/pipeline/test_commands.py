@@ -21,13 +21,13 @@ from hypothesis import HealthCheck, given, settings
 
 from jsbackup.errors import UsageError
 from jsbackup.formats.digest import encode_rows
+from jsbackup.formats.json_lines import encode_lines, parse_headers
 from jsbackup.model import StreamState
 from jsbackup.pipeline.jobs.plain_query import only_plain
 from jsbackup.pipeline.jobs.query import view_names
 from jsbackup.pipeline.jobs.stats import collect_stats
 from jsbackup.pipeline.messages.backup_frames import open_backup
 from jsbackup.pipeline.tables.delta import LOG_KEY
-from jsbackup.pipeline.tables.json_lines import encode_lines, parse_headers
 from jsbackup.repository.manifest import ArchiveFormat, Captured, StreamBackup
 from jsbackup.repository.names import encode_name
 from jsbackup.times import parse_time

@@ -21,12 +21,12 @@ from jsbackup.repository.checks.verify import Level, verify_backup
 from jsbackup.repository.names import encode_name
 from tests.cli.test_json import check
 from tests.cli.typed import Typed
+from tests.formats.test_json_lines import GOOD
 from tests.harness.api import call, connected
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
 from tests.harness.oracle import compare, observe
 from tests.harness.servers import NEWEST, NatsServer
 from tests.pipeline.places import Kept, keep
-from tests.pipeline.tables.test_json_lines import GOOD
 from tests.pipeline.test_reading import ODD, WIDE
 
 if TYPE_CHECKING:

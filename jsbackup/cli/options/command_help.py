@@ -114,6 +114,116 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
         {0: "shown", 2: "usage; there is no such backup, or there are several"},
         ("list", "stats", "diff"),
     ),
+    "view": CommandHelp(
+        {
+            "jsbackup view latest ORDERS --last 20 -r ./repo": "the last messages",
+            "jsbackup view latest ORDERS --subject 'orders.eu.>' --since 2h --until 1h -r ./repo": "those of an hour",
+            "jsbackup view latest ORDERS --header Nats-Msg-Id=4711 --json -r ./repo": "those with a header, as JSON",
+            "jsbackup view latest ORDERS --grep 4711 -r ./repo": "those with a text in the payload",
+        },
+        _READS,
+        {0: "shown; there may be none"},
+        ("get", "show", "export"),
+    ),
+    "get": CommandHelp(
+        {
+            "jsbackup get latest ORDERS 4711 -r ./repo > message": "the payload of one message, into a file",
+            "jsbackup get latest ORDERS 4711 --json -r ./repo": "with subject, time and headers",
+        },
+        _READS,
+        {0: "printed", 1: "failed; the backup does not have the message"},
+        ("view", "restore"),
+    ),
+    "kv ls": CommandHelp(
+        {
+            "jsbackup kv ls latest -r ./repo": "the buckets of a backup",
+            "jsbackup kv ls latest settings --at 2h -r ./repo": "the keys of a bucket, as of two hours ago",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("kv get", "kv history"),
+    ),
+    "kv get": CommandHelp(
+        {
+            "jsbackup kv get latest settings theme -r ./repo": "the value of a key",
+            "jsbackup kv get latest settings theme --at 2026-11-20T14:00:00Z -r ./repo": "the one that it had then",
+        },
+        _READS,
+        {
+            0: "printed",
+            1: "failed; the key did not exist then, or was deleted",
+            3: "the backup cannot say, because older revisions may be gone",
+        },
+        ("kv history", "kv ls"),
+    ),
+    "kv history": CommandHelp(
+        {"jsbackup kv history latest settings theme -r ./repo": "the revisions of a key that the backup has"},
+        _READS,
+        {0: "shown", 1: "failed; there is no revision of the key"},
+        ("kv get", "kv ls"),
+    ),
+    "object ls": CommandHelp(
+        {
+            "jsbackup object ls latest -r ./repo": "the object stores of a backup",
+            "jsbackup object ls latest reports -r ./repo": "the files of one",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("object get",),
+    ),
+    "object get": CommandHelp(
+        {
+            "jsbackup object get latest reports 2026/q3.pdf -o q3.pdf -r ./repo": "a file",
+            "jsbackup object get latest reports data.tar -r ./repo > data.tar": "to stdout",
+        },
+        _READS,
+        {
+            0: "written, and size and digest are those that were stored",
+            1: "failed; the backup does not have the file",
+            2: "usage; FILE exists, or is a link",
+            14: "the file is not whole in the backup, or has another digest",
+        },
+        ("object ls",),
+    ),
+    "subjects": CommandHelp(
+        {
+            "jsbackup subjects latest ORDERS --limit 20 -r ./repo": "the largest",
+            "jsbackup subjects latest ORDERS --subject 'orders.eu.>' --since 24h -r ./repo": "some, of the last day",
+        },
+        _READS,
+        {0: "listed; there may be none"},
+        ("view", "stats"),
+    ),
+    "consumers": CommandHelp(
+        {"jsbackup consumers latest ORDERS -r ./repo": "what each had delivered and acknowledged"},
+        _READS,
+        {0: "listed; there may be none"},
+        ("show", "diff"),
+    ),
+    "history": CommandHelp(
+        {
+            "jsbackup history settings theme -r ./repo": "every value of a key that any backup has",
+            "jsbackup history ORDERS --subject orders.eu.4711 -r ./repo": "the messages of a subject",
+            "jsbackup history ORDERS -r ./repo": "the backups in which a stream changed",
+        },
+        _READS,
+        {
+            0: "shown",
+            1: "failed; no backup has such a message",
+            2: "usage; no backup has the stream",
+            14: "a backup cannot be read; what the others have is shown",
+        },
+        ("find", "kv get", "get"),
+    ),
+    "find": CommandHelp(
+        {
+            "jsbackup find --grep 4711 --since 2d -r ./repo": "a text in the payloads of two days",
+            "jsbackup find ORDERS --header Nats-Msg-Id=order-4711 -r ./repo": "a message by a header",
+        },
+        _READS,
+        {0: "searched; nothing may be found", 14: "a backup cannot be read; what the others have is shown"},
+        ("history", "view", "get"),
+    ),
     "diff": CommandHelp(
         {
             "jsbackup diff latest live -s nats://nats.internal:4222 -r ./repo": "what changed since the last backup",
@@ -409,6 +519,8 @@ COMMAND_HELP: Mapping[str, CommandHelp] = {
 # command -> the page of the manual with more
 MANUAL_PAGES: Mapping[str, str] = {
     **dict.fromkeys(("init", "backup", "list", "show"), "backup"),
+    **dict.fromkeys(("view", "get", "kv ls", "kv get", "kv history", "object ls", "object get"), "look"),
+    **dict.fromkeys(("subjects", "consumers", "history", "find"), "look"),
     **dict.fromkeys(("verify", "repair"), "verify"),
     **dict.fromkeys(("plan", "restore"), "restore"),
     **dict.fromkeys(("drill", "status"), "operate"),

@@ -29,7 +29,7 @@ from jsbackup.cli.options.opening import connection_of, open_repository, store_a
 from jsbackup.cli.output.output import Output
 from jsbackup.config import environment, environment_with
 
-__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stream", "complete_tag"]
+__all__ = ["COMMANDS", "answer_shell", "complete_backup", "complete_stored_stream", "complete_stream", "complete_tag"]
 
 _Look = Callable[[], Iterable[str]]
 
@@ -61,6 +61,12 @@ def complete_stream(ctx: click.Context, param: click.Parameter, incomplete: str)
     found = _look_up(_live_streams(ctx) if stored is None else _stored_streams(ctx, stored))
     typed = ctx.params.get(str(param.name)) or ()
     return _offer((name for name in found if name not in typed), incomplete)
+
+
+def complete_stored_stream(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete streams of the newest backup."""
+    typed = ctx.params.get(str(param.name)) or ()
+    return _offer((name for name in _look_up(_stored_streams(ctx, _LATEST)) if name not in typed), incomplete)
 
 
 def complete_tag(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -15,7 +15,6 @@ _DELETES = {"forget", "prune", "unlock", "--prune", "--force", "--release", "--r
 _SURELY = 0.8
 # The names in other tools.
 _OTHER_WORDS = {
-    "get": "'restore', or 'export' for files",
     "ls": "'list'",
     "snapshots": "'list'",
     "snapshot": "'backup'",
@@ -26,8 +25,8 @@ _OTHER_WORDS = {
     "info": "'show', or 'status'",
     "sync": "'follow', or 'copy' for repositories",
     "mirror": "'follow', or 'copy' for repositories",
-    "dump": "'export'",
-    "find": "'query'",
+    "dump": "'get' for one message, 'view' for several, or 'export' for files",
+    "grep": "'view' or 'find', each with --grep",
     "rm": "'forget', which removes backups",
     "remove": "'forget', which removes backups",
     "delete": "'forget', which removes backups",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from jsbackup.errors import JsBackupError, UsageError
 from jsbackup.stores import posix
 
-__all__ = ["check_new_file", "write_new_file"]
+__all__ = ["check_new_file", "check_no_link", "write_new_file", "write_pieces"]
 
 _MODE = 0o644
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -42,6 +43,19 @@ def write_new_file(path: Path, data: bytes, *, replace: bool, for_all: bool = Fa
         UsageError: it exists, and is not to be replaced.
         JsBackupError: it cannot be written.
     """
+    write_pieces(path, [data], replace=replace, for_all=for_all)
+
+
+def check_no_link(path: Path) -> None:
+    """Raise UsageError if the file is a symbolic link: what it leads to was not named."""
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link", hint="Name the file itself, or another one.")
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes], *, replace: bool, for_all: bool = False) -> None:
+    """Do the same as `write_new_file`, for content of any size. The file appears when all pieces are written; if one
+    raises an error, nothing does.
+    """
     check_new_file(path, replace=replace)
     target = Path(os.path.realpath(path))
     temporary = f".{target.name[:_MAX_SHOWN]}.jsbackup-{os.urandom(4).hex()}"
@@ -51,7 +65,8 @@ def write_new_file(path: Path, data: bytes, *, replace: bool, for_all: bool = Fa
                 with os.fdopen(os.open(temporary, _FLAGS, _MODE, dir_fd=folder), "wb") as file:
                     if for_all:
                         os.fchmod(file.fileno(), _MODE)
-                    file.write(data)
+                    for piece in pieces:
+                        file.write(piece)
                     file.flush()
                     posix.fsync(file.fileno())
                 if replace:

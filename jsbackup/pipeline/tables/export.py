@@ -1,8 +1,8 @@
 """Export streams of a backup as tables of files, `<stream>/<first sequence>-<last sequence>.parquet` or `.jsonl`.
 
 Parquet files have the columns of `columns.py`, including the stream's name, so that they can be added to any table. A
-Delta table consists of such files and a log beside them. JSON lines are described in `json_lines.py`. A file has about
-32 MiB of messages.
+Delta table consists of such files and a log beside them. JSON lines are described in `formats/json_lines.py`. A file
+has about 32 MiB of messages.
 
 A task reads, verifies, encodes and writes a few files: three times as fast as sending the messages through Spark to its
 own writers.
@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 
 from jsbackup.errors import IntegrityError
 from jsbackup.exchange.exporting import ExportedStream
+from jsbackup.formats.json_lines import encode_lines
 from jsbackup.pipeline.messages.columns import COLUMNS, arrow_schema, as_text_subjects, shaped
 from jsbackup.pipeline.session.repository_ref import RepositoryRef, opened
 from jsbackup.pipeline.tables.delta import LOG_KEY, TableFile, first_log, require_deltalake
-from jsbackup.pipeline.tables.json_lines import encode_lines
 from jsbackup.pipeline.tables.target import TableTarget, put_again
 from jsbackup.pipeline.tasks.tasks import pack, pack_tasks, run_tasks
 from jsbackup.progress import Progress

@@ -1,4 +1,4 @@
-"""Read files of JSON lines (`json_lines.py`) as rows of Spark, for `import`.
+"""Read files of JSON lines (`formats/json_lines.py`) as rows of Spark, for `import`.
 
 A task has the lines that begin in a piece of a file, or several short files. Lines are read by Python and not by Spark,
 so that the output of `export` is read back byte for byte, and errors have their position.
@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
+from jsbackup.formats.json_lines import JsonLine, decode_line
 from jsbackup.pipeline.messages.columns import ddl
-from jsbackup.pipeline.tables.json_lines import JsonLine, decode_line
 from jsbackup.pipeline.tasks.task_source import encode_tasks
 from jsbackup.pipeline.tasks.tasks import pack
 

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from jsbackup.errors import FormatError, StoreError, UsageError
 from jsbackup.exchange.folder import printable
 from jsbackup.formats.archive.archive_items import asset_name_is_sound
+from jsbackup.formats.json_lines import decode_line
 from jsbackup.pipeline.session.failures import explained
 from jsbackup.pipeline.tables.export import TableFormat
-from jsbackup.pipeline.tables.json_lines import decode_line
 from jsbackup.pipeline.tables.line_files import read_lines
 from jsbackup.repository.names import decode_name, encode_name
 

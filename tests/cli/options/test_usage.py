@@ -224,7 +224,6 @@ def test_every_command_stands_under_one_heading(typed: Type) -> None:
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("get", "'restore'"),
         ("delete", "'forget', which removes backups"),
         ("frogs", "See 'jsbackup --help'"),
         ("forgt", "Did you mean forget?"),

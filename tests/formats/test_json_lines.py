@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jsbackup.errors import FormatError, JsBackupError, StoreError, UsageError
+from jsbackup.formats.json_lines import JsonLine, decode_line, encode_lines, parse_headers
 from jsbackup.pipeline.tables import line_files
-from jsbackup.pipeline.tables.json_lines import JsonLine, decode_line, encode_lines, parse_headers
 from jsbackup.pipeline.tables.line_files import FilePiece, ReadLines
 from tests.harness.batches import Message, batch_of, message_lists, some_messages
 

@@ -20,7 +20,7 @@ from jsbackup.formats.digest import MessageBatch
 from jsbackup.model import JsonObject
 from jsbackup.times import format_time, parse_time
 
-__all__ = ["JsonLine", "decode_line", "encode_lines", "parse_headers"]
+__all__ = ["JsonLine", "decode_line", "encode_lines", "message_json", "parse_headers"]
 
 _VERSION = "NATS/1.0\r\n"
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -43,18 +43,23 @@ def encode_lines(batch: MessageBatch, stream: str) -> bytes:
     columns: Iterable[tuple[int, int, str | bytes, bytes | None, bytes]] = zip(
         *(column.to_pylist() for column in batch.columns), strict=True
     )
-    lines = []
-    for sequence, timestamp_ns, subject, headers, data in columns:
-        line: dict[str, object] = {"stream": stream, "sequence": sequence, "time": _time(timestamp_ns)}
-        _put_text(line, "subject", subject)
-        parsed = None if headers is None else parse_headers(headers)
-        if headers is not None and parsed is None:
-            line["headers_base64"] = b64encode(headers).decode()
-        else:
-            line["headers"] = parsed
-        _put_text(line, "data", data)
-        lines.append(encode(line))
+    lines = [encode({"stream": stream, **message_json(*row[:4], data=row[4])}) for row in columns]
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogatepass") if lines else b""
+
+
+def message_json(
+    sequence: int, timestamp_ns: int, subject: str | bytes, headers: bytes | None, *, data: bytes
+) -> JsonObject:
+    """Return a message as in a line, without its stream."""
+    line: JsonObject = {"sequence": sequence, "time": _time(timestamp_ns)}
+    _put_text(line, "subject", subject)
+    parsed = None if headers is None else parse_headers(headers)
+    if headers is not None and parsed is None:
+        line["headers_base64"] = b64encode(headers).decode()
+    else:
+        line["headers"] = parsed
+    _put_text(line, "data", data)
+    return line
 
 
 def decode_line(line: bytes) -> JsonLine:
@@ -150,7 +155,7 @@ def _text_bytes(text: str, name: str) -> bytes:
         raise UsageError(f"{name} is not Unicode") from error
 
 
-def _put_text(line: dict[str, object], name: str, value: str | bytes) -> None:
+def _put_text(line: JsonObject, name: str, value: str | bytes) -> None:
     if isinstance(value, str):
         line[name] = value
         return

@@ -1,0 +1,1 @@
+"""Commands that show single things in backups: messages, keys, object files, histories."""

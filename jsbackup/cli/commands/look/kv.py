@@ -1,0 +1,240 @@
+"""`jsbackup kv`: keys of a bucket in a backup, as they were at a moment.
+
+What takes long to import is imported where it is used: `--help` and completion load this module and do not wait.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from jsbackup.cli.commands.look.opened import complete_bucket, open_backup, time_option
+from jsbackup.cli.commands.look.printing import print_bytes
+from jsbackup.cli.options.command import Command
+from jsbackup.cli.options.completion import complete_backup
+from jsbackup.cli.options.context import HELP_ALL, HelpGroup, Shared
+from jsbackup.cli.options.latest import choosing_options
+from jsbackup.cli.output.output import format_bytes, format_count
+from jsbackup.cli.output.terminal import clip
+from jsbackup.errors import JsBackupError, UsageError
+from jsbackup.model import JsonObject
+from jsbackup.times import format_time
+
+if TYPE_CHECKING:
+    from jsbackup.look.bucket import KeyRevision, KeyValueBucket
+    from jsbackup.repository.manifest import Manifest
+    from jsbackup.transforms.cut import Edge
+
+__all__ = ["COMMANDS", "bytes_json", "preview"]
+
+_STREAM = "KV_"
+_SHOWN = 60  # columns of a value in a table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_AT = time_option("--at", "As of this time, duration before now, or revision; without it, as of the backup.")
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return complete_bucket(_STREAM, ctx, param, incomplete)
+
+
+def _of_key(command: F) -> F:
+    backup = click.argument("backup", shell_complete=complete_backup)
+    bucket = click.argument("bucket", shell_complete=_complete)
+    return backup(bucket(click.argument("key")(_AT(choosing_options(command)))))
+
+
+@click.group("kv", cls=HelpGroup, invoke_without_command=True, params=[HELP_ALL])
+@click.pass_context
+def kv(ctx: click.Context) -> None:
+    """Show keys of a bucket in a backup, as they were at a moment."""
+    if ctx.invoked_subcommand is None:
+        raise UsageError("no command given", hint=f"Commands are {', '.join(f'kv {name}' for name in kv.commands)}.")
+
+
+@kv.command("ls", cls=Command, short_help="List the buckets of a backup, or the keys of one.")
+@click.argument("backup", shell_complete=complete_backup)
+@click.argument("bucket", required=False, shell_complete=_complete)
+@click.argument("key", required=False)
+@_AT
+@choosing_options
+def ls(
+    shared: Shared,
+    backup: str,
+    bucket: str | None,
+    key: str | None,
+    *,
+    at: str | None,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+) -> None:
+    """List the keys of BUCKET that had a value, or without BUCKET the buckets of the backup.
+
+    KEY is a pattern: * stands for one token, > at the end for all that follow.
+    """
+    output = shared.output
+    if bucket is None:
+        if at is not None:
+            raise UsageError("--at is a moment of one bucket", hint="Name the bucket.")
+        manifest = open_backup(shared, backup, None, origins=origins, tags=tags)[1]
+        _list_buckets(shared, manifest)
+        return
+    found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    keys = found.keys(_edge(at), key or ">")
+    document = {
+        **_about(found, at),
+        "keys": [{"key": s.key, "revision": s.revision, "time": format_time(s.timestamp_ns)} for s in keys],
+    }
+
+    def text() -> None:
+        if keys:
+            rows = [(s.key, str(s.revision), format_time(s.timestamp_ns)) for s in keys]
+            output.table(["KEY", ">REVISION", "TIME"], rows)
+        else:
+            output.line(f"bucket {found.name} has no such keys" if key else f"bucket {found.name} has no keys")
+
+    output.result(document, text)
+
+
+def _list_buckets(shared: Shared, manifest: Manifest) -> None:
+    output = shared.output
+    streams = [stream for stream in manifest.streams if stream.name.startswith(_STREAM)]
+    names = [stream.name.removeprefix(_STREAM) for stream in streams]
+    document = {
+        "backup": manifest.id,
+        "buckets": [
+            {"bucket": name, "revisions": stream.captured.messages, "bytes": stream.captured.bytes}
+            for name, stream in zip(names, streams, strict=True)
+        ],
+    }
+
+    def text() -> None:
+        rows = [
+            (name, format_count(stream.captured.messages), format_bytes(stream.captured.bytes))
+            for name, stream in zip(names, streams, strict=True)
+        ]
+        if rows:
+            output.table(["BUCKET", ">REVISIONS", ">BYTES"], rows)
+        else:
+            output.line(f"backup {manifest.id} has no key-value buckets")
+
+    output.result(document, text)
+
+
+@kv.command("get", cls=Command, short_help="Print the value of a key, byte for byte.")
+@_of_key
+def get(
+    shared: Shared,
+    backup: str,
+    bucket: str,
+    key: str,
+    *,
+    at: str | None,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+) -> None:
+    """Print the value that KEY of BUCKET had, byte for byte.
+
+    A key that did not exist, or was deleted, is an error (exit code 1). So is one whose older revisions may be gone,
+    so that the backup cannot say (3): then 'jsbackup history' shows what other backups have.
+    """
+    found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    revision = found.value(key, _edge(at))
+    if shared.output.as_json:
+        shared.output.result({**_about(found, at), "key": key, **_json(revision)}, lambda: None)
+    else:
+        print_bytes([revision.value])
+
+
+@kv.command("history", cls=Command, short_help="Show the revisions of a key.")
+@_of_key
+def history(
+    shared: Shared,
+    backup: str,
+    bucket: str,
+    key: str,
+    *,
+    at: str | None,
+    origins: tuple[str, ...],
+    tags: tuple[str, ...],
+) -> None:
+    """Show the revisions of KEY in BUCKET, oldest first: values, deletes and purges.
+
+    These are the ones that this backup has. 'jsbackup history' shows those of all backups.
+    """
+    output = shared.output
+    found = _open(shared, backup, bucket, origins=origins, tags=tags)
+    revisions = found.revisions(key, _edge(at))
+    if output.as_json:
+        rows = [_json(one) for one in revisions]
+        _refuse_none(found, key, rows)
+        output.result({**_about(found, at), "key": key, "revisions": rows}, lambda: None)
+        return
+    lines = [
+        (str(one.revision), format_time(one.timestamp_ns), one.operation, *_value_columns(one)) for one in revisions
+    ]
+    _refuse_none(found, key, lines)
+    output.result({}, lambda: output.table([">REVISION", "TIME", "OPERATION", ">BYTES", "VALUE"], lines))
+
+
+def _refuse_none(found: KeyValueBucket, key: str, rows: Sequence[object]) -> None:
+    if not rows:
+        raise JsBackupError(
+            f"bucket {found.name} has no such revision of key {key} in backup {found.manifest.id}",
+            hint=f"See 'jsbackup kv ls {found.manifest.id} {found.name}' for its keys.",
+        )
+
+
+def _open(shared: Shared, backup: str, bucket: str, *, origins: Sequence[str], tags: Sequence[str]) -> KeyValueBucket:
+    from jsbackup.look.bucket import find_bucket
+
+    stream = bucket if bucket.startswith(_STREAM) else _STREAM + bucket
+    repository, manifest = open_backup(shared, backup, stream, origins=origins, tags=tags)
+    return find_bucket(repository.objects, manifest, bucket)
+
+
+def _edge(at: str | None) -> Edge | None:
+    from jsbackup.transforms.cut import parse_edge
+
+    return None if at is None else parse_edge("--at", at, time.time_ns())
+
+
+def _about(found: KeyValueBucket, at: str | None) -> JsonObject:
+    edge = _edge(at)
+    return {"backup": found.manifest.id, "bucket": found.name, "at": None if edge is None else str(edge)}
+
+
+def _json(one: KeyRevision) -> JsonObject:
+    value = bytes_json("value", one.value) if one.operation == "put" else {"value": None}
+    return {
+        "revision": one.revision,
+        "time": format_time(one.timestamp_ns),
+        "operation": one.operation,
+        **value,
+    }
+
+
+def _value_columns(one: KeyRevision) -> tuple[str, str]:
+    return (str(len(one.value)), preview(one.value)) if one.operation == "put" else ("-", "-")
+
+
+def bytes_json(name: str, data: bytes) -> JsonObject:
+    """Return a member of a document: text, or base64 for bytes that are not UTF-8."""
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
+
+
+def preview(data: bytes) -> str:
+    """Return the start of a value for a table, not yet safe to print."""
+    return clip(data[: 4 * _SHOWN].decode("utf-8", "backslashreplace"), _SHOWN)
+
+
+COMMANDS = {"kv": kv}

@@ -1,0 +1,199 @@
+"""`view` and `get`: the messages that were stored, those that are asked for, harmless on a terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from jsbackup.repository.crypto import age
+from tests.cli.commands.look.conftest import BINARY, EVIL, Shelf
+from tests.cli.test_json import CLOSED, check
+from tests.cli.typed import Typed, in_terminal
+from tests.harness.commands import command_line, environment
+
+Type = Callable[..., Typed]
+pytestmark = [pytest.mark.nats, pytest.mark.timeout(300)]
+
+
+def _run(*words: str | Path) -> tuple[int, bytes, str]:
+    done = subprocess.run(command_line(*words, "-q"), capture_output=True, timeout=60, env=environment())
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def _lines(done: Typed) -> list[dict[str, Any]]:
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    for line in lines:
+        jsonschema.Draft202012Validator({**CLOSED, "$ref": "#/$defs/view"}).validate(line)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], lambda n: n != 7),
+        (["--last", "5"], lambda n: n > 298),
+        (["--subject", "orders.eu.*"], lambda n: n <= 300 and n % 2 == 1 and n != 7),
+        (["--subject", "orders.*.3", "--subject", "orders.us.>"], lambda n: n <= 300 and (n % 5 == 3 or n % 2 == 0)),
+        (["--since", "10", "--until", "12"], lambda n: 10 <= n <= 12),
+        (["--header", "nats-msg-id=order-33"], lambda n: n == 33),
+        (["--header", "Nats-Msg-Id"], lambda n: n <= 300 and n % 3 == 0),
+        (["--grep", '"order": 29'], lambda n: n == 29 or 290 <= n <= 299),
+        (["--grep", '"order": 29', "--last", "2", "--subject", "orders.eu.>"], lambda n: n in (297, 299)),
+        (["--subject", "orders.none"], lambda n: False),
+        (["--subject", "orders.none", "--last", "3"], lambda n: False),
+        (["--since", "1h", "--last", "1", "--subject", "orders.us.0"], lambda n: n == 300),
+    ],
+)
+def test_all_conditions_hold(shelf: Shelf, typed: Type, words: list[str], wanted: Callable[[int], bool]) -> None:
+    lines = _lines(typed("view", "latest", "ORDERS", *words, "--json", "-r", shelf.repo))
+    assert [line["sequence"] for line in lines] == [n for n in range(1, 304) if wanted(n)]
+
+
+def test_messages_are_shown_harmless(shelf: Shelf, typed: Type) -> None:
+    done = typed("view", "latest", "ORDERS", "--since", "299", "-r", shelf.repo)
+    assert done.code == 0 and "\x1b" not in done.out and "\x9b" not in done.out and "\u202e" not in done.out
+    assert "[300] Subject: orders.us.0 Received: 20" in done.out and "  Nats-Msg-Id: order-300\n" in done.out
+    assert "\\x1b[31mred" in done.out and '\n{"order": 299}\n' in done.out
+    assert "\x1b" not in typed("view", "latest", "ORDERS", "--json", "-r", shelf.repo).out
+    drawn = in_terminal(
+        "view", "latest", "ORDERS", "--since", "301", "-r", shelf.repo, out_too=True, PAGER="cat", LESS=""
+    )
+    assert drawn.code == 0 and "\x1b[31m" not in drawn.err and "[301] Subject:" in drawn.err
+
+
+def test_bytes_are_exact(shelf: Shelf) -> None:
+    where = ("-r", shelf.repo)
+    assert _run("get", "latest", "ORDERS", "302", *where) == (0, BINARY, "")
+    assert _run("get", "latest", "ORDERS", "303", *where) == (0, b"", "")
+    assert _run("view", "latest", "ORDERS", "--since", "302", "--raw", *where) == (0, BINARY + b"\n\n", "")
+    block = b"NATS/1.0\r\nNats-Msg-Id: order-33\r\n\r\n"
+    assert _run("get", "latest", "ORDERS", "33", "--headers", *where) == (0, block + b'{"order": 33}', "")
+    assert _run("get", "latest", "ORDERS", "1", "--headers", *where) == (0, b'{"order": 1}', "")
+    assert _run("kv", "get", "latest", "settings", "theme", *where) == (0, BINARY, "")
+
+
+def test_one_message_as_json(shelf: Shelf, typed: Type) -> None:
+    document = check("get", typed("get", "latest", "ORDERS", "33", "--json", "-r", shelf.repo))
+    assert (document["subject"], document["data"]) == ("orders.eu.3", '{"order": 33}')
+    assert document["headers"] == {"Nats-Msg-Id": ["order-33"]}
+    assert "data_base64" in check("get", typed("get", "latest", "ORDERS", "302", "--json", "-r", shelf.repo))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["get", "latest", "ORDERS", "7"], 1, "it was deleted before the backup"),
+        (["get", "latest", "ORDERS", "304"], 1, "it has 1 to 303"),
+        (["get", "latest", "ORDERS", "0"], 2, "range"),
+        (["view", "latest", "ORDER"], 2, "ORDER"),
+        (["view", "2020", "ORDERS"], 2, "no backup"),
+        (["view", "latest", "ORDERS", "--subject", "a..b"], 2, "not a subject"),
+        (["view", "latest", "ORDERS", "--header", "=x"], 2, "not a header"),
+        (["view", "latest", "ORDERS", "--raw", "--json"], 2, "contradict"),
+        (["view", "latest", "ORDERS", "--since", "5", "--until", "4"], 2, "nothing lies between"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(shelf: Shelf, typed: Type, words: list[str], *, code: int, text: str) -> None:
+    done = typed(*words, "-r", shelf.repo)
+    assert (done.code, text in done.err + done.out, "Traceback" in done.err) == (code, True, False), done
+
+
+def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one(shelf: Shelf) -> None:
+    line = command_line("view", "latest", "ORDERS", "-q", "-r", shelf.repo)
+    shell = ["bash", "-c", 'set -o pipefail; "$@" | head -c 10', "bash"]
+    for words in (["--json"], ["--raw"]):
+        done = subprocess.run([*shell, *line, *words], capture_output=True, timeout=60, env=environment())
+        assert (done.returncode, done.stderr, len(done.stdout)) == (0, b"", 10)
+        with Path("/dev/full").open("wb") as full:
+            told = subprocess.run(
+                [*line, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment()
+            )
+        assert told.returncode == 1
+        assert words == ["--json"] or told.stderr == "error: cannot write the output: no space left on device\n"
+        closed = subprocess.run(
+            ["bash", "-c", '"$@" >&-', "bash", *line, *words], capture_output=True, timeout=60, env=environment()
+        )
+        assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+def test_keys_are_listed_and_shown(shelf: Shelf, typed: Type) -> None:
+    def kv(*words: str) -> dict[str, Any]:
+        return check("kv", typed("kv", *words, "--json", "-r", shelf.repo))
+
+    assert [one["bucket"] for one in kv("ls", "latest")["buckets"]] == ["settings"]
+    assert [one["key"] for one in kv("ls", "latest", "settings")["keys"]] == [EVIL, "theme"]
+    assert [one["key"] for one in kv("ls", "latest", "settings", "--at", "3")["keys"]] == ["lang", "theme"]
+    assert kv("get", "latest", "settings", "theme", "--at", "1")["value"] == "dark"
+    rows = kv("history", "latest", "settings", "lang")["revisions"]
+    assert [(row["operation"], row["value"]) for row in rows] == [("put", "en"), ("delete", None)]
+    for words in (("ls", "latest", "settings"), ("history", "latest", "settings", EVIL)):
+        done = typed("kv", *words, "-r", shelf.repo)
+        assert done.code == 0 and "\\x1b[31mred" in done.out and "\x1b" not in done.out
+    gone = typed("kv", "get", "latest", "settings", "lang", "-r", shelf.repo)
+    assert gone.code == 1 and "is a delete" in gone.err
+    assert typed("kv", "get", "latest", "settings", "none", "-r", shelf.repo).code == 1
+    assert typed("kv", "history", "latest", "settings", "none", "-r", shelf.repo).code == 1
+    assert typed("kv", "ls", "latest", "--at", "3", "-r", shelf.repo).code == 2
+    assert typed("kv", "-r", shelf.repo).code == 2
+
+
+def test_an_encrypted_repository_needs_a_key_that_reads(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
+    me, vault = age.random_identity(), tmp_path / "vault"
+    assert me.recipient is not None
+    identity, writer = tmp_path / "identity", tmp_path / "writer.key"
+    identity.write_text(f"{me.text}\n")
+    assert typed("init", "-r", vault, "--encrypt-to", me.recipient.label, "--writer-key", writer).code == 0
+    copied = typed("copy", "--to-repo", vault, "--to-writer-key", writer, "-r", shelf.repo)
+    assert copied.code == 0, copied.err
+    lines = _lines(typed("view", "latest", "ORDERS", "--last", "2", "--json", "-r", vault, "--identity", identity))
+    assert [line["sequence"] for line in lines] == [302, 303]
+    value = typed("kv", "get", "latest", "settings", "theme", "--at", "1", "-r", vault, "--identity", identity)
+    assert (value.code, value.out) == (0, "dark")
+    assert typed("get", "latest", "ORDERS", "1", "-r", vault, "--writer-key", writer).code == 12
+
+
+def test_damage_is_not_shown_as_a_message(shelf: Shelf, typed: Type, tmp_path: Path) -> None:
+    second = tmp_path / "second"
+    assert typed("copy", "--to-repo", second, "-r", shelf.repo).code == 0
+    (segment,) = second.glob("segments/ORDERS-*/*.parquet")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.chmod(0o600)
+    segment.write_bytes(data)
+    done = typed("get", "latest", "ORDERS", "1", "-r", second)
+    assert (done.code, done.out) == (14, "") and "SHA-256 differs" in done.err
+    segment.unlink()
+    assert typed("view", "latest", "ORDERS", "-r", second).code == 14
+
+
+def test_subjects_are_counted(shelf: Shelf, typed: Type) -> None:
+    document = check("subjects", typed("subjects", "latest", "ORDERS", "--json", "-r", shelf.repo))
+    found = {one["subject"]: one for one in document["subjects"]}
+    assert len(found) == document["subject_count"] == 13
+    assert sum(one["messages"] for one in found.values()) == 302
+    (stream,) = typed("show", "latest", "-r", shelf.repo, "--json").document["streams"][2:]
+    assert stream["name"] == "ORDERS" and stream["bytes"] == sum(one["bytes"] for one in found.values())
+    times = [line["time"] for line in _lines(typed("view", "latest", "ORDERS", "--json", "-r", shelf.repo))]
+    assert min(one["first"] for one in found.values()) == times[0]
+    assert max(one["last"] for one in found.values()) == times[-1]
+    some = typed("subjects", "latest", "ORDERS", "--subject", "orders.eu.*", "--limit", "2", "-r", shelf.repo)
+    assert some.code == 0 and some.out.endswith("… and 3 more subjects\n")
+    assert "\x1b" not in typed("subjects", "latest", "ORDERS", "-r", shelf.repo).out
+    assert typed("subjects", "latest", "ORDERS", "--subject", "none", "-r", shelf.repo).code == 0
+
+
+def test_consumers_are_listed(shelf: Shelf, typed: Type) -> None:
+    document = check("consumers", typed("consumers", "latest", "ORDERS", "--json", "-r", shelf.repo))
+    (one,) = document["consumers"]
+    told = {name: one[name] for name in ("name", "delivered_seq", "ack_floor_seq", "pending", "fidelity")}
+    assert told == {"name": "billing", "delivered_seq": 6, "ack_floor_seq": 2, "pending": 3, "fidelity": "exact"}
+    assert "billing" in typed("consumers", "latest", "ORDERS", "-r", shelf.repo).out
+    none = typed("consumers", "latest", "KV_settings", "-r", shelf.repo)
+    assert (none.code, none.out) == (0, "stream KV_settings has no consumers\n")
