@@ -16,6 +16,7 @@ import pytest
 
 from jsbackup.errors import RepositoryLocked
 from jsbackup.repository import layout
+from jsbackup.repository.document import decode_document, encode_document
 from jsbackup.repository.keep.leases import DURATION_SECONDS, Lease, Mode, Terms, acquire
 from jsbackup.repository.keep.prune import prune
 from jsbackup.repository.repository import Repository
@@ -83,7 +84,16 @@ def test_a_prune_takes_nothing_from_a_backup_that_is_about_to_use_it_again(forgo
     assert prune_now(repo) == 0 and content(repo) == before
 
 
-def test_a_killed_backup_is_waited_for_and_its_traces_are_removed(forgotten: tuple[NatsServer, Path]) -> None:
+def _as_of_another_machine(lease: Path) -> None:
+    """Take from a lease what tells on this machine that its process is gone."""
+    fields = decode_document(lease.read_bytes(), lease.name)
+    del fields.value["process"]
+    then = lease.stat().st_mtime
+    lease.write_bytes(encode_document(fields.value, lease.name))
+    os.utime(lease, (then, then))
+
+
+def test_a_backup_killed_elsewhere_is_waited_for_and_its_traces_are_removed(forgotten: tuple[NatsServer, Path]) -> None:
     server, repo = forgotten
     running: list[subprocess.Popen[bytes]] = []
     ready = threading.Event()
@@ -98,6 +108,8 @@ def test_a_killed_backup_is_waited_for_and_its_traces_are_removed(forgotten: tup
         running.append(subprocess.Popen(line, env=environment(), cwd=REPOSITORY))
         ready.set()
         assert running[0].wait(60) == -signal.SIGKILL
+    for path in (repo / "locks").iterdir():
+        _as_of_another_machine(path)
     locked = jsbackup("prune", "-r", repo, "--grace", "0", "--lock-timeout", "0")
     assert locked.code == 11 and "in use by backup" in locked.document["error"]["message"]
     (lease,) = jsbackup("unlock", "-r", repo).ok().document["leases"]

@@ -66,9 +66,10 @@ def test_shared_options_stand_anywhere(
 @pytest.mark.parametrize("name", [str(option.name) for option in SERVER_OPTIONS])
 def test_every_server_option_reaches_the_connection(shared: Callable[..., Shared], name: str) -> None:
     option = next(option for option in SERVER_OPTIONS if option.name == name)
-    value = "" if option.is_flag else " some-value"
+    text = "7s" if option.metavar == "DURATION" else "some-value"
+    value = "" if option.is_flag else f" {text}"
     for line in (f"{option.opts[-1]}{value} backup", f"backup {option.opts[-1]}{value}"):
-        assert shared(line).server == {name: True if option.is_flag else "some-value"}
+        assert shared(line).server == {name: True if option.is_flag else text}
 
 
 @pytest.mark.parametrize(
